@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::parse::TextOrigin;
+use super::text::TextOrigin;
 use super::value::{self, CostConfig, KeyConfig, OneOrMany};
 use crate::algorithm::{Anchor, Mode};
 use crate::nouns::{Algorithm, BlockFields, LimitFields, OnStoreFailure, Written};
@@ -73,7 +73,7 @@ pub(crate) struct LimitConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schema",
-        schemars(with = "Option<super::schema::QuotaSchema>")
+        schemars(with = "Option<super::quota_schema::QuotaSchema>")
     )]
     pub(crate) quota: Option<Written>,
     /// The most requests of a key at once, on all replicas, of a concurrency limit: 1 to 1,000,000.
@@ -209,7 +209,7 @@ pub(crate) struct PlanConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schema",
-        schemars(with = "Option<super::schema::QuotaSchema>")
+        schemars(with = "Option<super::quota_schema::QuotaSchema>")
     )]
     pub(crate) quota: Option<Written>,
     /// The most units at once, of a bucket. Default: the units of this quota.

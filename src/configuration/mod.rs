@@ -6,15 +6,17 @@ mod field;
 #[cfg(feature = "yaml")]
 mod indentation;
 mod parse;
+mod quota_schema;
 mod schema;
 mod source;
+mod text;
 mod value;
 
 pub(crate) use self::check::{Misplaced, PlanRule};
 pub use self::config::Config;
 pub(crate) use self::config::{LimitConfig, Match, PlanConfig};
 pub(crate) use self::field::Field;
-pub use self::parse::Format;
 pub(crate) use self::parse::MAX_TEXT;
 pub use self::source::{ConfigSource, FileSource};
+pub use self::text::Format;
 pub(crate) use self::value::{CostConfig, KeyConfig, OneOrMany};

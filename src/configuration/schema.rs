@@ -1,10 +1,8 @@
 //! The JSON Schema of a file of limits.
 #![cfg(feature = "schema")]
 
-use std::borrow::Cow;
-
 use schemars::transform::{RecursiveTransform, Transform};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, schema_for};
+use schemars::{Schema, schema_for};
 use serde_json::Value;
 
 use super::Config;
@@ -39,26 +37,5 @@ fn brief(schema: &mut Schema) {
             text.push_str(part.split_once(')').map_or("", |(_, rest)| rest));
         }
         *description = text.replace(['[', ']'], "");
-    }
-}
-
-/// The schema of a quota. The periods that can be parsed are more than it says.
-pub(super) struct QuotaSchema;
-
-impl JsonSchema for QuotaSchema {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Quota".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "string",
-            "pattern": "^ *[0-9]+ */ *([0-9.]+ *)?[a-zµ]+[a-zµ0-9. ]*$",
-            "examples": ["100/min", "5/15m", "10000/day"],
-        })
     }
 }

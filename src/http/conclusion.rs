@@ -6,8 +6,9 @@ use http::request::Parts;
 use http::{Extensions, Response};
 use tokio::time::Instant;
 
+use super::acquiring::WithoutPermits;
+use super::asked::Unasked;
 use super::headers::Fields;
-use super::policy::Unasked;
 use super::settings::LayerSettings;
 use super::settlement::{Closing, Settlement};
 use super::stacked::NextAllowed;
@@ -319,6 +320,34 @@ impl LayerSettings {
             extensions.insert(decision.clone());
         }
         fields.set_decision(decision.clone());
+    }
+
+    /// The response to a request without permits.
+    pub(super) fn without_permits<B>(
+        &self,
+        why: &WithoutPermits,
+        request: &Parts,
+    ) -> Response<ResponseBody<B>> {
+        let error = match why {
+            WithoutPermits::Denied(limit) => {
+                telemetry::denied_in_flight(limit);
+                let retry_after = self.retry_after(limit.retry_after(), request);
+                return self
+                    .responder
+                    .too_many_in_flight(limit, retry_after, request);
+            }
+            WithoutPermits::Failed(error) => error,
+        };
+        if error.is_misuse() {
+            telemetry::misconfigured(&self.events, &self.names, error);
+            return self
+                .responder
+                .without_decision(Reason::Misconfigured, None, request);
+        }
+        let wait = error.probe_after().unwrap_or_default();
+        let retry_after = Some(self.retry_after(wait, request));
+        self.responder
+            .without_decision(Reason::StoreUnavailable, retry_after, request)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Everything that knows HTTP.
 
+mod acquiring;
+mod asked;
 mod body;
 mod client_ip;
 mod conclusion;

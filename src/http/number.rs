@@ -1,27 +1,22 @@
 //! Numbers as header values.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use http::HeaderValue;
 
-/// The digits of the largest `u64`.
-const MAX_DIGITS: usize = 20;
-
 /// The number in decimal. One allocation: `HeaderValue::from` makes two.
 pub(super) fn number(number: u64) -> HeaderValue {
-    let mut digits = [b'0'; MAX_DIGITS];
-    let mut rest = number;
-    let mut start = MAX_DIGITS;
-    for (place, digit) in digits.iter_mut().enumerate().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        start = place;
-        if rest == 0 {
-            break;
-        }
-    }
-    let digits = digits.get(start..).unwrap_or_default();
-    HeaderValue::from_bytes(digits).unwrap_or(HeaderValue::from_static("0"))
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(number);
+    HeaderValue::from_str(digits).unwrap_or(HeaderValue::from_static("0"))
+}
+
+/// Whole seconds, rounded up: never early.
+pub(super) fn seconds(duration: Duration) -> u64 {
+    duration
+        .as_secs()
+        .saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
 /// The most numbers that a thread keeps rendered: capacities, and the seconds of a minute. A power of

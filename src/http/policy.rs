@@ -8,15 +8,14 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{Method, StatusCode, header};
 
-pub(super) use self::rule::{CHOSEN, KeyedLimit, LayerRule};
+pub(super) use self::rule::{KeyedLimit, LayerRule};
 use super::MissingKey;
-use super::limits::{Choosing, Chosen, Inherited, LookUp, Reject};
+use super::asked::{Asked, CostFn, Unasked};
+use super::limits::{Choosing, Chosen, Inherited, LookUp};
 #[cfg(feature = "config")]
 use super::live::{Asks, InForce, RequestRoute};
 use crate::limiter::RateLimiter;
-use crate::nouns::{
-    Check, ConfigError, Enforced, Error, Group, Key, Limit, MAX_GROUP, OnStoreFailure,
-};
+use crate::nouns::{Check, ConfigError, Enforced, Key, Limit, MAX_GROUP, OnStoreFailure};
 use crate::telemetry::{self, Throttle};
 
 /// The outcome of a request that has no key.
@@ -35,7 +34,6 @@ pub enum OnMissingKey {
 }
 
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
-pub(super) type CostFn = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 
 /// The rules by which a layer asks.
 #[derive(Clone)]
@@ -62,29 +60,6 @@ pub(super) enum Question {
     LookUp(LookUp),
     /// Nothing: the request is rejected.
     Rejected(Unasked),
-}
-
-/// The permits that a request needs, and then the charge.
-#[derive(Default)]
-pub(super) struct Asked {
-    pub(super) permits: Vec<Check>,
-    pub(super) group: Option<Group>,
-}
-
-/// Why a request is rejected without a decision.
-pub(super) enum Unasked {
-    /// It is forbidden.
-    Forbidden,
-    /// The application rejects it.
-    Rejected(Reject),
-    /// It has no key. The limit is that of the key, unless the limit is chosen.
-    MissingKey {
-        limit: Option<Limit>,
-        missing: MissingKey,
-        status: StatusCode,
-    },
-    /// The chosen checks are not a group.
-    Misconfigured(Error),
 }
 
 impl Policy {
@@ -332,21 +307,6 @@ impl Policy {
     }
 }
 
-impl Asked {
-    /// Divides checks into the permits of concurrency limits and a charge. An application may choose too many checks, or two
-    /// of one budget.
-    pub(super) fn new(checks: Vec<Check>) -> Result<Self, Unasked> {
-        let is_permit = |check: &Check| check.limit().is_concurrency();
-        let (permits, rates): (Vec<Check>, Vec<Check>) = checks.into_iter().partition(is_permit);
-        check_distinct(&permits)?;
-        let group = match rates.is_empty() {
-            true => None,
-            false => Some(Group::new(rates).map_err(Unasked::Misconfigured)?),
-        };
-        Ok(Self { permits, group })
-    }
-}
-
 /// A layer has at most 255 fixed limits, of different names.
 fn check_names(limits: &[&Limit]) -> Result<(), ConfigError> {
     if limits.len() > MAX_GROUP {
@@ -362,23 +322,6 @@ fn check_names(limits: &[&Limit]) -> Result<(), ConfigError> {
                 "the layer has two limits of this name, which would share what they count; give each a name of its own",
             )
             .of_limit(limit.name()));
-        }
-    }
-    Ok(())
-}
-
-/// A request needs at most one permit of a key under a limit: a second one would wait for the first.
-fn check_distinct(permits: &[Check]) -> Result<(), Unasked> {
-    for (number, permit) in permits.iter().enumerate() {
-        if permits
-            .iter()
-            .take(number)
-            .any(|other| other.shares_budget_with(permit))
-        {
-            let name = permit.limit().name();
-            return Err(Unasked::Misconfigured(Error::misuse(format!(
-                "a request needs two permits of one key under the limit `{name}`"
-            ))));
         }
     }
     Ok(())

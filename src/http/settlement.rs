@@ -198,21 +198,19 @@ impl Settlement {
             is_over: false,
             _unanswered: unanswered,
         };
+        // A handler may settle in a thread without a runtime.
+        let runtime = Runtime::try_current()
+            .ok()
+            .or_else(|| self.shared.runtime.clone());
+        let _entered = runtime.as_ref().map(Runtime::enter);
         let mut answer = limiter.apply(Op::Settle, Group::of_distinct(checks));
-        match answer.take_ready() {
-            Some(answer) => unsent.answered(answer),
-            None => {
-                // A handler may settle in a thread without a runtime.
-                let runtime = Runtime::try_current()
-                    .ok()
-                    .or_else(|| self.shared.runtime.clone());
-                runtime.map(|runtime| {
-                    runtime.spawn(async move {
-                        let answer = answer.await;
-                        unsent.answered(answer);
-                    })
-                });
-            }
+        match (answer.take_ready(), &runtime) {
+            (Some(answer), _) => unsent.answered(answer),
+            (None, Some(runtime)) => drop(runtime.spawn(async move {
+                let answer = answer.await;
+                unsent.answered(answer);
+            })),
+            (None, None) => {}
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use http::Extensions;
 use tokio::time::Instant;
 
-use super::headers::seconds;
+use super::number::seconds;
 use crate::nouns::{Decision, later};
 
 /// The time when a used-up budget allows the same request again, if no other request comes. For a sliding

@@ -11,10 +11,10 @@ use http::{Request, Response};
 use tokio::time::{Instant, Sleep, sleep};
 use tower_service::Service;
 
+use super::acquiring::Acquiring;
+use super::asked::Asked;
 use super::conclusion::{Conclusion, Report, Undecided};
-use super::in_flight::Acquiring;
 use super::limits::LookUp;
-use super::policy::Asked;
 use super::settings::LayerSettings;
 use super::{InFlight, ResponseBody};
 use crate::nouns::Group;

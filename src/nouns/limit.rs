@@ -7,6 +7,8 @@ mod enforced;
 mod range;
 mod settings;
 mod share;
+#[cfg(feature = "serde")]
+mod written;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,9 +19,11 @@ use self::block::Block;
 pub(crate) use self::block::BlockFields;
 pub use self::block::BlockPolicy;
 #[cfg(feature = "config")]
-pub(crate) use self::config::{LimitFields, Written};
+pub(crate) use self::config::LimitFields;
 pub(crate) use self::enforced::Enforced;
 use self::range::{check_name, check_quota};
+#[cfg(feature = "config")]
+pub(crate) use self::written::Written;
 use super::quota::period;
 use super::{ConfigError, OnStoreFailure, Quota};
 use crate::algorithm::{

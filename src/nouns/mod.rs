@@ -2,6 +2,7 @@
 
 mod check;
 pub(crate) mod clock;
+mod config_error;
 mod decision;
 mod digest;
 mod error;
@@ -10,6 +11,7 @@ mod group;
 mod holder;
 mod key;
 mod limit;
+mod outcome;
 pub(crate) mod quota;
 mod receipt;
 mod verdict;
@@ -17,10 +19,11 @@ mod verdict;
 pub use self::check::{Check, Op};
 pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, later};
+pub use self::config_error::ConfigError;
 pub use self::decision::{Decision, Source};
 pub(crate) use self::digest::Digest;
 pub(crate) use self::digest::DigestSecret;
-pub use self::error::{ConfigError, Error};
+pub use self::error::Error;
 pub use self::failure::OnStoreFailure;
 pub use self::group::Group;
 pub(crate) use self::group::MAX_GROUP;
@@ -30,7 +33,7 @@ pub(crate) use self::limit::Enforced;
 pub use self::limit::{Algorithm, BlockPolicy, Limit};
 #[cfg(feature = "config")]
 pub(crate) use self::limit::{BlockFields, LimitFields, Written};
+pub(crate) use self::outcome::{Blocked, Outcome};
 pub use self::quota::Quota;
 pub use self::receipt::Receipt;
 pub use self::verdict::Verdict;
-pub(crate) use self::verdict::{Blocked, Outcome};

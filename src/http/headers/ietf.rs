@@ -15,8 +15,8 @@ use sfv::{
 };
 use tokio::time::Instant;
 
-use super::super::number::number;
-use super::{UsedUp, is_later, is_stricter, numbers, seconds, set, stated};
+use super::super::number::{number, seconds};
+use super::{UsedUp, is_later, is_stricter, numbers, set, stated};
 use crate::nouns::{Decision, Digest, Limit, Verdict};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

@@ -15,7 +15,7 @@ pub use self::ietf::IetfDraft;
 use self::retry_after::{Jitter, lengthen, stated};
 pub use self::x_ratelimit::ResetFormat;
 use self::x_ratelimit::{ResetAfter, XRateLimit};
-use super::number::number;
+use super::number::{number, seconds};
 use super::stacked::NextAllowed;
 use crate::nouns::{ConfigError, Decision, Digest, DigestSecret, Group};
 
@@ -348,11 +348,4 @@ fn is_later(reset: u64, theirs: &[Option<u64>]) -> bool {
     let is_epoch = |seconds: u64| seconds > 1_000_000_000;
     let latest = theirs.iter().copied().flatten().max();
     latest.is_some_and(|latest| reset > latest && is_epoch(reset) == is_epoch(latest))
-}
-
-/// Whole seconds, rounded up: never early.
-pub(super) fn seconds(duration: Duration) -> u64 {
-    duration
-        .as_secs()
-        .saturating_add(u64::from(duration.subsec_nanos() > 0))
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use hashbrown::DefaultHashBuilder;
 use http::header::{HeaderMap, RETRY_AFTER};
 
-use super::super::number::number;
-use super::{seconds, set};
+use super::super::number::{number, seconds};
+use super::set;
 use crate::nouns::ConfigError;
 
 /// The longest jitter: a day.

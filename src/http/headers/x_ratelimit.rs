@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
-use super::super::number::{number, repeated};
-use super::{HeaderSettings, UsedUp, decided_at, is_later, is_stricter, numbers, seconds, set};
+use super::super::number::{number, repeated, seconds};
+use super::{HeaderSettings, UsedUp, decided_at, is_later, is_stricter, numbers, set};
 use crate::nouns::{Decision, later};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");

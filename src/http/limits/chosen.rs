@@ -8,9 +8,11 @@ use http::request::Parts;
 
 use super::{Found, Limits, Lookup};
 use crate::http::fallbacks::watched;
-use crate::http::policy::CHOSEN;
 use crate::http::{KeyExtractor, MissingKey};
 use crate::nouns::Key;
+
+/// The name of limits without one.
+pub(in crate::http) const CHOSEN: &str = "(chosen for each request)";
 
 /// Chooses the limits of a request.
 pub(in crate::http) type Choose = Arc<dyn Fn(&Parts) -> Result<Chosen, MissingKey> + Send + Sync>;

@@ -77,17 +77,6 @@ pub struct Lookup<I, T> {
 
 type IdOf<I> = Arc<dyn Fn(&Parts) -> Option<I> + Send + Sync>;
 
-/// The result of a [`Lookup`].
-#[derive(Debug, PartialEq, Eq)]
-pub enum Found<'a, T> {
-    /// The value, looked up now or earlier.
-    Known(&'a T),
-    /// There is no value for the id.
-    Unknown,
-    /// The look-up failed or took too long, and the cache has no value.
-    Failed,
-}
-
 impl<I, T> Lookup<I, T>
 where
     I: Clone + Eq + Hash + Send + Sync + 'static,

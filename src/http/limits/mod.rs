@@ -1,8 +1,9 @@
 //! Limits that are chosen for each request: by a closure, by the request's key, or by a look-up in the application.
 
-mod asked;
 mod cache;
 mod chosen;
+mod found;
+mod look_up;
 mod lookup;
 
 use std::borrow::Cow;
@@ -10,9 +11,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-pub(super) use self::asked::{Inherited, LookUp};
-pub(super) use self::chosen::{Choose, Choosing, Chosen, by_key, by_lookup, by_request};
-pub use self::lookup::{Found, Lookup};
+pub(super) use self::chosen::{CHOSEN, Choose, Choosing, Chosen, by_key, by_lookup, by_request};
+pub use self::found::Found;
+pub(super) use self::look_up::{Inherited, LookUp};
+pub use self::lookup::Lookup;
 use crate::nouns::Check;
 
 /// The limits of a request, which a closure chooses: see

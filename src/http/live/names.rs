@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use crate::http::policy::CostFn;
+use crate::http::asked::CostFn;
 use crate::http::{Global, KeyExtractor, PeerIp};
 use crate::nouns::ConfigError;
 

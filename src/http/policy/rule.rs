@@ -2,17 +2,14 @@
 
 use std::sync::Arc;
 
-use super::CostFn;
 use crate::http::KeyExtractor;
+use crate::http::asked::CostFn;
 use crate::http::copies::Copies;
 use crate::http::fallbacks::watched;
-use crate::http::limits::Choose;
+use crate::http::limits::{CHOSEN, Choose};
 #[cfg(feature = "config")]
 use crate::http::live::Live;
 use crate::nouns::{ConfigError, Limit, OnStoreFailure};
-
-/// The name of limits without one.
-pub(in crate::http) const CHOSEN: &str = "(chosen for each request)";
 
 /// What adds checks to those of a request.
 #[derive(Clone)]

@@ -4,25 +4,12 @@ use headers_accept::Accept;
 use http::{HeaderMap, header};
 use mediatype::MediaType;
 
-use super::BodyFormat;
-
 /// Longer headers are not parsed.
 const MAX_BYTES: usize = 1024;
 
-/// In the order of preference, where a client has none.
-const FORMATS: [(&str, BodyFormat); 3] = [
-    ("text/plain", BodyFormat::Text),
-    ("application/json", BodyFormat::Json),
-    ("application/problem+json", BodyFormat::ProblemDetails),
-];
-
-/// The format that a request prefers. Without a preference, with a malformed one, and if it accepts none
-/// of the formats: plain text.
-pub(super) fn preferred(headers: &HeaderMap) -> BodyFormat {
-    accepted(headers).unwrap_or(BodyFormat::Text)
-}
-
-fn accepted(headers: &HeaderMap) -> Option<BodyFormat> {
+/// The format that a request prefers, of those that are available, by their media types. The first one is preferred by a
+/// client without a preference. `None` if the client accepts none of them, or its preference is malformed.
+pub(super) fn preferred<T: Copy>(headers: &HeaderMap, available: &[(&str, T)]) -> Option<T> {
     let lines: Result<Vec<_>, _> = headers
         .get_all(header::ACCEPT)
         .iter()
@@ -38,13 +25,11 @@ fn accepted(headers: &HeaderMap) -> Option<BodyFormat> {
         .filter(|it| !it.is_empty())
         .collect();
     let accept: Accept = ranges.join(",").parse().ok()?;
-    let formats = FORMATS.map(|(name, format)| (MediaType::parse(name), format));
-    let available = formats.iter().filter_map(|(name, _)| name.as_ref().ok());
-    let chosen = accept.negotiate(available)?;
-    formats
-        .iter()
-        .find(|(name, _)| name.as_ref() == Ok(chosen))
-        .map(|(_, format)| *format)
+    let types = available.iter().map(|(name, _)| MediaType::parse(name));
+    let types: Vec<_> = types.filter_map(Result::ok).collect();
+    let chosen = accept.negotiate(&types)?.to_string();
+    let format = available.iter().find(|(name, _)| *name == chosen);
+    format.map(|(_, format)| *format)
 }
 
 /// A media range with its quality alone. Other parameters, such as a charset, make no difference between

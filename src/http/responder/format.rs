@@ -44,6 +44,14 @@ pub(super) struct Rendered {
 }
 
 impl BodyFormat {
+    /// In the order of preference, where a client has none.
+    #[cfg(feature = "json")]
+    const BY_ACCEPT: [(&str, Self); 3] = [
+        ("text/plain", Self::Text),
+        ("application/json", Self::Json),
+        ("application/problem+json", Self::ProblemDetails),
+    ];
+
     #[cfg_attr(
         not(feature = "json"),
         expect(unused_variables, reason = "text has no status")
@@ -51,7 +59,8 @@ impl BodyFormat {
     pub(super) fn render(self, rejection: &Rejection<'_>, status: StatusCode) -> Rendered {
         #[cfg(feature = "json")]
         if self == Self::ByAccept {
-            let format = accept::preferred(&rejection.request().headers);
+            let headers = &rejection.request().headers;
+            let format = accept::preferred(headers, &Self::BY_ACCEPT).unwrap_or_default();
             return Rendered {
                 varies: true,
                 ..format.render(rejection, status)

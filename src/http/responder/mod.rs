@@ -19,9 +19,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, hea
 
 pub use self::format::BodyFormat;
 use self::format::Rendered;
-use super::headers::{seconds, set};
+use super::headers::set;
 use super::limits::Reject;
-use super::number::number;
+use super::number::{number, seconds};
 use super::{MissingKey, ResponseBody};
 use crate::nouns::{Decision, Limit};
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::permit::{Acquired, Permit};
+use super::permit::{Acquired, Grantor, Permit, SlotKey};
 use super::slot::{Due, Paces, PermitCaller, Slot};
-use super::state::{SlotKey, Slots};
+use super::state::Slots;
 use crate::nouns::{Check, Error, HolderId, OnStoreFailure, Source};
 use crate::store::permits::{MAX_LEASE, PermitStore};
 use crate::telemetry::{self, Throttle};
@@ -45,6 +45,25 @@ pub(super) struct Agent {
 pub(super) struct PermitEvents {
     unavailable: Throttle,
     not_renewed: Throttle,
+}
+
+impl Grantor for Agent {
+    fn take_back(self: Arc<Self>, slot: &SlotKey) {
+        let mut state = self.lock();
+        // A slot is kept while a permit of it is held.
+        if let Some(slot) = state.slots.get_mut(slot) {
+            slot.release();
+        }
+        self.submit(state, slot);
+    }
+
+    fn is_renewed(&self, slot: &SlotKey, granted_here: Option<Instant>) -> bool {
+        let state = self.lock();
+        let confirmed = state.slots.get(slot).and_then(Slot::confirmed_at);
+        confirmed.is_some_and(|at| {
+            granted_here.is_none_or(|granted| at >= granted) && at.elapsed() < self.lease
+        })
+    }
 }
 
 impl Agent {
@@ -110,15 +129,6 @@ impl Agent {
         }
     }
 
-    pub(super) fn release(self: &Arc<Self>, key: &SlotKey) {
-        let mut state = self.lock();
-        // A slot is kept while a permit of it is held.
-        if let Some(slot) = state.slots.get_mut(key) {
-            slot.release();
-        }
-        self.submit(state, key);
-    }
-
     /// The outcome of a caller whose store is unavailable.
     pub(super) fn decide_locally(
         self: &Arc<Self>,
@@ -149,7 +159,7 @@ impl Agent {
             .slot(&mut state, key, limit.permits())
             .take_locally(most);
         self.submit(state, key);
-        let permit = is_free.then(|| Permit::new(Arc::clone(self), key.clone(), source));
+        let permit = is_free.then(|| Permit::new(self.grantor(), key.clone(), source));
         Ok(Acquired {
             permit,
             source,
@@ -171,13 +181,8 @@ impl Agent {
         }
     }
 
-    /// Whether the store has confirmed a permit within a lease. One that this process granted counts from then on.
-    pub(super) fn is_renewed(&self, key: &SlotKey, granted_here: Option<Instant>) -> bool {
-        let state = self.lock();
-        let confirmed = state.slots.get(key).and_then(Slot::confirmed_at);
-        confirmed.is_some_and(|at| {
-            granted_here.is_none_or(|granted| at >= granted) && at.elapsed() < self.lease
-        })
+    fn grantor(self: &Arc<Self>) -> Arc<dyn Grantor> {
+        Arc::<Self>::clone(self)
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -223,7 +228,7 @@ impl Agent {
         let mut due = Vec::new();
         // Another claim gives back a permit whose caller is gone.
         while slot.needs_claim() {
-            let claim = key.claim(slot, self.lease);
+            let claim = slot.claim(key, self.lease);
             due.append(&mut slot.answered(store.claim_now(&claim)));
         }
         let some_wait = !waiting.is_empty();
@@ -243,7 +248,7 @@ impl Agent {
         for due in due {
             drop(match due {
                 Due::Permit(caller) => caller.send(Ok(Some(Permit::new(
-                    Arc::clone(self),
+                    self.grantor(),
                     key.clone(),
                     Source::Store,
                 )))),

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::agent::Agent;
-use super::state::SlotKey;
-use crate::nouns::{Limit, Source};
+use crate::nouns::{Check, Key, Limit, Source};
 use crate::telemetry::{self, Level};
 
 /// The answer to a caller of this crate.
@@ -18,11 +16,39 @@ pub(crate) struct Acquired {
     pub(crate) limit: Limit,
 }
 
+/// A key under a limit.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct SlotKey {
+    pub(super) name: Arc<str>,
+    pub(super) key: Key,
+}
+
+impl SlotKey {
+    pub(super) fn new(check: &Check) -> Self {
+        Self {
+            name: check.limit().name().into(),
+            key: check.key().clone(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Who granted a permit, and takes it back.
+pub(super) trait Grantor: Send + Sync {
+    fn take_back(self: Arc<Self>, slot: &SlotKey);
+
+    /// Whether the store has confirmed a permit within a lease. One that this process granted counts from then on.
+    fn is_renewed(&self, slot: &SlotKey, granted_here: Option<Instant>) -> bool;
+}
+
 /// A permit of a [concurrency limit](Limit::concurrency): at most so many requests of a key are in flight. Dropping it gives
 /// it back. See [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit).
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct Permit {
-    agent: Arc<Agent>,
+    grantor: Arc<dyn Grantor>,
     slot: SlotKey,
     source: Source,
     /// The time of the grant, if this process granted it without the store.
@@ -32,11 +58,11 @@ pub struct Permit {
 }
 
 impl Permit {
-    pub(super) fn new(agent: Arc<Agent>, slot: SlotKey, source: Source) -> Self {
+    pub(super) fn new(grantor: Arc<dyn Grantor>, slot: SlotKey, source: Source) -> Self {
         let granted_here = (source != Source::Store).then(Instant::now);
         let held = telemetry::hold_permit(slot.name());
         Self {
-            agent,
+            grantor,
             slot,
             source,
             granted_here,
@@ -56,13 +82,13 @@ impl Permit {
     /// before each step.
     #[must_use]
     pub fn is_renewed(&self) -> bool {
-        self.agent.is_renewed(&self.slot, self.granted_here)
+        self.grantor.is_renewed(&self.slot, self.granted_here)
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.agent.release(&self.slot);
+        Arc::clone(&self.grantor).take_back(&self.slot);
     }
 }
 

@@ -1,12 +1,13 @@
 //! The permits and the callers of one process for one key: a state without I/O.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot::Sender;
 use tokio::time::Instant;
 
-use super::permit::Permit;
+use super::permit::{Permit, SlotKey};
 use crate::nouns::{Error, HolderId};
 use crate::store::permits::Claim;
 
@@ -207,8 +208,10 @@ impl Slot {
         self.is_due = true;
     }
 
-    /// Fills in the numbers of a claim.
-    pub(super) fn claim(&mut self, claim: &mut Claim) {
+    /// The claim of this slot.
+    pub(super) fn claim(&mut self, key: &SlotKey, lease: Duration) -> Claim {
+        let name = Arc::clone(&key.name);
+        let mut claim = Claim::new(name, key.key.clone(), self.holder, 0, lease);
         self.purge();
         // Callers of one limit at a time, and under the smallest: no caller gets more than its own limit allows.
         let at_once = self.at_once.front().map(|asking| asking.limit);
@@ -231,6 +234,7 @@ impl Slot {
         (claim.granted, claim.released) = (self.granted, self.released);
         claim.waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         claim.at_once = u32::try_from(self.asked_at_once).unwrap_or(u32::MAX);
+        claim
     }
 
     fn purge(&mut self) {

@@ -1,47 +1,16 @@
 //! The slots of an agent, and the queues in which they wait to be claimed: a state without I/O.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
+use super::permit::SlotKey;
 use super::slot::{ClaimQueue, Slot};
-use crate::nouns::{Check, Key};
-use crate::store::permits::Claim;
 
 /// The memory for so many slots is kept.
 const KEPT_CAPACITY: usize = 1_024;
-
-/// A key under a limit.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct SlotKey {
-    name: Arc<str>,
-    key: Key,
-}
-
-impl SlotKey {
-    pub(super) fn new(check: &Check) -> Self {
-        Self {
-            name: check.limit().name().into(),
-            key: check.key().clone(),
-        }
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The claim of a slot.
-    pub(super) fn claim(&self, slot: &mut Slot, lease: Duration) -> Claim {
-        let name = Arc::clone(&self.name);
-        let mut claim = Claim::new(name, self.key.clone(), slot.holder, 0, lease);
-        slot.claim(&mut claim);
-        claim
-    }
-}
 
 #[derive(Default)]
 pub(super) struct Slots {
@@ -138,11 +107,14 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use tokio::sync::oneshot;
 
     use super::super::agent::Agent;
     use super::*;
-    use crate::nouns::HolderId;
+    use crate::nouns::{HolderId, Key};
     use crate::store::{MemoryStore, Store};
 
     fn key(number: usize) -> SlotKey {
@@ -170,7 +142,7 @@ mod tests {
     fn taken(state: &mut Slots) -> Vec<SlotKey> {
         let mut taken = Vec::new();
         state.queues.take(&mut state.slots, 256, |key, slot| {
-            drop(key.claim(slot, Duration::from_secs(10)));
+            drop(slot.claim(&key, Duration::from_secs(10)));
             taken.push(key);
         });
         taken

@@ -118,7 +118,7 @@ impl Agent {
         state
             .queues
             .take(&mut state.slots, MAX_CLAIMS, |key, slot| {
-                claims.push(key.claim(slot, self.lease));
+                claims.push(slot.claim(&key, self.lease));
                 keys.push(key);
             });
         if keys.is_empty() {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::task::spawn;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::reservation::{Held, Reservation};
+use super::held::Held;
+use super::reservation::Reservation;
 use super::turns::Turn;
 use super::width::UnitsFound;
 use super::{Bounds, denied_checks, in_time, patient};

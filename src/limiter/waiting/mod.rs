@@ -5,6 +5,7 @@
 //! far away, several ask at once (`width`).
 
 mod front;
+mod held;
 mod places;
 mod reservation;
 mod settings;

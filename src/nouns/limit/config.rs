@@ -1,12 +1,11 @@
 //! The configuration format of a limit.
 
-use std::fmt;
 use std::time::Duration;
 
-use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::block::{BlockFields, BlockPolicy};
+use super::written::Written;
 use super::{Algorithm, DEFAULT_RETRY_AFTER, Limit};
 use crate::algorithm::{Anchor, Mode, Rule};
 use crate::nouns::quota::period;
@@ -45,32 +44,6 @@ pub(crate) struct LimitFields {
         deserialize_with = "BlockFields::of_table"
     )]
     pub(crate) block: Option<BlockFields>,
-}
-
-/// A string with a unit. A number, which has none, is an error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Written(pub(crate) String);
-
-impl<'de> Deserialize<'de> for Written {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextVisitor;
-
-        impl Visitor<'_> for TextVisitor {
-            type Value = Written;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(
-                    "a string with a unit, such as \"15m\" for `period` or \"5/15m\" for `quota`",
-                )
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Written, E> {
-                Ok(Written(text.to_owned()))
-            }
-        }
-
-        deserializer.deserialize_str(TextVisitor)
-    }
 }
 
 impl LimitFields {

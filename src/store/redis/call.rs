@@ -4,7 +4,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::batch::Batch;
-use super::connect::Terms;
+use super::terms::Terms;
 use super::{script, wire};
 use crate::algorithm::Rule;
 use crate::nouns::Micros;

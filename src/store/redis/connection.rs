@@ -14,7 +14,8 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, timeout};
 
 use super::backoff::Backoff;
-use super::connect::{Connect, Link, Subscription, Terms};
+use super::connect::{Connect, Link, Subscription};
+use super::terms::Terms;
 use crate::telemetry::{Outage, RedisEvents};
 
 /// The most time that one attempt to connect takes.

@@ -1,6 +1,9 @@
 //! A call in flight: from the connection to the answers of all its checks.
 
+mod claims;
+mod divide;
 mod redirect;
+mod watch;
 
 use std::future::{Future, poll_fn, ready};
 use std::pin::{Pin, pin};
@@ -12,20 +15,17 @@ use redis::{RedisError, RedisResult};
 use tokio::task::unconstrained;
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub(super) use self::redirect::pointed_at;
+pub(super) use self::claims::{ClaimFailure, send_claims};
+use self::divide::has_to_be_divided;
+pub(super) use self::redirect::{MOST_REDIRECTIONS, pointed_at};
+use self::watch::Watch;
 use super::call::{self, CallFailure};
 use super::connection::Handle;
 use super::lane::{CallPlace, Lane};
 use super::node::Node;
-use super::permits::ClaimFailure;
-use super::sender;
 use crate::nouns::{Error, ManualClock, later};
-use crate::store::breaker::{Begun, Breaker};
 use crate::store::promise::Promised;
 use crate::telemetry::ObservedCall;
-
-/// The most redirections of one call.
-pub(super) const MOST_REDIRECTIONS: usize = 5;
 
 /// The resolution of tokio's timers.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(1);
@@ -33,8 +33,41 @@ const TIMER_RESOLUTION: Duration = Duration::from_millis(1);
 /// A call that the connection has, until all its checks are answered. It returns its place.
 pub(super) type Flight = Pin<Box<dyn Future<Output = CallPlace> + Send>>;
 
+/// Starts to send queued checks, if a place is free.
+pub(super) fn start(lane: &Arc<Lane>) {
+    if let Some(place) = lane.place() {
+        tokio::spawn(send(place));
+    }
+}
+
+/// Sends one batch after another, until none is queued.
+pub(super) async fn send(mut place: CallPlace) {
+    while let Some(next) = place.unless_idle() {
+        place = send_first(next).await;
+        let_others_run().await;
+    }
+}
+
+/// Lets answered callers run first: their next checks are sent together.
+///
+/// A task that wakes itself goes to the end of its worker's queue, from which idle workers steal.
+/// `tokio::task::yield_now` keeps it out of that queue until the worker has run all other tasks. A
+/// task that blocks its thread would hold up the lane.
+async fn let_others_run() {
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        if has_yielded {
+            return Poll::Ready(());
+        }
+        has_yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// Sends the lane's first batch, once there is a connection.
-pub(super) async fn send_first(place: CallPlace) -> CallPlace {
+async fn send_first(place: CallPlace) -> CallPlace {
     let lane = Arc::clone(place.lane());
     let deadline = lane.next_deadline().unwrap_or_else(Instant::now);
     let mut watch = Watch::begin(lane.route.node().as_deref());
@@ -95,81 +128,6 @@ fn ping(handle: &Handle, cx: &mut Context<'_>) -> Poll<RedisResult<()>> {
     pin!(unconstrained(ping)).poll(cx)
 }
 
-/// Sends a call that may be repeated, and awaits its reply until a deadline.
-pub(super) async fn send_claims(
-    lane: &Lane,
-    command: &redis::Cmd,
-    claims: usize,
-    deadline: Instant,
-) -> Result<Vec<i64>, ClaimFailure> {
-    let mut watch = Watch::begin(lane.route.node().as_deref());
-    let (node, handle) = match timeout_at(deadline, lane.route.connect()).await {
-        Ok(Ok(connected)) => connected,
-        Ok(Err(reason)) => {
-            watch.end(true);
-            return Err(ClaimFailure::unreachable(reason));
-        }
-        Err(_) => {
-            watch.end(true);
-            return Err(ClaimFailure::unreachable(
-                "no connection within the deadline".to_owned(),
-            ));
-        }
-    };
-    let mut node = node;
-    let mut handle = handle;
-    let mut is_asking = false;
-    let mut redirections = 0;
-    loop {
-        let events = Arc::clone(node.connections.events());
-        let observed = ObservedCall::begin(&events, claims, std::iter::empty());
-        let reply = call::run(command.clone(), handle.connection.clone(), is_asking);
-        let answer = timeout_at(deadline, reply).await;
-        observed.end(call::failure(answer.as_ref().ok()));
-        let Ok(answer) = answer else {
-            watch.end(true);
-            node.connections.discard(&handle, &Error::timeout());
-            lane.route.has_moved();
-            return Err(ClaimFailure::timeout(node.connections.events().server()));
-        };
-        watch.end(
-            matches!(&answer, Err(error) if CallFailure::from_redis(error) == CallFailure::Unknown),
-        );
-        let error = match answer {
-            Ok(reply) => {
-                node.connections.heard(&handle, true);
-                return Ok(reply);
-            }
-            Err(error) => error,
-        };
-        if redirections < MOST_REDIRECTIONS
-            && let Some((next, asks)) = pointed_at(&lane.route, &node, &error)
-        {
-            watch = Watch::begin(Some(&next));
-            let Ok(Ok(connected)) = timeout_at(deadline, next.connections.get()).await else {
-                watch.end(true);
-                let server = next.connections.events().server();
-                return Err(ClaimFailure::unreachable(format!(
-                    "{server}: no connection"
-                )));
-            };
-            (node, handle, is_asking) = (next, connected, asks);
-            redirections += 1;
-            continue;
-        }
-        if lane.route.is_of_cluster() && call::is_of_cluster(&error) {
-            lane.route.has_moved();
-        } else if call::ends_connection(&error) {
-            node.connections.discard(&handle, &call::brief(&error));
-            lane.route.has_moved();
-        }
-        return Err(ClaimFailure::from_redis(
-            &error,
-            node.connections.events().server(),
-        ));
-    }
-}
-
 /// Starts a call while no other starts one, so that batches are sent in the order of the queue.
 async fn in_order<T>(lane: &Lane, begin: impl FnOnce(&mut Context<'_>) -> T) -> T {
     let mut begin = Some(begin);
@@ -222,61 +180,6 @@ struct Call {
     is_divided: bool,
 }
 
-/// The divisions of a call, which are bounded: if the user of the server has no rights to any key, as after a mistake in
-/// its rules, a part for each key would be a flood.
-#[derive(Default)]
-struct Divisions {
-    parts: usize,
-    /// Parts in a row that failed because of a key.
-    failures: usize,
-}
-
-impl Divisions {
-    /// One key among 4,096 makes 13 parts fail in a row.
-    const MOST_FAILURES: usize = 24;
-
-    const MOST_PARTS: usize = 256;
-
-    /// Counts the answer of a part. Returns why the rest is not asked, if the bound is reached.
-    fn count(&mut self, answer: &Option<RedisResult<Vec<i64>>>) -> Option<String> {
-        let error = answer.as_ref().and_then(|answer| answer.as_ref().err());
-        let error = error.filter(|error| call::is_of_key(error));
-        self.parts += 1;
-        self.failures = if error.is_some() {
-            self.failures + 1
-        } else {
-            0
-        };
-        let is_bound = self.failures > Self::MOST_FAILURES || self.parts > Self::MOST_PARTS;
-        error.filter(|_| is_bound).map(call::brief)
-    }
-}
-
-/// Whether a call failed because of some of its keys, and was not executed.
-fn has_to_be_divided(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
-    let error = answer.as_ref().and_then(|answer| answer.as_ref().err());
-    error.is_some_and(|error| {
-        CallFailure::from_redis(error) == CallFailure::NotExecuted
-            && (call::has_code(error, "TRYAGAIN") || call::is_of_key(error))
-    })
-}
-
-/// Tells the circuit breaker how a call ended, once.
-struct Watch(Option<(Arc<Breaker>, Begun)>);
-
-impl Watch {
-    fn begin(node: Option<&Node>) -> Self {
-        let breaker = node.and_then(|node| node.breaker.as_ref());
-        Self(breaker.map(|breaker| (Arc::clone(breaker), breaker.begin())))
-    }
-
-    fn end(&mut self, failed: bool) {
-        if let Some((breaker, begun)) = self.0.take() {
-            breaker.end(begun, failed);
-        }
-    }
-}
-
 impl Call {
     /// Sends the checks, and answers them.
     async fn complete(&mut self) {
@@ -292,37 +195,6 @@ impl Call {
             answer = self.answer().await;
         }
         self.conclude(answer);
-    }
-
-    /// Divides a call that failed because of some of its keys, until each of them fails by itself: keys that the server's
-    /// user has no rights to, or keys that are partly on another node while their slot moves.
-    async fn complete_apart(&mut self, mut answer: Option<RedisResult<Vec<i64>>>) {
-        self.is_divided = true;
-        let mut divisions = Divisions::default();
-        loop {
-            let given_up = divisions.count(&answer);
-            let is_divided = given_up.is_none() && has_to_be_divided(&answer) && self.place.halve();
-            let is_over = is_divided || self.complete_when_moved(&answer).await;
-            if !is_over {
-                self.conclude(answer);
-            }
-            loop {
-                self.place.unload();
-                if !self.place.take_next_part() {
-                    // One key says nothing about the others. So many of them, and no part that succeeded, do.
-                    self.watch.end(given_up.is_some());
-                    return;
-                }
-                if let Some(reason) = &given_up {
-                    self.decline(reason);
-                } else if self.place.is_worth_sending() {
-                    break;
-                }
-            }
-            self.return_to_owner().await;
-            answer = self.answer().await;
-            self.follow(&mut answer).await;
-        }
     }
 
     /// The reply, as it is seen from outside.
@@ -370,7 +242,7 @@ impl Call {
                 return Some(answer);
             }
             if next_leaves_at.take_if(|at| *at <= next).is_some() {
-                drop(sender::start(&lane));
+                start(&lane);
             }
             // A check that was sent at once expires with its call.
             let is_of_check = first_deadline == Some(next);
@@ -400,17 +272,6 @@ impl Call {
             .make_read_only(call::brief(error).into(), deletes);
         self.place.lane().route.undecided(failed);
         !self.place.batch.is_empty()
-    }
-
-    /// Fails all checks, which were not asked.
-    fn decline(&mut self, reason: &str) {
-        let connections = &self.node.connections;
-        let error = format!("{}: {reason}", connections.events().server());
-        let lane = Arc::clone(self.place.lane());
-        let batch = &mut self.place.batch;
-        let failed = batch.fail(|| Error::declined(error.clone()));
-        connections.undecided(failed);
-        batch.deliver(lane.settings.denials.as_deref());
     }
 
     /// Answers all checks.

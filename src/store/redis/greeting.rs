@@ -4,7 +4,7 @@
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 
-use super::connect::Terms;
+use super::terms::Terms;
 use super::{call, script, tls};
 
 /// Temporary errors of a write. They do not keep a service from starting.

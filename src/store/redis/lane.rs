@@ -114,10 +114,8 @@ pub(super) struct QueuedCheck {
 pub(super) enum SentBy {
     /// Its caller, unless another check arrives before: the lane was idle.
     ByCaller,
-    /// A task that has a place.
-    Sent,
-    /// None yet: a place is free.
-    Unsent,
+    /// A task: one that has a place, or a new one.
+    Task,
 }
 
 impl Lane {
@@ -186,8 +184,7 @@ impl Lane {
         };
         let entry = match queue.in_flight {
             0 if queue.batches.is_empty() => SentBy::ByCaller,
-            _ if queue.has_place(now, self.settings.pace()) => SentBy::Unsent,
-            _ => SentBy::Sent,
+            _ => SentBy::Task,
         };
         queue.batch_for(group).push(prefix, op, group, caller);
         Some(QueuedCheck {

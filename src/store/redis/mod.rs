@@ -1,6 +1,5 @@
 //! The store that all replicas of a service share.
 
-mod ask;
 mod backoff;
 mod batch;
 mod builder;
@@ -19,10 +18,11 @@ mod permits;
 mod probe;
 mod route;
 mod script;
-mod sender;
 #[cfg(feature = "config")]
 mod source;
 mod spread;
+mod submit;
+mod terms;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 mod wire;
@@ -33,21 +33,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
+use tokio::runtime::Handle as Runtime;
 
-use self::ask::submit;
 pub use self::builder::RedisStoreBuilder;
 pub use self::channel::RedisChannel;
 use self::cluster::Cluster;
 pub use self::connect::Credentials;
-use self::lane::Lane;
+use self::lane::{Lane, Urgency};
 #[cfg(feature = "config")]
 pub use self::source::RedisSource;
+use self::submit::submit;
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
 use super::denials::{ChangeUnderWay, Denials};
 use super::permits::Permits;
 use super::{Answer, BreakerState, Store};
-use crate::nouns::{Check, ConfigError, Group, Key, Limit, Op};
+use crate::nouns::{Check, ConfigError, Error, Group, Key, Limit, Op};
 
 /// The store that all replicas of a service share: Redis, or a server with its protocol and
 /// scripts, such as Valkey.
@@ -224,7 +225,7 @@ impl Lanes {
         {
             return spread::ask_parts(self, cluster, op, group, change);
         }
-        submit(self.lane(&group), op, &group, change)
+        submit(self.lane(&group), op, &group, change, Urgency::Usual)
     }
 }
 
@@ -232,6 +233,9 @@ impl Store for RedisStore {
     fn apply(&self, op: Op, group: Group) -> Answer {
         if let Err(error) = group.check_rates() {
             return Answer::ready(Err(error));
+        }
+        if let Err(error) = Runtime::try_current() {
+            return Answer::ready(Err(Error::misuse(error)));
         }
         let lanes = &self.lanes;
         match (lanes.denials(), op) {

@@ -1,5 +1,7 @@
 //! What stands for TLS without the feature `tls`: nothing can be built with it.
 
+use std::fmt;
+
 use redis::{Client, RedisError};
 
 use crate::nouns::ConfigError;
@@ -7,7 +9,11 @@ use crate::nouns::ConfigError;
 #[derive(Clone)]
 pub(super) enum Tls {}
 
-pub(super) fn client(_: &str, _: Option<Tls>) -> Result<Client, ConfigError> {
+pub(super) fn client(
+    _: &str,
+    _: Option<Tls>,
+    _: fn(&dyn fmt::Display) -> ConfigError,
+) -> Result<Client, ConfigError> {
     Err(ConfigError::new(
         "the Redis URL asks for TLS: enable the feature `tls` of the crate `tollgate`, or use \
          `redis://`",

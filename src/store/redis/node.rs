@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connect::{Connect, Terms};
+use super::connect::Connect;
 use super::connection::Connections;
-use super::probe::{LanesOf, RedisProbe};
+use super::probe::{OnOpened, RedisProbe};
+use super::terms::Terms;
 use crate::store::breaker::{Breaker, BreakerSettings};
 use crate::telemetry::{RedisEvents, StoreMetrics};
 
@@ -22,7 +23,7 @@ pub(super) struct Nodes {
     pub(super) terms: Arc<Terms>,
     pub(super) deadline: Duration,
     pub(super) breaker: Option<BreakerSettings>,
-    pub(super) lanes: LanesOf,
+    pub(super) on_opened: OnOpened,
     pub(super) label: Arc<str>,
 }
 
@@ -38,7 +39,7 @@ impl Nodes {
             let probe = RedisProbe {
                 connections: connections.clone(),
                 deadline: self.deadline,
-                lanes: Arc::clone(&self.lanes),
+                on_opened: Arc::clone(&self.on_opened),
             };
             let store = format!("Redis at {name}").into();
             let label = Arc::clone(&self.label);

@@ -6,12 +6,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
-use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep};
 
+use super::flight::{self, ClaimFailure};
 use super::lane::Lane;
-use super::{RedisStore, call, flight, wire};
+use super::{RedisStore, call, wire};
 use crate::nouns::{Error, Key, ManualClock, later};
 use crate::store::permits::{Claim, Claimed, PermitStore};
 
@@ -35,11 +34,6 @@ impl PermitStore for RedisStore {
         }
         let lanes = self.lanes.clone();
         Box::pin(async move {
-            if let Err(error) = Runtime::try_current() {
-                return (0..count)
-                    .map(|_| Err(Error::misuse(error.to_string())))
-                    .collect();
-            }
             let mut answers: Vec<_> = (0..count).map(|_| Ok(0)).collect();
             for (index, part) in by_lane {
                 for (place, answer) in claim_part(&lanes.lanes[index], &part).await {
@@ -129,46 +123,6 @@ async fn send(
                 return Err(failure);
             }
             Err(_) => sleep(PAUSE).await,
-        }
-    }
-}
-
-/// Why a call failed.
-pub(super) struct ClaimFailure {
-    error: Error,
-    /// Whether the same call fails again.
-    is_final: bool,
-    /// Whether some of the keys are at fault: the user has no rights to them, or they are on another node while their slot
-    /// moves.
-    is_of_key: bool,
-}
-
-impl ClaimFailure {
-    pub(super) fn unreachable(reason: String) -> Self {
-        Self::end(Error::unreachable(reason))
-    }
-
-    pub(super) fn timeout(server: &str) -> Self {
-        Self::end(Error::timeout().at_server(server))
-    }
-
-    fn end(error: Error) -> Self {
-        Self {
-            error,
-            is_final: true,
-            is_of_key: false,
-        }
-    }
-
-    pub(super) fn from_redis(error: &RedisError, server: &str) -> Self {
-        let is_final = !call::is_of_cluster(error) && !call::ends_connection(error);
-        let is_moving = error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain);
-        let is_of_key = is_moving || call::is_of_key(error);
-        let error = Error::store(format!("{server}: {}", call::brief(error)));
-        Self {
-            error,
-            is_final,
-            is_of_key,
         }
     }
 }

@@ -2,26 +2,24 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::call;
 use super::connection::Connections;
-use super::lane::Lane;
-use super::node::Node;
 use crate::store::breaker::Probe;
 
-/// The lanes of a store, which exist after its probe.
-pub(super) type LanesOf = Arc<OnceLock<Weak<[Arc<Lane>]>>>;
+/// What a store does when the circuit breaker of a server opens. It is set when the store is complete.
+pub(super) type OnOpened = Arc<OnceLock<Box<dyn Fn(&Connections) + Send + Sync>>>;
 
 /// One lone call of the script, without a check, on the node's connection. A new connection is validated
 /// first. If that takes longer than the deadline, it is there for the next probe.
 pub(super) struct RedisProbe {
     pub(super) connections: Connections,
     pub(super) deadline: Duration,
-    pub(super) lanes: LanesOf,
+    pub(super) on_opened: OnOpened,
 }
 
 impl Probe for RedisProbe {
@@ -44,14 +42,8 @@ impl Probe for RedisProbe {
     }
 
     fn opened(&self) {
-        let Some(lanes) = self.lanes.get().and_then(Weak::upgrade) else {
-            return;
-        };
-        for lane in &*lanes {
-            let is_here = |node: &Node| node.connections.share_server_with(&self.connections);
-            if lane.route.node().is_some_and(|node| is_here(&node)) {
-                lane.fail_queued();
-            }
+        if let Some(on_opened) = self.on_opened.get() {
+            on_opened(&self.connections);
         }
     }
 }

@@ -19,14 +19,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::runtime::Handle as Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Lanes;
-use super::ask::{ask_with, submit};
 use super::cluster::Cluster;
 use super::lane::{Lane, Urgency};
+use super::submit::submit;
 use crate::nouns::{Check, Decision, Error, Group, Op, Verdict, later};
 use crate::store::Answer;
 use crate::store::denials::ChangeUnderWay;
@@ -59,25 +58,21 @@ pub(super) fn ask_parts(
         group,
         change,
     };
-    match Runtime::try_current() {
-        Ok(runtime) => Answer::later(within(deadline, runtime.spawn(spread.decide()))),
-        // A check from outside of a runtime is sent when its answer is awaited inside.
-        Err(_) => Answer::later(async move {
-            let runtime = Runtime::try_current().map_err(Error::misuse)?;
-            within(deadline, runtime.spawn(spread.decide())).await
-        }),
-    }
+    Answer::later(within(deadline, tokio::spawn(spread.decide())))
 }
 
 /// The answer of a task. At the deadline its caller returns, and the task goes on.
-async fn within(
+fn within(
     deadline: Instant,
     deciding: JoinHandle<Result<Decision, Error>>,
-) -> Result<Decision, Error> {
-    match timeout_at(deadline, deciding).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => Err(Error::store("the runtime was shut down")),
-        Err(_) => Err(Error::timeout()),
+) -> impl Future<Output = Result<Decision, Error>> {
+    let decided = timeout_at(deadline, deciding);
+    async {
+        match decided.await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(Error::store("the runtime was shut down")),
+            Err(_) => Err(Error::timeout()),
+        }
     }
 }
 
@@ -119,7 +114,7 @@ impl Spread {
             .map(|denials| denials.asked(Instant::now()));
         let answers = parts
             .iter()
-            .map(|part| submit(&part.lane, op, &part.checks, None));
+            .map(|part| submit(&part.lane, op, &part.checks, None, Urgency::Usual));
         let answers = all(answers.collect()).await;
         let is_allowed =
             |answer: &Result<Decision, _>| answer.as_ref().is_ok_and(Decision::allowed);
@@ -282,10 +277,10 @@ fn without_charge(op: Op, part: &Part, decision: &Decision) -> Vec<Check> {
 /// Asks for the budgets of an allowed part without its charges.
 fn ask_without(lanes: &Lanes, op: Op, lane: &Arc<Lane>, checks: &[Check]) -> Answer {
     if op == Op::Peek {
-        return submit(lane, Op::Peek, checks, None);
+        return submit(lane, Op::Peek, checks, None, Urgency::Usual);
     }
     let change = lanes.denials().map(|denials| denials.change(checks));
-    ask_with(lane, Op::Refund, checks, change, Urgency::GivesBack)
+    submit(lane, Op::Refund, checks, change, Urgency::GivesBack)
 }
 
 /// Repeats a refund that was not carried out.

@@ -10,7 +10,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore};
 
-use super::connect::unusable_url;
 use crate::nouns::ConfigError;
 
 /// Certificates for TLS connections to Redis: a private CA, a client certificate, or both.
@@ -137,8 +136,12 @@ fn provider() -> Arc<CryptoProvider> {
         .unwrap_or_else(|| Arc::new(ring::default_provider()))
 }
 
-/// A client for a `rediss://` URL.
-pub(super) fn client(url: &str, tls: Option<Tls>) -> Result<Client, ConfigError> {
+/// A client for a `rediss://` URL. `unusable` is the error of a URL that makes no client.
+pub(super) fn client(
+    url: &str,
+    tls: Option<Tls>,
+    unusable: fn(&dyn fmt::Display) -> ConfigError,
+) -> Result<Client, ConfigError> {
     let tls = tls.unwrap_or_default();
     tls.check()?;
     provider();
@@ -146,7 +149,7 @@ pub(super) fn client(url: &str, tls: Option<Tls>) -> Result<Client, ConfigError>
         client_tls: tls.client,
         root_cert: tls.ca,
     };
-    let client = Client::build_with_tls(url, certificates).map_err(|error| unusable_url(&error))?;
+    let client = Client::build_with_tls(url, certificates).map_err(|error| unusable(&error))?;
     if matches!(
         client.get_connection_info().addr(),
         ConnectionAddr::TcpTls { insecure: true, .. }

@@ -1,6 +1,42 @@
 //! The metrics: names, units and descriptions.
 
-use super::recorder::Metric;
+/// A metric, and what it is.
+pub(super) struct Metric {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) kind: MetricKind,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum MetricKind {
+    Counter,
+    Gauge,
+    Histogram,
+    /// A histogram of seconds.
+    Seconds,
+}
+
+impl Metric {
+    const fn new(kind: MetricKind, name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind }
+    }
+
+    const fn counter(name: &'static str, help: &'static str) -> Self {
+        Self::new(MetricKind::Counter, name, help)
+    }
+
+    const fn gauge(name: &'static str, help: &'static str) -> Self {
+        Self::new(MetricKind::Gauge, name, help)
+    }
+
+    const fn histogram(name: &'static str, help: &'static str) -> Self {
+        Self::new(MetricKind::Histogram, name, help)
+    }
+
+    const fn seconds(name: &'static str, help: &'static str) -> Self {
+        Self::new(MetricKind::Seconds, name, help)
+    }
+}
 
 pub(super) static DECISIONS: Metric = Metric::counter(
     "tollgate_decisions_total",

@@ -8,61 +8,17 @@ use std::ptr;
 
 use metrics::{Counter, Gauge, Key, KeyName, Label, Level as Importance, Metadata, Recorder, Unit};
 
-use super::names::ALL;
-
-/// A metric, and what it is.
-pub(super) struct Metric {
-    name: &'static str,
-    help: &'static str,
-    kind: MetricKind,
-}
-
-enum MetricKind {
-    Counter,
-    Gauge,
-    Histogram(Option<Unit>),
-}
+use super::names::{ALL, Metric, MetricKind};
 
 impl Metric {
-    pub(super) const fn counter(name: &'static str, help: &'static str) -> Self {
-        Self {
-            name,
-            help,
-            kind: MetricKind::Counter,
-        }
-    }
-
-    pub(super) const fn gauge(name: &'static str, help: &'static str) -> Self {
-        Self {
-            name,
-            help,
-            kind: MetricKind::Gauge,
-        }
-    }
-
-    pub(super) const fn histogram(name: &'static str, help: &'static str) -> Self {
-        Self {
-            name,
-            help,
-            kind: MetricKind::Histogram(None),
-        }
-    }
-
-    pub(super) const fn seconds(name: &'static str, help: &'static str) -> Self {
-        Self {
-            name,
-            help,
-            kind: MetricKind::Histogram(Some(Unit::Seconds)),
-        }
-    }
-
     fn describe(&self, recorder: &dyn Recorder) {
         let name = KeyName::from_const_str(self.name);
         let help = self.help.into();
         match self.kind {
             MetricKind::Counter => recorder.describe_counter(name, None, help),
             MetricKind::Gauge => recorder.describe_gauge(name, None, help),
-            MetricKind::Histogram(unit) => recorder.describe_histogram(name, unit, help),
+            MetricKind::Histogram => recorder.describe_histogram(name, None, help),
+            MetricKind::Seconds => recorder.describe_histogram(name, Some(Unit::Seconds), help),
         }
     }
 

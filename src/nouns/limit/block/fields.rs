@@ -7,7 +7,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::{BlockPolicy, check_denials};
-use crate::nouns::limit::config::Written;
+use crate::nouns::limit::written::Written;
 use crate::nouns::quota::period;
 use crate::nouns::{ConfigError, Quota};
 

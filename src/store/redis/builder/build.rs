@@ -6,11 +6,13 @@ use std::time::Duration;
 use hashbrown::DefaultHashBuilder;
 
 use super::super::cluster::{Cluster, MAX_PARTITIONS, Partitions};
-use super::super::connect::{Pooled, Target, Terms, Topology};
+use super::super::connect::{Pooled, Target, Topology};
+use super::super::connection::Connections;
 use super::super::lane::{Lane, LaneSettings};
-use super::super::node::Nodes;
-use super::super::probe::LanesOf;
+use super::super::node::{Node, Nodes};
+use super::super::probe::OnOpened;
 use super::super::route::Route;
+use super::super::terms::Terms;
 use super::super::{Choice, Lanes, RedisStore};
 use super::{RedisStoreBuilder, ServerSource};
 use crate::nouns::ConfigError;
@@ -52,7 +54,7 @@ impl RedisStoreBuilder {
         // What is denied until a time set by hand may pass before that time on the wall.
         let remembers = self.clock.is_none();
         let deny_for = [self.deny_for, self.deny_blocked_for];
-        let lanes_of = LanesOf::default();
+        let on_opened = OnOpened::default();
         let tags = self.tags_of(&target.topology);
         let terms = Terms {
             prefix: self.prefix.as_str().into(),
@@ -63,7 +65,7 @@ impl RedisStoreBuilder {
             terms: Arc::new(terms),
             deadline: self.deadline,
             breaker: self.breaker,
-            lanes: Arc::clone(&lanes_of),
+            on_opened: Arc::clone(&on_opened),
             label: self.label.into(),
         };
         let settings = |lanes: usize| LaneSettings {
@@ -109,7 +111,7 @@ impl RedisStoreBuilder {
             }
         };
         // It is set once, here.
-        drop(lanes_of.set(Arc::downgrade(&lanes)));
+        drop(on_opened.set(fail_queued(&lanes)));
         RedisStore {
             lanes: Lanes { lanes, choice },
         }
@@ -253,4 +255,19 @@ impl RedisStoreBuilder {
 
 fn unusable(reason: &str) -> ConfigError {
     ConfigError::new(format!("cannot use Redis at {reason}"))
+}
+
+/// Fails the queued checks of those lanes that call a server whose circuit breaker opened.
+fn fail_queued(lanes: &Arc<[Arc<Lane>]>) -> Box<dyn Fn(&Connections) + Send + Sync> {
+    // The lanes own what this is given to.
+    let lanes = Arc::downgrade(lanes);
+    Box::new(move |opened| {
+        let Some(lanes) = lanes.upgrade() else { return };
+        for lane in &*lanes {
+            let is_here = |node: &Node| node.connections.share_server_with(opened);
+            if lane.route.node().is_some_and(|node| is_here(&node)) {
+                lane.fail_queued();
+            }
+        }
+    })
 }

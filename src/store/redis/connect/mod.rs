@@ -10,7 +10,6 @@ mod url;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 
@@ -20,9 +19,8 @@ pub(super) use self::pool::Pooled;
 use self::sentinel::ElectionWatch;
 pub(super) use self::server::Server;
 pub(super) use self::subscription::{LONGEST, Received, Subscribing, Subscription};
-#[cfg(feature = "tls")]
-pub(super) use self::url::unusable_url;
 pub(super) use self::url::{Target, Topology};
+use super::terms::Terms;
 
 /// Makes connections to the server that decides.
 pub(super) trait Connect: Send + Sync + 'static {
@@ -39,22 +37,6 @@ pub(super) trait Connect: Send + Sync + 'static {
 }
 
 pub(super) type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Link, String>> + Send + 'a>>;
-
-/// The terms that a new connection has to meet.
-pub(super) struct Terms {
-    /// The start of every key: a Redis user may have rights to no other.
-    pub(super) prefix: Arc<str>,
-    /// The name in `CLIENT LIST`.
-    pub(super) client_name: Option<Arc<str>>,
-    /// The hash tags of partitions, if the server is part of a cluster. Otherwise it must not be.
-    pub(super) tags: Vec<String>,
-}
-
-impl Terms {
-    pub(super) fn is_of_cluster(&self) -> bool {
-        !self.tags.is_empty()
-    }
-}
 
 /// A connection of the store's own, or one of a pool of the application.
 pub(super) enum Link {

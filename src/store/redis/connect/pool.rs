@@ -3,8 +3,9 @@
 use deadpool_redis::{Pool, PoolError};
 
 use super::super::greeting::{self, in_words};
+use super::super::terms::Terms;
 use super::Subscribing;
-use super::{Connect, Connecting, Link, Terms};
+use super::{Connect, Connecting, Link};
 
 pub(in crate::store::redis) struct Pooled(pub(in crate::store::redis) Pool);
 

@@ -18,8 +18,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::super::call;
+use super::super::terms::Terms;
 use super::server::Server;
-use super::{Connect, Connecting, Link, Subscribing, Terms};
+use super::{Connect, Connecting, Link, Subscribing};
 
 /// The time that a sentinel has for its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);

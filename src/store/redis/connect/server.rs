@@ -10,8 +10,9 @@ use redis::io::tcp::{TcpSettings, socket2};
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult};
 
 use super::super::greeting::{self, in_words};
+use super::super::terms::Terms;
 use super::subscription::{Messages, Subscribing, Subscription};
-use super::{Connect, Connecting, Link, Provider, Terms};
+use super::{Connect, Connecting, Link, Provider};
 
 /// The idle time before the first keepalive probe.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);

@@ -82,7 +82,9 @@ fn server(url: &str, tls: Option<Tls>) -> Result<ConnectionInfo, ConfigError> {
         ));
     }
     let client = match redis::parse_redis_url(url) {
-        Some(parsed) if ["rediss", "valkeys"].contains(&parsed.scheme()) => tls::client(url, tls)?,
+        Some(parsed) if ["rediss", "valkeys"].contains(&parsed.scheme()) => {
+            tls::client(url, tls, unusable_url)?
+        }
         Some(_) if tls.is_some() => {
             return Err(ConfigError::new(
                 "`tls` is set, and the Redis URL is not a TLS URL; write `rediss://`, or remove `tls`",
@@ -94,7 +96,7 @@ fn server(url: &str, tls: Option<Tls>) -> Result<ConnectionInfo, ConfigError> {
 }
 
 /// An error without the URL in its message, because a URL can contain a password.
-pub(in crate::store::redis) fn unusable_url(error: &dyn fmt::Display) -> ConfigError {
+fn unusable_url(error: &dyn fmt::Display) -> ConfigError {
     ConfigError::new(format!(
         "the Redis URL cannot be used: {error}; write redis://[user:password@]host[:port][/database], rediss:// for \
          TLS, or another form that `RedisStoreBuilder::url` lists"

@@ -6,9 +6,12 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::time::{sleep, timeout_at};
 
-use super::{Call, MOST_REDIRECTIONS, Watch};
+use super::{Call, Watch};
 use crate::store::redis::node::Node;
 use crate::store::redis::route::Route;
+
+/// The most redirections of one call.
+pub(in crate::store::redis) const MOST_REDIRECTIONS: usize = 5;
 
 /// The pause before a call whose keys are partly on another node is sent again.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 use http::request::Parts;
 
 use super::{Choosing, Limits, Reject};
-use crate::http::policy::{Asked, Unasked};
+use crate::http::asked::{Asked, Unasked};
 use crate::nouns::Limit;
 use crate::nouns::{Check, Enforced, OnStoreFailure};
 

@@ -11,22 +11,13 @@ use tokio::runtime::Handle as Runtime;
 
 use super::flight::{self, Flight};
 use super::lane::{Lane, QueuedCheck, SentBy, Urgency};
-use super::sender;
 use crate::nouns::{Check, Decision, Error, Op};
 use crate::store::Answer;
 use crate::store::denials::ChangeUnderWay;
 use crate::store::promise::Promised;
 
+/// Has a check sent. Its answer is awaited by its caller.
 pub(super) fn submit(
-    lane: &Arc<Lane>,
-    op: Op,
-    group: &[Check],
-    change: Option<ChangeUnderWay>,
-) -> Answer {
-    ask_with(lane, op, group, change, Urgency::Usual)
-}
-
-pub(super) fn ask_with(
     lane: &Arc<Lane>,
     op: Op,
     group: &[Check],
@@ -49,17 +40,16 @@ pub(super) fn ask_with(
         leaves_next,
     }) = lane.add(op, group, change, urgency)
     else {
-        // Without a task, cancelled checks would fill the queue for ever. Outside of a runtime no
-        // task can start; the next check inside one starts it.
-        drop(sender::start(lane));
+        // Without a task, cancelled checks would fill the queue for ever.
+        flight::start(lane);
         return Answer::ready(Err(Error::overloaded(lane.settings.max_waiting)));
     };
     let answer = match entry {
         SentBy::ByCaller => Answer::later(send_by_caller(Arc::clone(lane), promised)),
-        SentBy::Sent => Answer::promised(promised),
-        SentBy::Unsent if sender::start(lane).is_ok() => Answer::promised(promised),
-        // A check from outside of a runtime is sent when its answer is awaited inside.
-        SentBy::Unsent => Answer::later(send_later(Arc::clone(lane), promised)),
+        SentBy::Task => {
+            flight::start(lane);
+            Answer::promised(promised)
+        }
     };
     match &lane.settings.denials {
         Some(denials) if op == Op::Charge && !leaves_next => denials.behind(group, answer),
@@ -67,17 +57,13 @@ pub(super) fn ask_with(
     }
 }
 
-async fn send_later(lane: Arc<Lane>, promised: Promised) -> Result<Decision, Error> {
-    sender::start(&lane)?;
-    promised.await
-}
-
 /// Sends a check that is alone in an idle lane. A task sends it if another check was queued before
 /// the first poll, or if there is no connection yet.
 async fn send_by_caller(lane: Arc<Lane>, mut promised: Promised) -> Result<Decision, Error> {
     let runtime = Runtime::try_current().map_err(Error::misuse)?;
     let Some(flight) = flight::send_lone(&lane, &promised).await else {
-        return send_later(lane, promised).await;
+        flight::start(&lane);
+        return promised.await;
     };
     let mut call = SentByCaller {
         flight: Some(flight),
@@ -108,7 +94,7 @@ impl SentByCaller {
             self.flight = None;
             // Send the checks that were queued meanwhile.
             if let Some(place) = place.unless_idle() {
-                self.runtime.spawn(sender::send(place));
+                self.runtime.spawn(flight::send(place));
             }
         }
     }
@@ -118,7 +104,7 @@ impl Drop for SentByCaller {
     fn drop(&mut self) {
         if let Some(flight) = self.flight.take() {
             self.runtime
-                .spawn(async { sender::send(flight.await).await });
+                .spawn(async { flight::send(flight.await).await });
         }
     }
 }

@@ -1,0 +1,126 @@
+//! The permits that a request needs are acquired.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::request::Parts;
+use tokio::time::Instant;
+
+use super::InFlight;
+use super::settings::LayerSettings;
+use crate::limiter::{Acquired, RateLimiter, WaitSettings};
+use crate::nouns::{Check, Error, Limit};
+use crate::telemetry;
+
+/// Why a request has no permits.
+pub(super) enum WithoutPermits {
+    /// This limit has no permit left.
+    Denied(Limit),
+    Failed(Error),
+}
+
+pub(super) type Acquiring = Pin<Box<dyn Future<Output = Result<InFlight, WithoutPermits>> + Send>>;
+
+impl LayerSettings {
+    /// Acquires all permits of a request, one after another. If one is denied, the others are given back.
+    ///
+    /// A request that waits for a permit holds the earlier ones. So the smallest limit comes first: a client that waits for its
+    /// own limit holds no permit of a larger limit that clients share. All layers use this order, so that two requests
+    /// never wait for each other.
+    pub(super) fn acquire_permits(self: &Arc<Self>, mut permits: Vec<Check>) -> Acquiring {
+        permits.sort_by(|one, other| order(one).cmp(&order(other)));
+        Box::pin(acquire_all(permits, Arc::clone(self)))
+    }
+
+    /// Puts the permits into the request's extensions, if the layer is configured so.
+    pub(super) fn hold(&self, permits: &InFlight, request: &mut Parts) {
+        if self.inserts_permits {
+            let outside = request.extensions.remove();
+            request.extensions.insert(permits.inside(outside));
+        }
+    }
+
+    /// Prepares a request that needs no permit: its handler may extract permits.
+    #[inline]
+    pub(super) fn hold_none(&self, request: &mut Parts) {
+        if self.inserts_permits && request.extensions.get::<InFlight>().is_none() {
+            request.extensions.insert(InFlight::new(Vec::new()));
+        }
+    }
+}
+
+/// The order in which permits are acquired.
+fn order(check: &Check) -> (u32, &str, &str) {
+    (
+        check.limit().permits(),
+        check.limit().name(),
+        check.key().as_str(),
+    )
+}
+
+async fn acquire_all(
+    checks: Vec<Check>,
+    settings: Arc<LayerSettings>,
+) -> Result<InFlight, WithoutPermits> {
+    let started = Instant::now();
+    let mut permits = Vec::with_capacity(checks.len());
+    for check in checks {
+        let is_enforced = !check.is_shadow();
+        let max_wait = if is_enforced {
+            settings.wait.left_of(started)
+        } else {
+            Duration::ZERO
+        };
+        let acquiring = acquire(&settings.limiter, &check, &settings.wait, max_wait);
+        let acquired = settings
+            .limiter
+            .observe_permit(&check, is_enforced, acquiring)
+            .await;
+        let why = match acquired {
+            Ok(Acquired {
+                permit: Some(permit),
+                ..
+            }) => {
+                permits.push(permit);
+                continue;
+            }
+            Ok(Acquired {
+                permit: None,
+                limit,
+                ..
+            }) => WithoutPermits::Denied(limit),
+            Err(error) => WithoutPermits::Failed(error),
+        };
+        if is_enforced {
+            return Err(why);
+        }
+        let limit = match &why {
+            WithoutPermits::Denied(limit) => limit,
+            WithoutPermits::Failed(_) => check.limit(),
+        };
+        telemetry::shadow_denied_in_flight(&settings.shadow_events, limit);
+    }
+    Ok(InFlight::new(permits))
+}
+
+async fn acquire(
+    limiter: &RateLimiter,
+    check: &Check,
+    wait: &WaitSettings,
+    max_wait: Duration,
+) -> Result<Acquired, Error> {
+    let acquired = limiter.request_permit(check).await?;
+    if acquired.permit.is_some() || max_wait.is_zero() {
+        return Ok(acquired);
+    }
+    match wait.take_place() {
+        Some(_place) => {
+            limiter
+                .wait_for_permit(check, max_wait, wait.max_waiters_per_key)
+                .await
+        }
+        None => Ok(acquired),
+    }
+}

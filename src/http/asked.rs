@@ -1,0 +1,68 @@
+//! What a request asks of a store: permits, and then a charge. Or why it asks nothing.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use http::request::Parts;
+
+use super::MissingKey;
+use super::limits::Reject;
+use crate::nouns::{Check, Error, Group, Limit};
+
+/// The cost of a request.
+pub(super) type CostFn = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
+
+/// The permits that a request needs, and then the charge.
+#[derive(Default)]
+pub(super) struct Asked {
+    pub(super) permits: Vec<Check>,
+    pub(super) group: Option<Group>,
+}
+
+/// Why a request is rejected without a decision.
+pub(super) enum Unasked {
+    /// It is forbidden.
+    Forbidden,
+    /// The application rejects it.
+    Rejected(Reject),
+    /// It has no key. The limit is that of the key, unless the limit is chosen.
+    MissingKey {
+        limit: Option<Limit>,
+        missing: MissingKey,
+        status: StatusCode,
+    },
+    /// The chosen checks are not a group.
+    Misconfigured(Error),
+}
+
+impl Asked {
+    /// Divides checks into the permits of concurrency limits and a charge. An application may choose too many checks, or two
+    /// of one budget.
+    pub(super) fn new(checks: Vec<Check>) -> Result<Self, Unasked> {
+        let is_permit = |check: &Check| check.limit().is_concurrency();
+        let (permits, rates): (Vec<Check>, Vec<Check>) = checks.into_iter().partition(is_permit);
+        check_distinct(&permits)?;
+        let group = match rates.is_empty() {
+            true => None,
+            false => Some(Group::new(rates).map_err(Unasked::Misconfigured)?),
+        };
+        Ok(Self { permits, group })
+    }
+}
+
+/// A request needs at most one permit of a key under a limit: a second one would wait for the first.
+fn check_distinct(permits: &[Check]) -> Result<(), Unasked> {
+    for (number, permit) in permits.iter().enumerate() {
+        if permits
+            .iter()
+            .take(number)
+            .any(|other| other.shares_budget_with(permit))
+        {
+            let name = permit.limit().name();
+            return Err(Unasked::Misconfigured(Error::misuse(format!(
+                "a request needs two permits of one key under the limit `{name}`"
+            ))));
+        }
+    }
+    Ok(())
+}

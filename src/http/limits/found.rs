@@ -1,0 +1,12 @@
+//! What a look-up found.
+
+/// The result of a [`Lookup`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found<'a, T> {
+    /// The value, looked up now or earlier.
+    Known(&'a T),
+    /// There is no value for the id.
+    Unknown,
+    /// The look-up failed or took too long, and the cache has no value.
+    Failed,
+}

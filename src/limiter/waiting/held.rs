@@ -1,0 +1,59 @@
+//! Units that a waiter at the front of a queue has reserved.
+
+use tokio::time::Instant;
+
+use super::reservation::Reservation;
+use super::turns::Turn;
+use crate::nouns::Decision;
+
+/// The reservation of the waiter at the front of a queue. A waiter that is dropped hands it over to the next one.
+pub(super) struct Held<'a> {
+    reservation: Option<Reservation>,
+    turn: &'a Turn,
+    turn_at: Instant,
+    decision: Decision,
+}
+
+impl<'a> Held<'a> {
+    pub(super) fn new(reservation: Reservation, turn: &'a Turn) -> Self {
+        let turn_at = reservation.turn();
+        let decision = reservation.decision().clone();
+        turn.note_reserved(turn_at);
+        Self {
+            reservation: Some(reservation),
+            turn,
+            turn_at,
+            decision,
+        }
+    }
+
+    pub(super) const fn turn_at(&self) -> Instant {
+        self.turn_at
+    }
+
+    /// Uses the units.
+    pub(super) fn used(mut self) -> Decision {
+        self.void_reservation();
+        self.decision.clone()
+    }
+
+    /// Forgets the units, which a reset has given back.
+    pub(super) fn void(mut self) {
+        self.void_reservation();
+    }
+
+    fn void_reservation(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            reservation.void();
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.turn.note_unreserved(self.turn_at);
+        if let Some(reservation) = self.reservation.take() {
+            self.turn.hand_over(reservation);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Calls that failed because of some of their keys, which are sent in parts.
+
+use std::sync::Arc;
+
+use redis::RedisResult;
+
+use super::super::call::{self, CallFailure};
+use super::Call;
+use crate::nouns::Error;
+
+/// The divisions of a call, which are bounded: if the user of the server has no rights to any key, as after a mistake in
+/// its rules, a part for each key would be a flood.
+#[derive(Default)]
+struct Divisions {
+    parts: usize,
+    /// Parts in a row that failed because of a key.
+    failures: usize,
+}
+
+impl Divisions {
+    /// One key among 4,096 makes 13 parts fail in a row.
+    const MOST_FAILURES: usize = 24;
+
+    const MOST_PARTS: usize = 256;
+
+    /// Counts the answer of a part. Returns why the rest is not asked, if the bound is reached.
+    fn count(&mut self, answer: &Option<RedisResult<Vec<i64>>>) -> Option<String> {
+        let error = answer.as_ref().and_then(|answer| answer.as_ref().err());
+        let error = error.filter(|error| call::is_of_key(error));
+        self.parts += 1;
+        self.failures = if error.is_some() {
+            self.failures + 1
+        } else {
+            0
+        };
+        let is_bound = self.failures > Self::MOST_FAILURES || self.parts > Self::MOST_PARTS;
+        error.filter(|_| is_bound).map(call::brief)
+    }
+}
+
+/// Whether a call failed because of some of its keys, and was not executed.
+pub(super) fn has_to_be_divided(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
+    let error = answer.as_ref().and_then(|answer| answer.as_ref().err());
+    error.is_some_and(|error| {
+        CallFailure::from_redis(error) == CallFailure::NotExecuted
+            && (call::has_code(error, "TRYAGAIN") || call::is_of_key(error))
+    })
+}
+
+impl Call {
+    /// Divides a call that failed because of some of its keys, until each of them fails by itself: keys that the server's
+    /// user has no rights to, or keys that are partly on another node while their slot moves.
+    pub(super) async fn complete_apart(&mut self, mut answer: Option<RedisResult<Vec<i64>>>) {
+        self.is_divided = true;
+        let mut divisions = Divisions::default();
+        loop {
+            let given_up = divisions.count(&answer);
+            let is_divided = given_up.is_none() && has_to_be_divided(&answer) && self.place.halve();
+            let is_over = is_divided || self.complete_when_moved(&answer).await;
+            if !is_over {
+                self.conclude(answer);
+            }
+            loop {
+                self.place.unload();
+                if !self.place.take_next_part() {
+                    // One key says nothing about the others. So many of them, and no part that succeeded, do.
+                    self.watch.end(given_up.is_some());
+                    return;
+                }
+                if let Some(reason) = &given_up {
+                    self.decline(reason);
+                } else if self.place.is_worth_sending() {
+                    break;
+                }
+            }
+            self.return_to_owner().await;
+            answer = self.answer().await;
+            self.follow(&mut answer).await;
+        }
+    }
+
+    /// Fails all checks, which were not asked.
+    fn decline(&mut self, reason: &str) {
+        let connections = &self.node.connections;
+        let error = format!("{}: {reason}", connections.events().server());
+        let lane = Arc::clone(self.place.lane());
+        let batch = &mut self.place.batch;
+        let failed = batch.fail(|| Error::declined(error.clone()));
+        connections.undecided(failed);
+        batch.deliver(lane.settings.denials.as_deref());
+    }
+}

@@ -1,0 +1,22 @@
+//! What a call tells the circuit breaker.
+
+use std::sync::Arc;
+
+use super::super::node::Node;
+use crate::store::breaker::{Begun, Breaker};
+
+/// Tells the circuit breaker how a call ended, once.
+pub(super) struct Watch(Option<(Arc<Breaker>, Begun)>);
+
+impl Watch {
+    pub(super) fn begin(node: Option<&Node>) -> Self {
+        let breaker = node.and_then(|node| node.breaker.as_ref());
+        Self(breaker.map(|breaker| (Arc::clone(breaker), breaker.begin())))
+    }
+
+    pub(super) fn end(&mut self, failed: bool) {
+        if let Some((breaker, begun)) = self.0.take() {
+            breaker.end(begun, failed);
+        }
+    }
+}
