@@ -332,10 +332,9 @@ impl RateLimiter {
         let answer = self.shared.store.apply(op, group.clone());
         match self.shared.turns.awaited(&group) {
             None => answer,
-            Some(awaited) => Answer::later(async move {
-                let decision = answer.await;
+            Some(awaited) => answer.resolved(move |answer| {
                 awaited.replenished(op);
-                decision
+                answer
             }),
         }
     }

@@ -15,14 +15,16 @@ pub struct Answer(Inner);
 
 enum Inner {
     Ready(Option<Result<Decision, Error>>),
+    Pending(Pending, Option<Box<Resolve>>),
+}
+
+enum Pending {
     Later(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),
-    Promised(Promised, Option<Box<dyn Resolve>>),
+    Promised(Promised),
 }
 
 /// What makes another answer of an answer.
-trait Resolve: FnOnce(Result<Decision, Error>) -> Result<Decision, Error> + Send {}
-
-impl<F: FnOnce(Result<Decision, Error>) -> Result<Decision, Error> + Send> Resolve for F {}
+type Resolve = dyn FnOnce(Result<Decision, Error>) -> Result<Decision, Error> + Send;
 
 impl Answer {
     /// An answer that is ready. It needs no allocation.
@@ -33,11 +35,11 @@ impl Answer {
 
     /// An answer that has to be awaited.
     pub fn later(answer: impl Future<Output = Result<Decision, Error>> + Send + 'static) -> Self {
-        Self(Inner::Later(Box::pin(answer)))
+        Self(Inner::Pending(Pending::Later(Box::pin(answer)), None))
     }
 
     pub(super) const fn promised(promised: Promised) -> Self {
-        Self(Inner::Promised(promised, None))
+        Self(Inner::Pending(Pending::Promised(promised), None))
     }
 
     /// The answer that `resolve` makes of this one.
@@ -52,11 +54,13 @@ impl Answer {
             },
             // The answer stays where it is: every check on Redis passes here, and a future around it would be moved and polled
             // through a pointer.
-            Inner::Promised(_, unresolved @ None) => {
-                *unresolved = Some(Box::new(resolve));
+            Inner::Pending(_, later) => {
+                *later = Some(match later.take() {
+                    Some(first) => Box::new(move |answer| resolve(first(answer))),
+                    None => Box::new(resolve),
+                });
                 self
             }
-            _ => Self::later(async move { resolve(self.await) }),
         }
     }
 
@@ -85,9 +89,11 @@ impl Future for Answer {
         match &mut self.0 {
             // Polled again after completion, it stays pending.
             Inner::Ready(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
-            Inner::Later(answer) => answer.as_mut().poll(cx),
-            Inner::Promised(answer, resolve) => {
-                let answer = ready!(Pin::new(answer).poll(cx));
+            Inner::Pending(answer, resolve) => {
+                let answer = ready!(match answer {
+                    Pending::Later(answer) => answer.as_mut().poll(cx),
+                    Pending::Promised(answer) => Pin::new(answer).poll(cx),
+                });
                 Poll::Ready(match resolve.take() {
                     Some(resolve) => resolve(answer),
                     None => answer,
@@ -101,8 +107,7 @@ impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Inner::Ready(_) => "Answer(ready)",
-            Inner::Later(_) => "Answer(later)",
-            Inner::Promised(..) => "Answer(promised)",
+            Inner::Pending(..) => "Answer(pending)",
         })
     }
 }

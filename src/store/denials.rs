@@ -164,12 +164,8 @@ impl Denials {
             return Answer::ready(Ok(denial.again_at(now)));
         }
         let known = self.all_known(&group);
-        let mut answer = ask(group);
-        if let Some(answer) = answer.take_ready() {
-            return Answer::ready(self.stand_in(&known, &denial, answer));
-        }
         let denials = Arc::clone(self);
-        Answer::later(async move { denials.stand_in(&known, &denial, answer.await) })
+        ask(group).resolved(move |answer| denials.stand_in(&known, &denial, answer))
     }
 
     /// The answer of a charge that is queued behind others. A denial of the same check that is
@@ -178,8 +174,7 @@ impl Denials {
         let known = self.known(group);
         let asked = self.asked(Instant::now());
         let denials = Arc::clone(self);
-        Answer::later(async move {
-            let answer = answer.await;
+        answer.resolved(move |answer| {
             if !is_undecided(&answer) {
                 return answer;
             }

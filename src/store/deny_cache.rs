@@ -118,16 +118,9 @@ impl<S: Store> DenyCache<S> {
     /// Asks the store, and remembers a denial.
     fn apply_remembering(&self, denials: &Arc<Denials>, group: Group) -> Answer {
         let asked = denials.asked(Instant::now());
-        let mut answer = self.store.apply(Op::Charge, group.clone());
-        if let Some(answer) = answer.take_ready() {
-            if let Some(denial) = denial(&answer) {
-                denials.record(&group, asked, denial);
-            }
-            return Answer::ready(answer);
-        }
         let denials = Arc::clone(denials);
-        Answer::later(async move {
-            let answer = answer.await;
+        let answer = self.store.apply(Op::Charge, group.clone());
+        answer.resolved(move |answer| {
             if let Some(denial) = denial(&answer) {
                 denials.record(&group, asked, denial);
             }
@@ -137,13 +130,8 @@ impl<S: Store> DenyCache<S> {
 
     /// Asks the store for a refund or a reset.
     fn ask_change(&self, mut change: ChangeUnderWay, op: Op, group: Group) -> Answer {
-        let mut answer = self.store.apply(op, group);
-        if let Some(answer) = answer.take_ready() {
-            change.answered(&answer);
-            return Answer::ready(answer);
-        }
-        Answer::later(async move {
-            let answer = answer.await;
+        let answer = self.store.apply(op, group);
+        answer.resolved(move |answer| {
             change.answered(&answer);
             answer
         })

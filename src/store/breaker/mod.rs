@@ -119,14 +119,9 @@ impl<S: Store> Store for CircuitBreaker<S> {
             return Answer::ready(Err(error));
         }
         let begun = self.breaker.begin();
-        let mut answer = self.store.apply(op, group);
-        if let Some(answer) = answer.take_ready() {
-            self.breaker.end(begun, has_failed(&answer));
-            return Answer::ready(answer);
-        }
         let breaker = Arc::clone(&self.breaker);
-        Answer::later(async move {
-            let answer = answer.await;
+        let answer = self.store.apply(op, group);
+        answer.resolved(move |answer| {
             breaker.end(begun, has_failed(&answer));
             answer
         })

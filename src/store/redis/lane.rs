@@ -105,17 +105,10 @@ pub(super) enum Urgency {
 /// A queued check.
 pub(super) struct QueuedCheck {
     pub(super) promised: Promised,
-    pub(super) entry: SentBy,
+    /// Whether its caller sends it, unless another check arrives before: the lane was idle.
+    pub(super) is_alone: bool,
     /// Whether it is in the batch that leaves next.
     pub(super) leaves_next: bool,
-}
-
-/// Which task sends a queued check.
-pub(super) enum SentBy {
-    /// Its caller, unless another check arrives before: the lane was idle.
-    ByCaller,
-    /// A task: one that has a place, or a new one.
-    Task,
 }
 
 impl Lane {
@@ -182,14 +175,11 @@ impl Lane {
             change,
             trace,
         };
-        let entry = match queue.in_flight {
-            0 if queue.batches.is_empty() => SentBy::ByCaller,
-            _ => SentBy::Task,
-        };
+        let is_alone = queue.in_flight == 0 && queue.batches.is_empty();
         queue.batch_for(group).push(prefix, op, group, caller);
         Some(QueuedCheck {
             promised,
-            entry,
+            is_alone,
             leaves_next: queue.batches.len() == 1,
         })
     }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle as Runtime;
 
 use super::flight::{self, Flight};
-use super::lane::{Lane, QueuedCheck, SentBy, Urgency};
+use super::lane::{Lane, QueuedCheck, Urgency};
 use crate::nouns::{Check, Decision, Error, Op};
 use crate::store::Answer;
 use crate::store::denials::ChangeUnderWay;
@@ -36,7 +36,7 @@ pub(super) fn submit(
     }
     let Some(QueuedCheck {
         promised,
-        entry,
+        is_alone,
         leaves_next,
     }) = lane.add(op, group, change, urgency)
     else {
@@ -44,12 +44,11 @@ pub(super) fn submit(
         flight::start(lane);
         return Answer::ready(Err(Error::overloaded(lane.settings.max_waiting)));
     };
-    let answer = match entry {
-        SentBy::ByCaller => Answer::later(send_by_caller(Arc::clone(lane), promised)),
-        SentBy::Task => {
-            flight::start(lane);
-            Answer::promised(promised)
-        }
+    let answer = if is_alone {
+        Answer::later(send_by_caller(Arc::clone(lane), promised))
+    } else {
+        flight::start(lane);
+        Answer::promised(promised)
     };
     match &lane.settings.denials {
         Some(denials) if op == Op::Charge && !leaves_next => denials.behind(group, answer),
