@@ -103,8 +103,7 @@ impl LayerSettings {
                 .missing_key(limit.as_ref(), &missing, status, request),
             Unasked::Misconfigured(error) => {
                 telemetry::misconfigured(&self.events, &self.names, &error);
-                self.responder
-                    .without_decision(Reason::Misconfigured, None, request)
+                self.reject((Reason::Misconfigured, None), request)
             }
         }
     }
@@ -116,13 +115,11 @@ impl LayerSettings {
         undecided: &Undecided,
         request: &mut Parts,
     ) -> Conclusion<B> {
-        self.limiter.conclude(
-            &undecided.observed,
-            answer,
-            self.in_place_of_a_decision(answer),
-        );
         let decision = match answer {
-            Ok(decision) => decision,
+            Ok(decision) => {
+                self.limiter.conclude(&undecided.observed, decision);
+                decision
+            }
             Err(error) => {
                 self.forward_uncharged(request);
                 return self.without_decision(error, undecided, request);
@@ -155,17 +152,6 @@ impl LayerSettings {
         }
     }
 
-    /// What happens to a request if its answer is an error, as the metrics name it.
-    #[inline]
-    fn in_place_of_a_decision(&self, answer: &Result<Decision, Error>) -> Origin {
-        match answer {
-            Err(error) if error.is_overloaded() && self.on_overload == OnOverload::FailOpen => {
-                Origin::FailOpen
-            }
-            _ => Origin::FailClosed,
-        }
-    }
-
     /// No store decided, and the limits have no failure policy for that.
     fn without_decision<B>(
         &self,
@@ -173,38 +159,55 @@ impl LayerSettings {
         undecided: &Undecided,
         request: &Parts,
     ) -> Conclusion<B> {
-        let events = &self.events;
-        let names = &self.names;
-        let (reason, wait) = if error.is_misuse() {
-            // No outage: the limit would stay off for ever.
-            telemetry::misconfigured(events, names, error);
-            (Reason::Misconfigured, None)
-        } else if error.is_overloaded() {
-            telemetry::overloaded(events, names, error, self.on_overload.name());
-            if self.on_overload == OnOverload::FailOpen {
-                return Conclusion::Forward {
-                    delay: Duration::ZERO,
-                    report: None,
-                };
-            }
-            (Reason::Overloaded, Some(Duration::ZERO))
-        } else {
-            // Clients send more keys than the store may keep. To fail open would open the limit to
-            // them.
-            telemetry::full(events, names, error);
-            (Reason::StoreFull, None)
+        let rejection = self.rejection_of(error);
+        let in_place = match rejection {
+            Some(_) => Origin::FailClosed,
+            None => Origin::FailOpen,
         };
-        if !undecided.is_enforced {
-            return Conclusion::Forward {
+        self.limiter
+            .conclude_undecided(&undecided.observed, error, in_place);
+        match rejection.filter(|_| undecided.is_enforced) {
+            Some(rejection) => Conclusion::Reject(self.reject(rejection, request)),
+            None => Conclusion::Forward {
                 delay: Duration::ZERO,
                 report: None,
-            };
+            },
         }
+    }
+
+    /// Why a request is rejected after an error, and the time after which it may come again, if that helps. `None`: it is
+    /// forwarded.
+    fn rejection_of(&self, error: &Error) -> Option<(Reason, Option<Duration>)> {
+        let events = &self.events;
+        let names = &self.names;
+        if error.is_misuse() {
+            // No outage: the limit would stay off for ever.
+            telemetry::misconfigured(events, names, error);
+            return Some((Reason::Misconfigured, None));
+        }
+        if error.is_overloaded() {
+            telemetry::overloaded(events, names, error, self.on_overload.name());
+            let is_rejected = self.on_overload == OnOverload::FailClosed;
+            return is_rejected.then_some((Reason::Overloaded, Some(Duration::ZERO)));
+        }
+        if error.is_full() {
+            // Clients send more keys than the store may keep. To fail open would open the limit to them.
+            telemetry::full(events, names, error);
+            return Some((Reason::StoreFull, None));
+        }
+        let wait = error.probe_after().unwrap_or_default();
+        Some((Reason::StoreUnavailable, Some(wait)))
+    }
+
+    /// The response to a request that is rejected without a decision.
+    fn reject<B>(
+        &self,
+        (reason, wait): (Reason, Option<Duration>),
+        request: &Parts,
+    ) -> Response<ResponseBody<B>> {
         let retry_after = wait.map(|wait| self.retry_after(wait, request));
-        Conclusion::Reject(
-            self.responder
-                .without_decision(reason, retry_after, request),
-        )
+        self.responder
+            .without_decision(reason, retry_after, request)
     }
 
     /// Forwards a request that nothing limits.
@@ -237,8 +240,7 @@ impl LayerSettings {
     /// The response to a forbidden request.
     fn forbid<B>(&self, request: &Parts) -> Response<ResponseBody<B>> {
         telemetry::forbidden(&self.names);
-        self.responder
-            .without_decision(Reason::Forbidden, None, request)
+        self.reject((Reason::Forbidden, None), request)
     }
 
     /// The response to a denied request.
@@ -322,32 +324,26 @@ impl LayerSettings {
         fields.set_decision(decision.clone());
     }
 
-    /// The response to a request without permits.
+    /// What happens to a request without permits.
     pub(super) fn without_permits<B>(
         &self,
         why: &WithoutPermits,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        let error = match why {
+        match why {
             WithoutPermits::Denied(limit) => {
                 telemetry::denied_in_flight(limit);
                 let retry_after = self.retry_after(limit.retry_after(), request);
-                return self
-                    .responder
-                    .too_many_in_flight(limit, retry_after, request);
+                self.responder
+                    .too_many_in_flight(limit, retry_after, request)
             }
-            WithoutPermits::Failed(error) => error,
-        };
-        if error.is_misuse() {
-            telemetry::misconfigured(&self.events, &self.names, error);
-            return self
-                .responder
-                .without_decision(Reason::Misconfigured, None, request);
+            WithoutPermits::Failed(error) => {
+                // A permit is not charged to a full queue, so no error forwards the request.
+                let unavailable = (Reason::StoreUnavailable, Some(Duration::ZERO));
+                let rejection = self.rejection_of(error).unwrap_or(unavailable);
+                self.reject(rejection, request)
+            }
         }
-        let wait = error.probe_after().unwrap_or_default();
-        let retry_after = Some(self.retry_after(wait, request));
-        self.responder
-            .without_decision(Reason::StoreUnavailable, retry_after, request)
     }
 }
 

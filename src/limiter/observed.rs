@@ -32,34 +32,30 @@ impl RateLimiter {
         }
     }
 
-    /// Ends to observe a charge. `undecided` is what stands in for a decision after an error.
+    /// Ends to observe a charge.
     #[inline]
-    pub(crate) fn conclude(
-        &self,
-        observed: &Observed,
-        answer: &Result<Decision, Error>,
-        undecided: Origin,
-    ) {
+    pub(crate) fn conclude(&self, observed: &Observed, decision: &Decision) {
+        telemetry::decided(&observed.span, decision);
+        if !decision.allowed()
+            && let (Some(denied), Some(group)) = (self.shared.denied_keys.get(), &observed.group)
+        {
+            denied.count(group, decision);
+        }
+    }
+
+    /// Ends to observe a charge that the store did not decide. `in_place` is what stands in for a decision.
+    pub(crate) fn conclude_undecided(&self, observed: &Observed, error: &Error, in_place: Origin) {
+        let group = observed.group.as_deref();
+        let group = group.map(|group| &**group).unwrap_or_default();
+        let named = error.limit().filter(|_| group.is_empty());
+        let limits = group.iter().map(Check::limit).chain(named);
+        telemetry::undecided(&observed.span, limits, error, in_place);
+    }
+
+    pub(super) fn conclude_call(&self, observed: &Observed, answer: &Result<Decision, Error>) {
         match answer {
-            Ok(decision) => {
-                telemetry::decided(&observed.span, decision);
-                if !decision.allowed()
-                    && let (Some(denied), Some(group)) =
-                        (self.shared.denied_keys.get(), &observed.group)
-                {
-                    denied.count(group, decision);
-                }
-            }
-            Err(error) => {
-                let group = observed
-                    .group
-                    .as_deref()
-                    .map(|group| &**group)
-                    .unwrap_or_default();
-                let named = error.limit().filter(|_| group.is_empty());
-                let limits = group.iter().map(Check::limit).chain(named);
-                telemetry::undecided(&observed.span, limits, error, undecided);
-            }
+            Ok(decision) => self.conclude(observed, decision),
+            Err(error) => self.conclude_undecided(observed, error, Origin::None),
         }
     }
 
@@ -70,13 +66,13 @@ impl RateLimiter {
             .span
             .within(|| self.apply_unobserved(Op::Charge, group));
         if let Some(answer) = answer.take_ready() {
-            self.conclude(&observed, &answer, Origin::None);
+            self.conclude_call(&observed, &answer);
             return Answer::ready(answer);
         }
         let limiter = self.clone();
         Answer::later(async move {
             let answer = poll_fn(|cx| observed.span.poll(&mut answer, cx)).await;
-            limiter.conclude(&observed, &answer, Origin::None);
+            limiter.conclude_call(&observed, &answer);
             answer
         })
     }
