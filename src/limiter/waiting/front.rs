@@ -9,11 +9,12 @@ use std::time::Duration;
 use tokio::task::spawn;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::bounds::Bounds;
 use super::held::Held;
 use super::reservation::Reservation;
 use super::turns::Turn;
 use super::width::UnitsFound;
-use super::{Bounds, denied_checks, in_time, patient};
+use super::{Unserved, denied_checks, in_time, patient};
 use crate::limiter::RateLimiter;
 use crate::nouns::{Check, Decision, Error, Group, Op, Source, later};
 use crate::store::Answer;
@@ -28,7 +29,7 @@ impl RateLimiter {
         turn: Turn,
         mut ask_at: Instant,
         bounds: Bounds,
-    ) -> ControlFlow<Result<Decision, Error>, Decision> {
+    ) -> Result<ControlFlow<Decision, Decision>, Unserved> {
         // Single checks before may have handed units over. They are given back.
         drop(turn.take_handed_over());
         let mut replenished = Box::pin(turn.replenished());
@@ -36,10 +37,7 @@ impl RateLimiter {
         loop {
             if ask_at > Instant::now() && repeat.is_none() {
                 let waiting = in_time(turn.wait_to_repeat(), bounds);
-                match self.unless_denied(group, bounds, waiting).await {
-                    Ok(place) => repeat = Some(place),
-                    Err(denied) => return ControlFlow::Break(denied),
-                }
+                repeat = Some(self.unless_late(group, bounds, waiting).await?);
             }
             if ask_at > Instant::now() {
                 drop(timeout_at(ask_at, &mut replenished).await);
@@ -47,13 +45,8 @@ impl RateLimiter {
             // Registered before the store is asked, so that no refund is missed.
             replenished.set(turn.replenished());
             let asked = Instant::now();
-            let decision = match self
-                .apply_unobserved(Op::Charge, patient(group, bounds.left()))
-                .await
-            {
-                Ok(decision) => decision,
-                Err(error) => return ControlFlow::Break(Err(error)),
-            };
+            let answer = self.apply_unobserved(Op::Charge, patient(group, bounds.left()));
+            let decision = answer.await.map_err(Unserved::Failed)?;
             if decision.allowed() {
                 turn.adapt(
                     contested,
@@ -64,7 +57,8 @@ impl RateLimiter {
                 drop(replenished);
                 drop(repeat);
                 drop(turn);
-                return ControlFlow::Break(self.wait_out(decision, group, bounds).await);
+                let waited_out = self.wait_out(decision, group, bounds).await;
+                return waited_out.map(ControlFlow::Break).map_err(Unserved::Failed);
             }
             let denied = denied_checks(group, &decision);
             turn.adapt(
@@ -76,11 +70,11 @@ impl RateLimiter {
             match bounds.retry_after(&decision) {
                 Some(wait) if wait <= bounds.left() => {
                     if !is_denied_by(&decision, group, contested) {
-                        return ControlFlow::Continue(decision);
+                        return Ok(ControlFlow::Continue(decision));
                     }
                     ask_at = later(Instant::now(), wait);
                 }
-                _ => return ControlFlow::Break(Ok(decision)),
+                _ => return Ok(ControlFlow::Break(decision)),
             }
         }
     }
@@ -100,8 +94,8 @@ impl RateLimiter {
             let reserved = match turn.take_suiting(group, bounds.deadline) {
                 Some(reserved) => reserved,
                 None => match self.reserve(group, &turn, bounds).await? {
-                    Ok(reserved) => reserved,
-                    Err(decided) => return Ok(decided),
+                    ControlFlow::Continue(reserved) => reserved,
+                    ControlFlow::Break(decision) => return Ok(decision),
                 },
             };
             let held = Held::new(reserved, &turn);
@@ -118,7 +112,7 @@ impl RateLimiter {
         group: &Group,
         turn: &Turn,
         bounds: Bounds,
-    ) -> Result<Result<Reservation, Decision>, Error> {
+    ) -> Result<ControlFlow<Decision, Reservation>, Error> {
         loop {
             let max_wait = bounds.left();
             let check = group[0].clone().with_max_wait(max_wait);
@@ -132,16 +126,16 @@ impl RateLimiter {
             turn.adapt(group, found, asked.elapsed(), false);
             if decision.allowed() {
                 if decision.delay().is_zero() {
-                    return Ok(Err(decision));
+                    return Ok(ControlFlow::Break(decision));
                 }
                 let reserved = Reservation::new(self, group, decision);
                 let late = reserved.is_late_by(bounds.deadline);
                 if late.is_zero() {
-                    return Ok(Ok(reserved));
+                    return Ok(ControlFlow::Continue(reserved));
                 }
                 let (charged, refund) = reserved.give_back();
                 let left = after_refund(charged, refund).await?;
-                return Ok(Err(left.denied_until(late, None)));
+                return Ok(ControlFlow::Break(left.denied_until(late, None)));
             }
             match decision.retry_after() {
                 // The store is asked again when it may be available.
@@ -155,17 +149,16 @@ impl RateLimiter {
                 // The end of a block is not a matter of units.
                 Some(wait) if decision.is_blocked() => {
                     if wait > bounds.left() {
-                        return Ok(Err(decision));
+                        return Ok(ControlFlow::Break(decision));
                     }
                     sleep(wait).await;
                 }
                 // The time until the units are available, without a wait.
                 Some(wait) if decision.source() != Source::FailClosed => {
-                    return Ok(Err(
-                        decision.denied_until(wait.saturating_add(max_wait), None)
-                    ));
+                    let denied = decision.denied_until(wait.saturating_add(max_wait), None);
+                    return Ok(ControlFlow::Break(denied));
                 }
-                _ => return Ok(Err(decision)),
+                _ => return Ok(ControlFlow::Break(decision)),
             }
         }
     }

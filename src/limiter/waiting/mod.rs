@@ -4,9 +4,9 @@
 //! when the store says that the units are available, or once, for units that it reserves (`reservation`). If the store is
 //! far away, several ask at once (`width`).
 
+mod bounds;
 mod front;
 mod held;
-mod places;
 mod reservation;
 mod settings;
 mod turns;
@@ -21,81 +21,24 @@ use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep_until};
 
-use self::places::Places;
+use self::bounds::Bounds;
 pub(crate) use self::settings::WaitSettings;
+use self::turns::Turn;
 pub(super) use self::turns::Turns;
-use self::turns::{QueueFull, Turn};
 use super::RateLimiter;
-use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, Source, later};
+use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, later};
 use crate::store::Answer;
-use crate::telemetry::Origin;
-
-/// How long before its deadline a queued waiter peeks for the details of its denial, unless half of
-/// its wait is shorter. The details are at most this old when the caller gets them.
-const PEEK_BEFORE: Duration = Duration::from_millis(100);
 
 /// The resolution of a store's time.
 const TICK: Duration = Duration::from_micros(1);
 
-/// The time bounds of one call. They bound the wait for units. An answer of the store has the store's own deadline: a
-/// charge whose answer is not awaited would consume units for nothing.
-#[derive(Clone, Copy)]
-struct Bounds {
-    max_wait: Duration,
-    deadline: Instant,
-    peek_at: Instant,
-    /// Whether a store that is unavailable is asked again.
-    waits_for_store: bool,
-}
-
-impl Bounds {
-    fn new(max_wait: Duration, waits_for_store: bool) -> Self {
-        let now = Instant::now();
-        let half = max_wait.checked_div(2).unwrap_or_default();
-        let peek_at = max_wait.saturating_sub(PEEK_BEFORE.min(half));
-        let deadline = later(now, max_wait);
-        let peek_at = later(now, peek_at);
-        Self {
-            max_wait,
-            deadline,
-            peek_at,
-            waits_for_store,
-        }
-    }
-
-    /// The same call, without any time left to wait for units.
-    fn ended(self) -> Self {
-        Self {
-            deadline: Instant::now(),
-            ..self
-        }
-    }
-
-    /// When the store is asked again after a denial, if it is in time.
-    fn retry_after(&self, decision: &Decision) -> Option<Duration> {
-        let is_final = decision.source() == Source::FailClosed && !self.waits_for_store;
-        decision.retry_after().filter(|_| !is_final)
-    }
-
-    fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-
-    /// Whether it is too late to ask the store. A call with a `max_wait` of zero asks once.
-    fn is_over(&self) -> bool {
-        self.left().is_zero() && !self.max_wait.is_zero()
-    }
-
-    /// Whether the caller still has to wait after an answer. A store that is unavailable is asked again if the caller
-    /// waits for it.
-    fn has_to_wait(&self, answer: &Result<Decision, Error>) -> bool {
-        answer
-            .as_ref()
-            .is_ok_and(|decision| match decision.allowed() {
-                true => !decision.delay().is_zero(),
-                false => self.retry_after(decision).is_some(),
-            })
-    }
+/// Why a waiter was not served in its turn.
+enum Unserved {
+    /// The queue has no place, or is so long that the turn cannot be in time.
+    QueueFull,
+    /// The turn did not come in time. This is the denial.
+    Late(Decision),
+    Failed(Error),
 }
 
 /// The group of a caller that waits: its denial is no offence if the wait may end it.
@@ -195,7 +138,7 @@ impl RateLimiter {
         let observed = self.observe(group);
         let mut acquiring = pin!(self.acquire_unobserved(group, max_wait));
         let answer = poll_fn(|cx| observed.span.poll(&mut acquiring, cx)).await;
-        self.conclude(&observed, &answer, Origin::None);
+        self.conclude_call(&observed, &answer);
         answer
     }
 
@@ -208,7 +151,7 @@ impl RateLimiter {
         Runtime::try_current().map_err(Error::misuse)?;
         let bounds = Bounds::new(max_wait, true);
         let first = self.charge_at_once(group, max_wait);
-        self.wait_in_bounds(group, first, bounds, &Places::Unbounded)
+        self.wait_in_bounds(group, first, bounds, &WaitSettings::unbounded())
             .await
     }
 
@@ -228,8 +171,12 @@ impl RateLimiter {
             return Answer::ready(Err(Error::misuse(error)));
         }
         let limiter = self.clone();
-        let places = Places::Bounded(settings.clone());
-        Answer::later(async move { limiter.wait_in_bounds(&group, first, bounds, &places).await })
+        let settings = settings.clone();
+        Answer::later(async move {
+            limiter
+                .wait_in_bounds(&group, first, bounds, &settings)
+                .await
+        })
     }
 
     /// Charges a group, unless others wait for one of its budgets: first come, first served.
@@ -243,7 +190,7 @@ impl RateLimiter {
         group: &Group,
         first: Option<Answer>,
         bounds: Bounds,
-        places: &Places,
+        settings: &WaitSettings,
     ) -> Result<Decision, Error> {
         let denied = match first {
             None => None,
@@ -256,7 +203,7 @@ impl RateLimiter {
             }
         };
         // A request that need not wait has no place, however many are in flight.
-        let place = places.take();
+        let place = settings.take_place();
         let denied = match denied {
             Some(queued) if queued.allowed() => {
                 let bounds = if place.is_some() {
@@ -275,12 +222,16 @@ impl RateLimiter {
             Some(denied) => (denied_checks(group, denied), available_at(denied)),
             None => (self.shared.turns.contested(group), Instant::now()),
         };
-        if place.is_some()
-            && let Ok(answer) = self
-                .acquire_in_turn(group, contested, ask_at, bounds, places.per_key())
+        if place.is_some() {
+            let most = settings.max_waiters_per_key;
+            match self
+                .acquire_in_turn(group, contested, ask_at, bounds, most)
                 .await
-        {
-            return answer;
+            {
+                Ok(decision) | Err(Unserved::Late(decision)) => return Ok(decision),
+                Err(Unserved::Failed(error)) => return Err(error),
+                Err(Unserved::QueueFull) => {}
+            }
         }
         match denied {
             Some(denied) if !counts_denials(group) => Ok(self.behind_queue(group, denied)),
@@ -313,22 +264,17 @@ impl RateLimiter {
         mut ask_at: Instant,
         bounds: Bounds,
         most: usize,
-    ) -> Result<Result<Decision, Error>, QueueFull> {
-        if self
-            .shared
-            .turns
-            .least_wait(group)
-            .is_some_and(|wait| wait > bounds.left())
-        {
-            return Err(QueueFull);
+    ) -> Result<Decision, Unserved> {
+        let least_wait = self.shared.turns.least_wait(group);
+        if least_wait.is_some_and(|wait| wait > bounds.left()) {
+            return Err(Unserved::QueueFull);
         }
         if let [check] = &**group
             && check.limit().reserves()
         {
-            return Ok(match self.turn(group, group, bounds, most).await {
-                Ok(turn) => self.acquire_reserved(group, turn?, bounds).await,
-                Err(denied) => denied,
-            });
+            let turn = self.turn(group, group, bounds, most).await?;
+            let acquired = self.acquire_reserved(group, turn, bounds).await;
+            return acquired.map_err(Unserved::Failed);
         }
         let mut contested = if group.len() == 1 {
             group.to_vec()
@@ -336,15 +282,10 @@ impl RateLimiter {
             contested
         };
         loop {
-            let turn = match self.turn(group, &contested, bounds, most).await {
-                Ok(turn) => turn?,
-                Err(denied) => return Ok(denied),
-            };
-            match self
-                .acquire_in_front(group, &contested, turn, ask_at, bounds)
-                .await
-            {
-                ControlFlow::Break(answer) => return Ok(answer),
+            let turn = self.turn(group, &contested, bounds, most).await?;
+            let acquired = self.acquire_in_front(group, &contested, turn, ask_at, bounds);
+            match acquired.await? {
+                ControlFlow::Break(decision) => return Ok(decision),
                 ControlFlow::Continue(denied) => {
                     ask_at = available_at(&denied);
                     contested = denied_checks(group, &denied);
@@ -353,32 +294,35 @@ impl RateLimiter {
         }
     }
 
-    /// Waits for the caller's turn. If the turn does not come in time, returns the denial.
+    /// Waits for the caller's turn.
     async fn turn(
         &self,
         group: &Group,
         contested: &[Check],
         bounds: Bounds,
         most: usize,
-    ) -> Result<Result<Turn, QueueFull>, Result<Decision, Error>> {
+    ) -> Result<Turn, Unserved> {
         let waiting = in_time(self.shared.turns.wait(contested, most), bounds);
-        self.unless_denied(group, bounds, waiting).await
+        let turn = self.unless_late(group, bounds, waiting).await?;
+        turn.ok_or(Unserved::QueueFull)
     }
 
-    /// Waits for something of a queue. If it does not come in time, returns the denial.
-    async fn unless_denied<T>(
+    /// Waits for something of a queue. If it does not come in time, the caller is denied.
+    async fn unless_late<T>(
         &self,
         group: &Group,
         bounds: Bounds,
         waiting: impl Future<Output = T>,
-    ) -> Result<T, Result<Decision, Error>> {
+    ) -> Result<T, Unserved> {
         let mut waiting = pin!(waiting);
         let mut denial = pin!(self.deny_at_the_deadline(group, bounds));
-        poll_fn(|cx| match waiting.as_mut().poll(cx) {
+        let first = poll_fn(|cx| match waiting.as_mut().poll(cx) {
             Poll::Ready(place) => Poll::Ready(Ok(place)),
             Poll::Pending => denial.as_mut().poll(cx).map(Err),
-        })
-        .await
+        });
+        first
+            .await
+            .map_err(|denial| denial.map_or_else(Unserved::Failed, Unserved::Late))
     }
 
     /// The denial of a waiter that is still queued at its deadline. The peek is sent shortly

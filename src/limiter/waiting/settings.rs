@@ -16,8 +16,8 @@ pub(crate) struct WaitSettings {
     pub(super) max_wait: Duration,
     pub(crate) max_waiters: usize,
     pub(crate) max_waiters_per_key: usize,
-    /// The number of waiters, in all layers that share these settings.
-    waiting: Arc<AtomicUsize>,
+    /// The number of waiters, in all layers that share these settings. `None`: they are not counted.
+    waiting: Option<Arc<AtomicUsize>>,
 }
 
 /// The longest wait: clients and proxies give up long before.
@@ -25,18 +25,26 @@ const LONGEST: Duration = Duration::from_secs(60 * 60);
 
 impl Default for WaitSettings {
     fn default() -> Self {
-        let max_wait = Duration::ZERO;
-        let waiting = Arc::default();
         Self {
-            max_wait,
+            max_wait: Duration::ZERO,
             max_waiters: 1_024,
             max_waiters_per_key: 64,
-            waiting,
+            waiting: Some(Arc::default()),
         }
     }
 }
 
 impl WaitSettings {
+    /// Any number of waiters: the application calls.
+    pub(super) const fn unbounded() -> Self {
+        Self {
+            max_wait: Duration::ZERO,
+            max_waiters: usize::MAX,
+            max_waiters_per_key: usize::MAX,
+            waiting: None,
+        }
+    }
+
     /// # Errors
     ///
     /// Returns an error if the wait is zero or longer than an hour.
@@ -71,24 +79,22 @@ impl WaitSettings {
 
     /// A place for one more waiter. `None` if all are taken.
     pub(crate) fn take_place(&self) -> Option<WaiterGuard> {
-        let before = self.waiting.fetch_add(1, Ordering::AcqRel);
-        let guard = WaiterGuard {
-            waiting: Arc::clone(&self.waiting),
-            _level: telemetry::waiting(),
+        let Some(waiting) = &self.waiting else {
+            return Some(WaiterGuard(None));
         };
+        let before = waiting.fetch_add(1, Ordering::AcqRel);
+        let guard = WaiterGuard(Some((Arc::clone(waiting), telemetry::waiting())));
         (before < self.max_waiters).then_some(guard)
     }
 }
 
-/// The place of one waiter.
-pub(crate) struct WaiterGuard {
-    waiting: Arc<AtomicUsize>,
-    /// In the gauge of waiting requests.
-    _level: Level,
-}
+/// The place of one waiter, if it is counted: with the number of waiters, and its part of their gauge.
+pub(crate) struct WaiterGuard(Option<(Arc<AtomicUsize>, Level)>);
 
 impl Drop for WaiterGuard {
     fn drop(&mut self) {
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        if let Some((waiting, _)) = &self.0 {
+            waiting.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }

@@ -122,9 +122,6 @@ struct Place {
     places: Arc<AtomicUsize>,
 }
 
-/// The queue of a budget has as many waiters as it may have.
-pub(super) struct QueueFull;
-
 /// Budgets that have waiters.
 pub(in crate::limiter) struct Awaited {
     budgets: Vec<BudgetId>,
@@ -132,8 +129,8 @@ pub(in crate::limiter) struct Awaited {
 }
 
 impl Turns {
-    /// Waits for the front of the queue of every budget of the group. A queue has at most `most` waiters.
-    pub(super) async fn wait(&self, group: &[Check], most: usize) -> Result<Turn, QueueFull> {
+    /// Waits for the front of the queue of every budget of the group. `None` if one of the queues has `most` waiters.
+    pub(super) async fn wait(&self, group: &[Check], most: usize) -> Option<Turn> {
         let costs = group.iter().map(|check| u64::from(check.cost()));
         let mut budgets: Vec<(BudgetId, u64)> = group.iter().map(budget).zip(costs).collect();
         // Always in the same order, so that two groups cannot deadlock.
@@ -152,10 +149,10 @@ impl Turns {
             }
             places.push(place);
         }
-        Ok(Turn { places })
+        Some(Turn { places })
     }
 
-    fn enqueue(&self, budget: BudgetId, units: u64, most: usize) -> Result<Place, QueueFull> {
+    fn enqueue(&self, budget: BudgetId, units: u64, most: usize) -> Option<Place> {
         let mut queues = lock(&self.queues);
         let queue = Arc::clone(queues.entry(budget.clone()).or_default());
         drop(queues);
@@ -173,11 +170,7 @@ impl Turns {
             queues,
             places,
         };
-        if before < most {
-            Ok(place)
-        } else {
-            Err(QueueFull)
-        }
+        (before < most).then_some(place)
     }
 
     /// The least time until the turn of a check behind the waiters of this process. `None` if it is not known: for
@@ -386,10 +379,7 @@ pub(super) struct Repeat<'a>(Vec<(&'a Width, Option<OwnedSemaphorePermit>)>);
 impl Drop for Repeat<'_> {
     fn drop(&mut self) {
         for (width, place) in &mut self.0 {
-            place
-                .take()
-                .into_iter()
-                .for_each(|place| width.leave(place));
+            drop(place.take().and_then(|place| width.leave(place)));
         }
     }
 }
@@ -397,6 +387,7 @@ impl Drop for Repeat<'_> {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut queues = lock(&self.queues);
+        let mut left = None;
         // Released under the lock, so that the last of several concurrent drops removes the queue.
         if let Some(queue) = self.queue.take() {
             queue.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -404,9 +395,7 @@ impl Drop for Place {
             if self.has_cost {
                 queue.remove_cost(self.units);
             }
-            if let Some(front) = self.front.take() {
-                queue.front.leave(front);
-            }
+            left = self.front.take().and_then(|front| queue.front.leave(front));
         }
         let is_last = queues
             .get(&self.budget)
@@ -418,7 +407,8 @@ impl Drop for Place {
         };
         drop(queues);
         self.places.fetch_sub(1, Ordering::AcqRel);
-        // Units that were handed over are given back, which takes the lock again.
+        // Without the lock: the next waiter is woken, and units that were handed over are given back.
+        drop(left);
         drop(unused);
     }
 }

@@ -58,13 +58,15 @@ impl Width {
         Arc::clone(&self.places)
     }
 
-    /// Leaves a place.
-    pub(super) fn leave(&self, place: OwnedSemaphorePermit) {
+    /// Leaves a place. Returns it if the next waiter gets it. Dropping it wakes that waiter, so no lock may be held then.
+    pub(super) fn leave(&self, place: OwnedSemaphorePermit) -> Option<OwnedSemaphorePermit> {
         let mut size = self.size();
-        if size.ending > 0 {
-            size.ending -= 1;
-            place.forget();
+        if size.ending == 0 {
+            return Some(place);
         }
+        size.ending -= 1;
+        place.forget();
+        None
     }
 
     /// Adapts the number of places to an answer that took `round_trip`, for a queue of `waiting`.
@@ -73,10 +75,13 @@ impl Width {
         match found {
             UnitsFound::Free if size.places < waiting.min(WIDEST) => {
                 size.places += 1;
-                match size.ending {
-                    0 => self.places.add_permits(1),
-                    _ => size.ending -= 1,
+                if size.ending > 0 {
+                    size.ending -= 1;
+                    return;
                 }
+                // This wakes a waiter.
+                drop(size);
+                self.places.add_permits(1);
             }
             // The next one to ask is in time for the units after these.
             UnitsFound::ReservedFor(delay) if delay > round_trip => self.end(&mut size, 1),
@@ -133,7 +138,7 @@ mod tests {
             taken.push(Width::take_place(width.places()).await.unwrap());
         }
         width.adapt(UnitsFound::Missing, MS, 3);
-        taken.into_iter().for_each(|place| width.leave(place));
+        taken.into_iter().for_each(|place| drop(width.leave(place)));
         assert_eq!(free(&width), 1, "one stays");
     }
 
@@ -156,8 +161,8 @@ mod tests {
         let second = Width::take_place(width.places()).await.unwrap();
         width.adapt(UnitsFound::Missing, MS, 2);
         width.adapt(UnitsFound::Free, MS, 2);
-        width.leave(first);
-        width.leave(second);
+        drop(width.leave(first));
+        drop(width.leave(second));
         assert_eq!(free(&width), 2);
     }
 }
