@@ -22,7 +22,7 @@ use http::request::Parts;
 use http::{StatusCode, header};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
-use tollgate::layer::{Found, Limits, Lookup, OnMissingKey};
+use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnMissingKey};
 use tollgate::{Check, ConfigError, Limit, Quota, RateLimitLayer, RateLimiter};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,14 +93,14 @@ fn limit(limiter: &RateLimiter, accounts: Arc<Accounts>) -> Result<RateLimitLaye
     .unknown_ttl(Duration::from_secs(2));
 
     RateLimitLayer::from_lookup(limiter, plans, move |_, account, plan| match plan {
-        Found::Known(Plan::Free) => Check::new(&free, &**account).into(),
-        Found::Known(Plan::Pro) => Check::new(&pro, &**account).into(),
-        Found::Known(Plan::Internal) => Limits::Unlimited,
-        Found::Known(Plan::Unpaid) => {
-            Limits::reject_with(StatusCode::PAYMENT_REQUIRED, "the last invoice is not paid")
+        LookupResult::Known(Plan::Free) => Check::new(&free, &**account).into(),
+        LookupResult::Known(Plan::Pro) => Check::new(&pro, &**account).into(),
+        LookupResult::Known(Plan::Internal) => ChosenLimits::Unlimited,
+        LookupResult::Known(Plan::Unpaid) => {
+            ChosenLimits::reject_with(StatusCode::PAYMENT_REQUIRED, "the last invoice is not paid")
         }
-        Found::Unknown => Limits::reject("no such account"),
-        Found::Failed => Check::new(&fallback, &**account).into(),
+        LookupResult::Unknown => ChosenLimits::reject("no such account"),
+        LookupResult::Failed => Check::new(&fallback, &**account).into(),
     })?
     // A request without an account.
     .on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED))

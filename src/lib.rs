@@ -112,14 +112,14 @@ pub mod key {
 /// [`OnOverload`](layer::OnOverload), [`IetfDraft`](layer::IetfDraft), [`ResetFormat`](layer::ResetFormat),
 /// [`ReportOn`](layer::ReportOn), [`BodyFormat`](layer::BodyFormat),
 /// [`Rejection`](layer::Rejection) with its [`Reason`](layer::Reason), and for limits that are chosen for each
-/// request [`Limits`](layer::Limits), [`Lookup`](layer::Lookup) and [`Found`](layer::Found). Handlers use
+/// request [`ChosenLimits`](layer::ChosenLimits), [`Lookup`](layer::Lookup) and [`LookupResult`](layer::LookupResult). Handlers use
 /// [`Settlement`](layer::Settlement).
 #[cfg(feature = "http")]
 pub mod layer {
     pub use crate::http::{
-        BodyFormat, Found, IetfDraft, InFlight, Limits, Lookup, Meter, OnMissingKey, OnOverload,
-        RateLimit, RateLimitLayer, Reason, Reject, Rejection, ReportOn, ResetFormat, ResponseBody,
-        ResponseFuture, Settlement, original_path,
+        BodyFormat, ChosenLimits, IetfDraft, InFlight, Lookup, LookupResult, Meter, OnMissingKey,
+        OnOverload, RateLimit, RateLimitLayer, Reason, Rejection, ReportOn, ResetFormat,
+        ResponseBody, ResponseFuture, Settlement, original_path,
     };
     #[doc(no_inline)]
     pub use crate::nouns::OnStoreFailure;

@@ -37,14 +37,14 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads a file. Its name says its [format](Format::of).
+    /// Reads a file. Its name says its [format](Format::from_path).
     ///
     /// # Errors
     ///
     /// Returns an error if the file cannot be read, or like [`parse`](Self::parse).
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
-        let format = Format::of(path)?;
+        let format = Format::from_path(path)?;
         let text = read(path)?;
         Self::parse(&path.display().to_string(), &text, format)
     }

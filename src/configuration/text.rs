@@ -29,7 +29,7 @@ impl Format {
     /// # Errors
     ///
     /// Returns an error if the end is unknown, or its format needs a feature that is off.
-    pub fn of(path: &Path) -> Result<Self, ConfigError> {
+    pub fn from_path(path: &Path) -> Result<Self, ConfigError> {
         let end = path
             .extension()
             .and_then(|end| end.to_str())

@@ -41,7 +41,7 @@ pub use headers::{IetfDraft, ReportOn, ResetFormat};
 pub use in_flight::InFlight;
 pub use key_extractor::{KeyExtractor, MissingKey, from_fn};
 pub use layer::RateLimitLayer;
-pub use limits::{Found, Limits, Lookup, Reject};
+pub use limits::{ChosenLimits, Lookup, LookupResult};
 #[cfg(feature = "config")]
 pub use live::{LimitSet, Names};
 pub use path::original_path;

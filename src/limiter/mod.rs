@@ -303,7 +303,8 @@ impl RateLimiter {
     /// Applies an operation to a check or to a group of checks, in one call to the store.
     ///
     /// The answer is an error that [is misuse](Error::is_misuse) if the checks
-    /// [are no group](Group::new), or if the store cannot decide their limits together.
+    /// [are no group](Group::new), if the store cannot decide their limits together, or, on Redis, if this is called outside
+    /// of a tokio runtime.
     pub fn apply(&self, op: Op, group: impl TryInto<Group, Error: Into<Error>>) -> Answer {
         let group = match group.try_into() {
             Ok(group) => group,

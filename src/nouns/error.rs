@@ -147,7 +147,7 @@ impl Error {
         )
     }
 
-    /// Whether the store was not asked, because its [circuit breaker](crate::store::CircuitBreaker) is open.
+    /// Whether the store was not asked, because its [circuit breaker](crate::store::BreakerSettings) is open.
     #[cfg(feature = "redis")]
     #[must_use]
     pub fn is_circuit_open(&self) -> bool {

@@ -33,8 +33,8 @@ const MAX_REPLICAS: u32 = 10_000;
 /// The bound holds for each outage and key. The store may have allowed units before, which the replicas do not know.
 /// Two things limit what a client gains from an outage:
 ///
-/// - A check that the store denied stays denied until its `retry_after`, if the store has a `DenyCache`, as
-///   `RedisStore` has.
+/// - A check that the store denied stays denied until its `retry_after`, if the store remembers it, as
+///   `RedisStore` does.
 /// - When the store answers again, the units that were allowed locally and have not drained since are charged
 ///   there, once. This is best effort: for at most 100,000 budgets, as far as the store's budgets have units left,
 ///   without those that a lost call may have charged, and not after a restart of the process.

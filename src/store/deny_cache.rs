@@ -20,44 +20,8 @@ pub(super) const DEFAULT_DENY_BLOCKED_FOR: Duration = Duration::from_secs(10);
 /// About 40 MB, if all are in use: 27 to 42 MB were measured.
 pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 
-/// A wrapper of a store that answers repeated denials in this process.
-///
-/// A client that keeps sending while it is over its limit causes most of the checks in an attack.
-/// Such checks are answered here, without asking the store behind. Their
-/// [source](crate::Decision::source) is [`Source::DenyCache`](crate::decision::Source::DenyCache).
-///
-/// - Only an identical check is denied from the cache: same limits, keys and costs. Peeks always ask
-///   the store.
-/// - A key that is [blocked](Limit::with_block_policy) is denied whatever else its checks ask, for at most
-///   [`deny_blocked_for`](Self::deny_blocked_for). Its other denials ask the store, which counts them.
-/// - `retry_after` and `reset_after` decrease as time passes. `remaining` does not change.
-/// - A refund, a reset, a block or its end through this store (and its clones) counts at once, and so does the identical
-///   check under another quota. Any other change counts after at most [`max_age`](Self::max_age): one
-///   by another replica, another check under another quota, a loss of the store's data.
-/// - While the store behind is unavailable, a denial stands until its `retry_after` is over.
-/// - At most [`capacity`](Self::capacity) denials are remembered. Default: 100,000.
-///
-/// [`RedisStore`](crate::RedisStore) has one built in.
-///
-/// ```
-/// use tollgate::decision::Source;
-/// use tollgate::store::DenyCache;
-/// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = RateLimiter::new(DenyCache::new(MemoryStore::new()));
-/// let limit = Limit::gcra("api", Quota::per_minute(1))?;
-/// let key = Key::new("alice");
-///
-/// assert!(limiter.check(&limit, &key).await?.allowed());
-/// assert_eq!(limiter.check(&limit, &key).await?.source(), Source::Store);
-/// let again = limiter.check(&limit, &key).await?;
-/// assert!(!again.allowed());
-/// assert_eq!(again.source(), Source::DenyCache);
-/// # Ok(())
-/// # }
-/// ```
+/// Any store with a memory of its denials. It exists for tests in virtual time: `RedisStore` has its own, which notes a denial
+/// also if its caller is gone.
 pub struct DenyCache<S> {
     store: S,
     denials: Option<Arc<Denials>>,

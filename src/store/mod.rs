@@ -4,8 +4,6 @@
 //! |---|---|
 //! | [`MemoryStore`] | the embedded store: one process, development, tests |
 //! | `RedisStore` | Redis or Valkey, shared by all replicas (feature `redis`) |
-//! | `CircuitBreaker` | a wrapper that stops asking a store that does not answer (feature `redis`) |
-//! | `DenyCache` | a wrapper that answers repeated denials in this process (feature `redis`) |
 //! | `Prefetch` | a wrapper that charges units of hot keys in blocks (feature `redis`) |
 //!
 //! A store answers one question: [`apply`](Store::apply) an operation to a [`Group`] of checks. A
@@ -33,9 +31,13 @@ pub(crate) mod redis;
 
 pub use self::answer::Answer;
 #[cfg(feature = "redis")]
-pub use self::breaker::{BreakerSettings, BreakerState, CircuitBreaker};
+#[doc(hidden)]
+pub use self::breaker::CircuitBreaker;
+#[cfg(feature = "redis")]
+pub use self::breaker::{BreakerSettings, BreakerState};
 pub use self::changes::{Change, ChangeSource};
 #[cfg(feature = "redis")]
+#[doc(hidden)]
 pub use self::deny_cache::DenyCache;
 pub use self::group::decide;
 pub use self::memory::MemoryStore;

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::decision::Source;
 use tollgate::key::Global;
-use tollgate::layer::{BodyFormat, InFlight, Limits, OnMissingKey, OnStoreFailure};
+use tollgate::layer::{BodyFormat, ChosenLimits, InFlight, OnMissingKey, OnStoreFailure};
 use tollgate::store::{Claim, Claimed, PermitStore};
 use tollgate::{Check, Error, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
@@ -708,7 +708,7 @@ async fn closure_chooses_the_limit_of_each_request() {
     let (free, pro) = (exports(1), exports(2));
     let layer = RateLimitLayer::from_fn(&permits, move |request| {
         let Some(tenant) = request.headers.get("x-tenant") else {
-            return Limits::Unlimited;
+            return ChosenLimits::Unlimited;
         };
         let limit = if tenant == "acme" { &pro } else { &free };
         Check::new(limit, Key::new(tenant)).into()

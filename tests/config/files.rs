@@ -882,10 +882,10 @@ fn format_of_a_file_is_the_end_of_its_name() {
         ("a.yml", Format::Yaml),
         ("b/a.json", Format::Json),
     ] {
-        assert_eq!(Format::of(name.as_ref()).unwrap(), format);
+        assert_eq!(Format::from_path(name.as_ref()).unwrap(), format);
     }
     for name in ["limits", "limits.ini", ".toml", ""] {
-        let error = Format::of(name.as_ref()).unwrap_err().to_string();
+        let error = Format::from_path(name.as_ref()).unwrap_err().to_string();
         assert!(
             error.contains("name the file `.toml`, `.yaml`, `.yml` or `.json`"),
             "{error}"

@@ -9,7 +9,7 @@ use axum::{Extension, Router};
 use http::request::Parts;
 use tokio::time::sleep;
 use tollgate::key::Global;
-use tollgate::layer::{Limits, OnStoreFailure, Settlement};
+use tollgate::layer::{ChosenLimits, OnStoreFailure, Settlement};
 use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
@@ -86,7 +86,7 @@ async fn shadow_limit_without_a_share_does_not_close_a_group() {
         .unwrap();
     let api = Limit::fixed_window("api", Quota::per_hour(10)).unwrap();
     let layer = RateLimitLayer::from_fn(RateLimiter::new(store), move |_: &Parts| {
-        Limits::from([Check::new(&year, "a"), Check::new(&api, "a")])
+        ChosenLimits::from([Check::new(&year, "a"), Check::new(&api, "a")])
     })
     .unwrap()
     .on_store_failure(OnStoreFailure::Local { replicas: 2 })
@@ -174,7 +174,7 @@ async fn panicking_look_up_is_paced() {
         },
     );
     let layer = RateLimitLayer::from_lookup(RateLimiter::in_memory(), lookup, |_, _, _| {
-        Limits::reject("first")
+        ChosenLimits::reject("first")
     })
     .unwrap();
     let app: Router = Router::new().route("/", any(|| async { "x" })).layer(layer);
@@ -305,7 +305,7 @@ async fn old_value_is_not_used_after_stale_for() {
         Arc,
         atomic::{AtomicBool, Ordering},
     };
-    use tollgate::layer::{Found, Limits, Lookup};
+    use tollgate::layer::{ChosenLimits, Lookup, LookupResult};
     let fails = Arc::new(AtomicBool::new(false));
     let f = Arc::clone(&fails);
     let lookup = Lookup::new(
@@ -318,8 +318,8 @@ async fn old_value_is_not_used_after_stale_for() {
     .ttl(1_000 * MS)
     .stale_for(300 * MS);
     let layer = RateLimitLayer::from_lookup(RateLimiter::in_memory(), lookup, |_, _, f| match f {
-        Found::Known(()) => Limits::Unlimited,
-        _ => Limits::reject("f"),
+        LookupResult::Known(()) => ChosenLimits::Unlimited,
+        _ => ChosenLimits::reject("f"),
     })
     .unwrap();
     let app: Router = Router::new().route("/", any(|| async { "x" })).layer(layer);

@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, sleep};
 use tollgate::clock::ManualClock;
 use tollgate::key::Global;
-use tollgate::layer::{Limits, OnStoreFailure, Settlement};
+use tollgate::layer::{ChosenLimits, OnStoreFailure, Settlement};
 use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
@@ -337,7 +337,7 @@ fn cost_of_a_limit_that_the_layer_does_not_have_is_a_configuration_error() {
         "`settle_on_response` names the limit `token`, and the layer has: tokens; use one of them"
     );
     // What a closure will choose is not known.
-    let chosen = RateLimitLayer::from_fn(limiter(), |_| Limits::Unlimited).unwrap();
+    let chosen = RateLimitLayer::from_fn(limiter(), |_| ChosenLimits::Unlimited).unwrap();
     assert!(chosen.settle_on_response("token", |_| Some(1)).is_ok());
 }
 
@@ -521,7 +521,7 @@ async fn request_that_failed_open_charged_nothing_that_could_be_settled() {
 #[tokio::test]
 async fn request_that_is_not_limited_has_a_settlement_without_charges() {
     let limiter = limiter();
-    let chosen = |_: &http::request::Parts| tollgate::layer::Limits::Unlimited;
+    let chosen = |_: &http::request::Parts| tollgate::layer::ChosenLimits::Unlimited;
     let unlimited = RateLimitLayer::from_fn(&limiter, chosen)
         .unwrap()
         .insert_settlement();

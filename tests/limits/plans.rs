@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::key::Header;
-use tollgate::layer::{Found, Limits, Lookup, OnStoreFailure, Reject};
+use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnStoreFailure};
 use tollgate::store::Change;
 use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
 
@@ -49,13 +49,13 @@ impl Plans {
         }
     }
 
-    fn limits(&self, plan: Option<&str>, user: &str) -> Limits {
+    fn limits(&self, plan: Option<&str>, user: &str) -> ChosenLimits {
         match plan {
             Some("free") => Check::new(&self.free, user).into(),
             Some("pro") => Check::new(&self.pro, user).into(),
-            Some("internal") => Limits::Unlimited,
-            Some("unpaid") => Limits::reject_with(StatusCode::PAYMENT_REQUIRED, "pay first"),
-            _ => Limits::reject("no such plan"),
+            Some("internal") => ChosenLimits::Unlimited,
+            Some("unpaid") => ChosenLimits::reject_with(StatusCode::PAYMENT_REQUIRED, "pay first"),
+            _ => ChosenLimits::reject("no such plan"),
         }
     }
 }
@@ -140,9 +140,10 @@ async fn rejected_request_gets_the_reason_and_consumes_nothing() {
 
 #[tokio::test]
 async fn rejection_can_say_when_to_retry() {
-    let choose = |_: &Parts| {
-        let later = Reject::new(StatusCode::SERVICE_UNAVAILABLE, "the database is away");
-        later.retry_after(1_200 * MS).into()
+    let choose = |_: &Parts| ChosenLimits::Reject {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        reason: "the database is away".into(),
+        retry_after: Some(1_200 * MS),
     };
     let app = app(RateLimitLayer::from_fn(RateLimiter::in_memory(), choose).unwrap());
     let response = send(&app, plain("/")).await;
@@ -165,12 +166,14 @@ async fn layer_in_shadow_mode_enforces_no_chosen_limit_and_rejects_nothing() {
     assert_eq!(status(&enforced, of("alice", "unpaid")).await, 402);
 }
 
-#[test]
-fn status_of_a_rejection_is_that_of_an_error() {
-    let reject = |status| Limits::reject_with(status, "no");
-    assert_eq!(reject(StatusCode::OK), Limits::reject("no"));
-    assert_eq!(reject(StatusCode::FOUND), Limits::reject("no"));
-    assert_ne!(reject(StatusCode::NOT_FOUND), Limits::reject("no"));
+#[tokio::test]
+async fn status_of_a_rejection_is_that_of_an_error() {
+    for (chosen, answered) in [(200, 403), (302, 403), (404, 404), (599, 599)] {
+        let chosen = StatusCode::from_u16(chosen).unwrap();
+        let choose = move |_: &Parts| ChosenLimits::reject_with(chosen, "no");
+        let app = app(RateLimitLayer::from_fn(RateLimiter::in_memory(), choose).unwrap());
+        assert_eq!(status(&app, plain("/")).await, answered, "{chosen}");
+    }
 }
 
 #[tokio::test]
@@ -215,7 +218,7 @@ async fn chosen_and_fixed_limits_are_one_group() {
 async fn checks_that_are_no_group_are_a_mistake_of_the_application() {
     let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
     let (one, many) = (Check::new(&limit, "a"), limit.clone());
-    let choices: [(Box<dyn Fn() -> Limits + Send + Sync>, _); 3] = [
+    let choices: [(Box<dyn Fn() -> ChosenLimits + Send + Sync>, _); 3] = [
         (Box::new(move || [one.clone(), one.clone()].into()), 500),
         (
             Box::new(move || {
@@ -274,7 +277,7 @@ async fn chosen_limits_fail_as_the_layer_says() {
 #[tokio::test]
 async fn reason_is_in_a_json_body() {
     use tollgate::layer::BodyFormat;
-    let choose = |_: &Parts| Limits::reject("suspended");
+    let choose = |_: &Parts| ChosenLimits::reject("suspended");
     let layer = RateLimitLayer::from_fn(RateLimiter::in_memory(), choose).unwrap();
     let response = send(&app(layer.body_format(BodyFormat::Json)), plain("/")).await;
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -293,7 +296,7 @@ async fn rejected_grpc_call_gets_a_grpc_status() {
         (409, "9"),
     ] {
         let status = StatusCode::from_u16(status).unwrap();
-        let choose = move |_: &Parts| Limits::reject_with(status, "no");
+        let choose = move |_: &Parts| ChosenLimits::reject_with(status, "no");
         let app = app(RateLimitLayer::from_fn(RateLimiter::in_memory(), choose).unwrap());
         let call = request("POST", "/").header("content-type", "application/grpc");
         let response = send(&app, call.body(Body::empty()).unwrap()).await;
@@ -352,12 +355,12 @@ impl Database {
     fn app(&self, lookup: Lookup<String, &'static str>) -> Router {
         let layer = RateLimitLayer::from_lookup(RateLimiter::in_memory(), lookup, |_, _, plan| {
             let status = match plan {
-                Found::Known(&"free") => return Limits::Unlimited,
-                Found::Known(_) => 402,
-                Found::Unknown => 404,
-                Found::Failed => 503,
+                LookupResult::Known(&"free") => return ChosenLimits::Unlimited,
+                LookupResult::Known(_) => 402,
+                LookupResult::Unknown => 404,
+                LookupResult::Failed => 503,
             };
-            Limits::reject_with(StatusCode::from_u16(status).unwrap(), "no")
+            ChosenLimits::reject_with(StatusCode::from_u16(status).unwrap(), "no")
         });
         app(layer.unwrap())
     }
@@ -673,8 +676,8 @@ async fn looked_up_limits_are_decided_with_the_others() {
             &limiter,
             database.lookup(),
             move |_, user, plan| match plan {
-                Found::Known(plan) => plans.limits(Some(plan), user),
-                Found::Unknown | Found::Failed => Limits::reject("no plan"),
+                LookupResult::Known(plan) => plans.limits(Some(plan), user),
+                LookupResult::Unknown | LookupResult::Failed => ChosenLimits::reject("no plan"),
             },
         )
         .unwrap()

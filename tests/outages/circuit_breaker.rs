@@ -418,7 +418,10 @@ fn runtime_that_is_driven_by_checks_alone_closes_it() {
         .block_on(server.store().deadline(DEADLINE).connect())
         .unwrap();
     let check = |runtime: &tokio::runtime::Runtime| {
-        runtime.block_on(store.apply(Op::Charge, Check::new(&limit(), "alice").into()))
+        runtime.block_on(async {
+            let check = Check::new(&limit(), "alice");
+            store.apply(Op::Charge, check.into()).await
+        })
     };
     // The one that opened it, and one that did not while the other stands still.
     for runtime in [&first, &second] {

@@ -136,10 +136,12 @@ fn batched_checks_decide_as_sequential_checks() {
                 let receipt = Receipt::new(now.as_micros() as u64, check.cost());
                 *check = check.clone().with_receipt(receipt);
             }
+            let inside = runtime.enter();
             let answers = groups
                 .iter()
                 .map(|(op, group)| redis.apply(*op, Group::new(&group[..]).unwrap()))
                 .collect();
+            drop(inside);
             let together = runtime.block_on(at_once(answers));
             for ((op, group), decided) in groups.iter().zip(together) {
                 let alone = runtime.block_on(memory.apply(*op, Group::new(&group[..]).unwrap())).unwrap();

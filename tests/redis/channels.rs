@@ -11,7 +11,7 @@ use axum::Router;
 use axum::routing::any;
 use http::request::Parts;
 use tokio::time::{sleep, timeout};
-use tollgate::layer::{Limits, Lookup};
+use tollgate::layer::{ChosenLimits, Lookup};
 use tollgate::store::{Change, ChangeSource, RedisChannel};
 use tollgate::{RateLimitLayer, RateLimiter, RedisStore};
 
@@ -49,7 +49,7 @@ impl Database {
         lookup.follow(channel);
         let limiter = RateLimiter::in_memory();
         let layer = RateLimitLayer::from_lookup(limiter, lookup, |_, _, found| {
-            Limits::reject(format!("{found:?}"))
+            ChosenLimits::reject(format!("{found:?}"))
         });
         Router::new()
             .route("/{user}", any(|| async { "hello" }))

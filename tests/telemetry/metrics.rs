@@ -14,7 +14,7 @@ use http::request::Parts;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{advance, sleep, timeout};
 use tollgate::key::{Global, Header, KeyExtractor};
-use tollgate::layer::{Found, Limits, Lookup, OnOverload, OnStoreFailure, Reject};
+use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnOverload, OnStoreFailure};
 use tollgate::limit::BlockPolicy;
 use tollgate::store::{
     Answer, BreakerSettings, CircuitBreaker, DenyCache, Group, Op, Prefetch, Store,
@@ -209,9 +209,8 @@ async fn requests_that_no_limit_is_asked_about_have_a_reason() {
     let user = || Header::new("x-user").unwrap();
     let keyed = RateLimitLayer::new(&limiter, an_hour("api", 1), user()).unwrap();
     let forbids = keyed.clone().forbid(|_| true);
-    let rejects = RateLimitLayer::from_fn(&limiter, |_: &Parts| {
-        Limits::Reject(Reject::new(http::StatusCode::FORBIDDEN, "no such plan"))
-    });
+    let rejects =
+        RateLimitLayer::from_fn(&limiter, |_: &Parts| ChosenLimits::reject("no such plan"));
     for (layer, expected) in [(keyed, 400), (forbids, 403), (rejects.unwrap(), 403)] {
         assert_eq!(status(&app(layer), plain("/")).await, expected);
     }
@@ -265,7 +264,7 @@ async fn failed_look_ups_are_counted() {
         |_| async { Err::<Option<u8>, _>(std::io::Error::other("no database")) },
     );
     let layer = RateLimitLayer::from_lookup(&limiter, lookup, |_, _, found| match found {
-        Found::Failed => Limits::Unlimited,
+        LookupResult::Failed => ChosenLimits::Unlimited,
         _ => unreachable!("it fails"),
     })
     .unwrap();

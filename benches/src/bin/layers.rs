@@ -10,7 +10,7 @@ use http::request::Parts;
 use http::{Request, Response};
 use tollgate::config::{Config, Format, LimitSet, Names};
 use tollgate::key::Header;
-use tollgate::layer::{Found, Limits, Lookup, Settlement};
+use tollgate::layer::{ChosenLimits, Lookup, LookupResult, Settlement};
 use tollgate::limit::BlockPolicy;
 use tollgate::{Check, ConfigError, Key, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
@@ -95,7 +95,7 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
     .ttl(Duration::from_secs(3_600));
     let of_user = |request: &Parts, limit: &Limit| match request.headers.get(USER) {
         Some(user) => Check::new(limit, Key::new(user)).into(),
-        None => Limits::Unlimited,
+        None => ChosenLimits::Unlimited,
     };
     Ok(vec![
         contender(FIRST, plain(layer("fixed")?)),
@@ -111,8 +111,8 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
                 limiter,
                 lookup,
                 move |request, _, plan| match plan {
-                    Found::Known(true) => of_user(request, &looked_up),
-                    _ => Limits::Unlimited,
+                    LookupResult::Known(true) => of_user(request, &looked_up),
+                    _ => ChosenLimits::Unlimited,
                 },
             )?),
         ),

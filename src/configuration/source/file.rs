@@ -71,10 +71,10 @@ impl FileSource {
     ///
     /// # Errors
     ///
-    /// Returns an error if the end of its name [is no known format](Format::of).
+    /// Returns an error if the end of its name [is no known format](Format::from_path).
     pub fn new(path: impl Into<PathBuf>) -> Result<Self, ConfigError> {
         let path = path.into();
-        let format = Format::of(&path)?;
+        let format = Format::from_path(&path)?;
         let changes = Arc::new(Notify::new());
         let watcher = None;
         let is_reported = false;

@@ -9,7 +9,7 @@ use super::RateLimitLayer;
 use crate::http::KeyExtractor;
 #[cfg(feature = "config")]
 use crate::http::LimitSet;
-use crate::http::limits::{Found, Limits, Lookup, by_key, by_lookup, by_request};
+use crate::http::limits::{ChosenLimits, Lookup, LookupResult, by_key, by_lookup, by_request};
 #[cfg(feature = "config")]
 use crate::http::live::Live;
 use crate::http::policy::{KeyedLimit, LayerRule, Policy};
@@ -157,7 +157,7 @@ impl RateLimitLayer {
     /// asks for a permit.
     ///
     /// ```
-    /// use tollgate::layer::Limits;
+    /// use tollgate::layer::ChosenLimits;
     /// use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
     ///
     /// #[derive(Clone)]
@@ -171,10 +171,10 @@ impl RateLimitLayer {
     ///         Some(account) => match account.plan {
     ///             "free" => Check::new(&free, account.id).into(),
     ///             "pro" => Check::new(&pro, account.id).into(),
-    ///             "internal" => Limits::Unlimited,
-    ///             _ => Limits::reject("the plan of this account is not known"),
+    ///             "internal" => ChosenLimits::Unlimited,
+    ///             _ => ChosenLimits::reject("the plan of this account is not known"),
     ///         },
-    ///         None => Limits::reject("no account"),
+    ///         None => ChosenLimits::reject("no account"),
     ///     }
     /// })?;
     /// # let _ = layer;
@@ -189,7 +189,7 @@ impl RateLimitLayer {
     /// Returns no error at present.
     pub fn from_fn(
         limiter: impl Into<RateLimiter>,
-        choose: impl Fn(&Parts) -> Limits + Send + Sync + 'static,
+        choose: impl Fn(&Parts) -> ChosenLimits + Send + Sync + 'static,
     ) -> Result<Self, ConfigError> {
         Self::of_rule(limiter.into(), LayerRule::Chosen(by_request(choose)))
     }
@@ -203,7 +203,7 @@ impl RateLimitLayer {
     pub fn from_key(
         limiter: impl Into<RateLimiter>,
         key: impl KeyExtractor,
-        choose: impl Fn(&Parts, &Key) -> Limits + Send + Sync + 'static,
+        choose: impl Fn(&Parts, &Key) -> ChosenLimits + Send + Sync + 'static,
     ) -> Result<Self, ConfigError> {
         Self::of_rule(limiter.into(), LayerRule::Chosen(by_key(key, choose)))
     }
@@ -223,7 +223,7 @@ impl RateLimitLayer {
     pub fn from_lookup<I, T>(
         limiter: impl Into<RateLimiter>,
         lookup: Lookup<I, T>,
-        choose: impl Fn(&Parts, &I, Found<'_, T>) -> Limits + Send + Sync + 'static,
+        choose: impl Fn(&Parts, &I, LookupResult<'_, T>) -> ChosenLimits + Send + Sync + 'static,
     ) -> Result<Self, ConfigError>
     where
         I: Clone + Eq + Hash + Send + Sync + 'static,

@@ -102,7 +102,7 @@ pub struct RateLimitLayer {
     settings: Arc<LayerSettings>,
 }
 
-/// # Limits, costs, rejections and failures
+/// # ChosenLimits, costs, rejections and failures
 impl RateLimitLayer {
     /// Adds a limit, under a key of its own. A request costs 1 unit, or the [cost](Self::cost) of the layer. All limits of the
     /// layer are decided in one call: all are charged, or none is.
@@ -273,9 +273,8 @@ impl RateLimitLayer {
     /// without [one of their own](Limit::with_on_store_failure). Default: fail open. Of several limits, the strictest
     /// outcome decides.
     ///
-    /// A denial that is still in force stands all the same if the store has a
-    /// [`DenyCache`](crate::store::DenyCache), as `RedisStore` has. A store that is
-    /// [full](crate::Error::is_full) always fails closed: clients send more keys than it may keep.
+    /// A denial that is still in force stands all the same: a `RedisStore` [remembers](crate::store::RedisStoreBuilder::deny_for)
+    /// it. A store that is [full](crate::Error::is_full) always fails closed: clients send more keys than it may keep.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;

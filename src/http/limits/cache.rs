@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Found;
+use super::LookupResult;
 use crate::nouns::later;
 use crate::store::{Change, ChangeSource};
 use crate::telemetry::{self, Throttle};
@@ -68,11 +68,11 @@ impl<T> Clone for KnownValue<T> {
 }
 
 impl<T> KnownValue<T> {
-    pub(super) fn as_found(&self) -> Found<'_, T> {
+    pub(super) fn as_found(&self) -> LookupResult<'_, T> {
         match self {
-            Self::Value(value) => Found::Known(value),
-            Self::Unknown => Found::Unknown,
-            Self::Failed => Found::Failed,
+            Self::Value(value) => LookupResult::Known(value),
+            Self::Unknown => LookupResult::Unknown,
+            Self::Failed => LookupResult::Failed,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::{Found, Limits, Lookup};
+use super::{ChosenLimits, Lookup, LookupResult};
 use crate::http::fallbacks::watched;
 use crate::http::{KeyExtractor, MissingKey};
 use crate::nouns::Key;
@@ -19,23 +19,23 @@ pub(in crate::http) type Choose = Arc<dyn Fn(&Parts) -> Result<Chosen, MissingKe
 
 /// The chosen limits, or a look-up that has to end before.
 pub(in crate::http) enum Chosen {
-    Now(Limits),
+    Now(ChosenLimits),
     Later(Choosing),
 }
 
 /// A look-up. It ends with a function that chooses the limits.
 pub(in crate::http) type Choosing =
-    Pin<Box<dyn Future<Output = Box<dyn FnOnce(&Parts) -> Limits + Send>> + Send>>;
+    Pin<Box<dyn Future<Output = Box<dyn FnOnce(&Parts) -> ChosenLimits + Send>> + Send>>;
 
 pub(in crate::http) fn by_request(
-    choose: impl Fn(&Parts) -> Limits + Send + Sync + 'static,
+    choose: impl Fn(&Parts) -> ChosenLimits + Send + Sync + 'static,
 ) -> Choose {
     Arc::new(move |parts| Ok(Chosen::Now(choose(parts))))
 }
 
 pub(in crate::http) fn by_key(
     key: impl KeyExtractor,
-    choose: impl Fn(&Parts, &Key) -> Limits + Send + Sync + 'static,
+    choose: impl Fn(&Parts, &Key) -> ChosenLimits + Send + Sync + 'static,
 ) -> Choose {
     let key = watched(Arc::new(key), CHOSEN);
     Arc::new(move |parts| Ok(Chosen::Now(choose(parts, &key.extract(parts)?))))
@@ -43,7 +43,7 @@ pub(in crate::http) fn by_key(
 
 pub(in crate::http) fn by_lookup<I, T>(
     lookup: Lookup<I, T>,
-    choose: impl Fn(&Parts, &I, Found<'_, T>) -> Limits + Send + Sync + 'static,
+    choose: impl Fn(&Parts, &I, LookupResult<'_, T>) -> ChosenLimits + Send + Sync + 'static,
 ) -> Choose
 where
     I: Clone + Eq + Hash + Send + Sync + 'static,
@@ -62,7 +62,7 @@ where
         Ok(Chosen::Later(Box::pin(async move {
             let found = lookup.find(id.clone()).await;
             let choose = move |parts: &Parts| choose(parts, &id, found.as_found());
-            Box::new(choose) as Box<dyn FnOnce(&Parts) -> Limits + Send>
+            Box::new(choose) as Box<dyn FnOnce(&Parts) -> ChosenLimits + Send>
         })))
     })
 }

@@ -4,7 +4,7 @@ use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
 
-use super::{Choosing, Limits, Reject};
+use super::{Choosing, ChosenLimits, Reject};
 use crate::http::asked::{Asked, Unasked};
 use crate::nouns::Limit;
 use crate::nouns::{Check, Enforced, OnStoreFailure};
@@ -26,14 +26,20 @@ pub(in crate::http) struct LookUp {
 
 impl Inherited {
     /// The chosen checks, with the settings of the layer.
-    pub(in crate::http) fn checks(self, limits: Limits) -> Result<Vec<Check>, Reject> {
+    pub(in crate::http) fn checks(self, limits: ChosenLimits) -> Result<Vec<Check>, Reject> {
         match limits {
-            Limits::Checks(chosen) => {
+            ChosenLimits::Checks(chosen) => {
                 Ok(chosen.into_iter().map(|check| self.apply(check)).collect())
             }
             // A layer in shadow mode rejects nothing.
-            Limits::Reject(reject) if self.enforced.is_none_or(Enforced::is_always) => Err(reject),
-            Limits::Reject(_) | Limits::Unlimited => Ok(Vec::new()),
+            ChosenLimits::Reject {
+                status,
+                reason,
+                retry_after,
+            } if self.enforced.is_none_or(Enforced::is_always) => {
+                Err(Reject::new(status, reason, retry_after))
+            }
+            ChosenLimits::Reject { .. } | ChosenLimits::Unlimited => Ok(Vec::new()),
         }
     }
 

@@ -22,7 +22,7 @@ use crate::store::ChangeSource;
 ///   [`patience`](Self::patience), the old value is used, for up to [`stale_for`](Self::stale_for). A failed
 ///   look-up is repeated after a second at the earliest.
 /// - Without an old value, a request waits for up to [`timeout`](Self::timeout), and then gets
-///   [`Found::Failed`]. So it does if [`max_in_flight`](Self::max_in_flight) look-ups of other ids are in flight.
+///   [`LookupResult::Failed`]. So it does if [`max_in_flight`](Self::max_in_flight) look-ups of other ids are in flight.
 ///
 /// | setting | default |
 /// |---|---|
@@ -38,7 +38,7 @@ use crate::store::ChangeSource;
 ///
 /// ```
 /// use http::request::Parts;
-/// use tollgate::layer::{Found, Limits, Lookup};
+/// use tollgate::layer::{LookupResult, ChosenLimits, Lookup};
 /// use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
 ///
 /// #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,10 +61,10 @@ use crate::store::ChangeSource;
 ///
 /// let user = |request: &Parts| request.extensions.get::<UserId>().copied();
 /// let layer = RateLimitLayer::from_lookup(RateLimiter::in_memory(), Lookup::new(user, plan_of), move |_, user, plan| match plan {
-///         Found::Known(Plan::Pro) => Check::new(&pro, user.0).into(),
-///         Found::Known(Plan::Free) => Check::new(&free, user.0).into(),
-///         Found::Unknown => Limits::reject("no such account"),
-///         Found::Failed => Check::new(&fallback, user.0).into(),
+///         LookupResult::Known(Plan::Pro) => Check::new(&pro, user.0).into(),
+///         LookupResult::Known(Plan::Free) => Check::new(&free, user.0).into(),
+///         LookupResult::Unknown => ChosenLimits::reject("no such account"),
+///         LookupResult::Failed => Check::new(&fallback, user.0).into(),
 ///     })?;
 /// # let _ = layer;
 /// # Ok(())

@@ -179,8 +179,10 @@ fn of_plan(config: &LimitConfig, plan: &PlanConfig, at: &Field) -> Result<OfPlan
     Ok(match plan.rule(config, at)? {
         PlanRule::Limit(limit) => OfPlan::Limit(Planned::new(limit)),
         PlanRule::Unlimited => OfPlan::Unlimited,
-        PlanRule::Deny(reason) => {
-            OfPlan::Reject(Reject::new(StatusCode::FORBIDDEN, reason.to_owned()))
-        }
+        PlanRule::Deny(reason) => OfPlan::Reject(Reject::new(
+            StatusCode::FORBIDDEN,
+            reason.to_owned().into(),
+            None,
+        )),
     })
 }

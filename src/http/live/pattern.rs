@@ -225,15 +225,15 @@ impl<'a> RequestRoute<'a> {
         Self {
             method,
             template,
-            sent: Segmented::of(sent),
-            spellings: Spellings::of(sent),
+            sent: Segmented::new(sent),
+            spellings: Spellings::new(sent),
         }
     }
 
     /// The same, if the path may also be this one: its rest in a nested router, or what a layer outside rewrote it to.
     fn also_at(mut self, path: &str, is_rest: bool) -> Self {
         let before = self.spellings;
-        let now = Spellings::of(path);
+        let now = Spellings::new(path);
         let is_plain = is_rest && matches!(before, Spellings::Plain(_));
         self.spellings = match (before, now) {
             (Spellings::Any, _) | (_, Spellings::Any) => Spellings::Any,
@@ -241,7 +241,7 @@ impl<'a> RequestRoute<'a> {
                 Spellings::Plain(mut all) | Spellings::Some(mut all),
                 Spellings::Plain(more) | Spellings::Some(more),
             ) => {
-                all.push(Segmented::of(path).into_owned());
+                all.push(Segmented::new(path).into_owned());
                 all.extend(more);
                 if is_plain {
                     Spellings::Plain(all)
@@ -260,7 +260,7 @@ fn is_rest_of(path: &str, whole: &str) -> bool {
 }
 
 impl Spellings {
-    fn of(path: &str) -> Self {
+    fn new(path: &str) -> Self {
         let is_plain = is_plain(path);
         if !is_plain && path.len() > MOST_SPELLED {
             return Self::Any;
@@ -268,7 +268,7 @@ impl Spellings {
         let all = spellings::spellings(path, is_plain);
         let all = all
             .iter()
-            .map(|spelling| Segmented::of(spelling).into_owned())
+            .map(|spelling| Segmented::new(spelling).into_owned())
             .collect();
         if is_plain {
             Self::Plain(all)

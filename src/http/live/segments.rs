@@ -20,7 +20,7 @@ pub(super) enum Segment<'a> {
 
 impl<'a> Segment<'a> {
     /// A segment in the syntax of Axum's router: a brace in a literal is doubled.
-    fn of(text: &'a str) -> Self {
+    fn parse(text: &'a str) -> Self {
         if !text.contains(['{', '}']) {
             return Self::Literal(Cow::Borrowed(text));
         }
@@ -59,7 +59,7 @@ impl<'a> Segment<'a> {
 pub(super) fn segments(template: &str) -> Vec<Segment<'_>> {
     without_slash(template)
         .split('/')
-        .map(Segment::of)
+        .map(Segment::parse)
         .collect()
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Segmented<'a> {
 }
 
 impl<'a> Segmented<'a> {
-    pub(super) fn of(path: &'a str) -> Self {
+    pub(super) fn new(path: &'a str) -> Self {
         let path = without_slash(path);
         let slashes = path
             .match_indices('/')
@@ -223,7 +223,7 @@ mod tests {
         fn template_matches_the_paths_that_the_router_finds(template in template(), path in path()) {
             if let Some(router) = router(&template) {
                 let found = router.at(&path).is_ok();
-                prop_assert_eq!(is_at(&segments(&template), &Segmented::of(&path)), found);
+                prop_assert_eq!(is_at(&segments(&template), &Segmented::new(&path)), found);
             }
         }
 
@@ -274,8 +274,8 @@ mod tests {
     #[test]
     fn path_with_many_segments_is_told_from_a_template() {
         let long = "/a".repeat(5_000);
-        assert!(!is_at(&segments("/a/a"), &Segmented::of(&long)));
-        assert!(is_at(&segments("/a/{*rest}"), &Segmented::of(&long)));
-        assert!(!is_at(&segments(&"/a".repeat(500)), &Segmented::of(&long)));
+        assert!(!is_at(&segments("/a/a"), &Segmented::new(&long)));
+        assert!(is_at(&segments("/a/{*rest}"), &Segmented::new(&long)));
+        assert!(!is_at(&segments(&"/a".repeat(500)), &Segmented::new(&long)));
     }
 }

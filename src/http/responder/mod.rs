@@ -40,7 +40,7 @@ pub(super) const STATUS_HEADERS: [HeaderName; 0] = [];
 /// | [`TooManyInFlight`](Self::TooManyInFlight) | 429 |
 /// | [`ExceedsCapacity`](Self::ExceedsCapacity) | 422 |
 /// | [`Forbidden`](Self::Forbidden) | 403 |
-/// | [`Rejected`](Self::Rejected) | 403, or [as chosen](crate::layer::Limits::reject_with) |
+/// | [`Rejected`](Self::Rejected) | 403, or [as chosen](crate::layer::ChosenLimits::reject_with) |
 /// | [`MissingKey`](Self::MissingKey) | 400, or [as configured](crate::RateLimitLayer::on_missing_key) |
 /// | [`StoreUnavailable`](Self::StoreUnavailable) | 503 |
 /// | [`Overloaded`](Self::Overloaded) | 503 |
@@ -59,7 +59,7 @@ pub enum Reason {
     ExceedsCapacity,
     /// A [`forbid`](crate::RateLimitLayer::forbid) predicate matches the request.
     Forbidden,
-    /// The application [rejects](crate::layer::Limits::Reject) the request.
+    /// The application [rejects](crate::layer::ChosenLimits::Reject) the request.
     Rejected,
     /// The request has no key.
     MissingKey,

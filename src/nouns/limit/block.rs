@@ -213,8 +213,8 @@ pub(super) struct Block {
 impl Limit {
     /// Blocks keys that keep being denied. Default: only operators [block](crate::RateLimiter::block) keys.
     ///
-    /// The store counts denials. So until a key is blocked, its denials are not answered from a
-    /// [deny cache](crate::store::DenyCache). A key in [shadow mode](Self::with_enforced_percent) is neither counted nor blocked.
+    /// The store counts denials. So until a key is blocked, its denials are not answered from
+    /// [memory](crate::store::RedisStoreBuilder::deny_for). A key in [shadow mode](Self::with_enforced_percent) is neither counted nor blocked.
     ///
     /// # Errors
     ///

@@ -2,7 +2,7 @@
 //!
 //! `circuit` has the states, `window` the calls that decide, `prober` the task that finds out when the store
 //! answers again. They know nothing of checks. `RedisStore` counts its calls, each of which may carry hundreds
-//! of checks. The wrapper in this file counts groups, for any other store.
+//! of checks. The wrapper in this file is for tests.
 //!
 //! # Why not a crate
 //!
@@ -29,37 +29,8 @@ use super::permits::Permits;
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Quota};
 
-/// A wrapper of a store that stops asking it while it does not answer.
-///
-/// Without it, every check of an outage waits for the store's deadline. Each check of this wrapper is sent
-/// while the breaker is closed. It opens when half of the calls of the last 250 ms failed, or two of the last
-/// three, where fewer than three ended in that time. Then each check fails at once: the error [says so](crate::Error::is_circuit_open), and
-/// [when the store is probed](crate::Error::probe_after). What happens to a request is the layer's setting
-/// [`on_store_failure`](crate::RateLimitLayer::on_store_failure).
-///
-/// A task probes the store: after 100 ms, then with pauses that double up to a second. No check waits for a
-/// probe. If the task cannot run, because its runtime is blocked, a check is sent in its place once a second. When a probe is answered, a growing share of the checks is sent, all of them after half a second.
-/// A failure in that time opens the breaker again. [`BreakerSettings`] changes these numbers.
-///
-/// A call fails if its error [is unavailability](crate::Error::is_unavailable). A denial, an overload and a
-/// store that is full are answers. An answer that its caller drops does not count.
-///
-/// [`RedisStore`](crate::RedisStore) has a breaker built in, which counts calls to Redis.
-///
-/// ```
-/// use tollgate::store::{BreakerSettings, BreakerState, CircuitBreaker};
-/// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let store = CircuitBreaker::new(MemoryStore::new(), BreakerSettings::new())?;
-/// let limiter = RateLimiter::new(store.clone());
-/// let limit = Limit::gcra("api", Quota::per_minute(5))?;
-/// assert!(limiter.check(&limit, &Key::new("alice")).await?.allowed());
-/// assert_eq!(store.state(), BreakerState::Closed);
-/// # Ok(())
-/// # }
-/// ```
+/// Any store with a circuit breaker, which counts groups. It exists for tests of the breaker in virtual time: `RedisStore` has
+/// its own, which counts calls.
 pub struct CircuitBreaker<S> {
     store: Arc<S>,
     breaker: Arc<Breaker>,

@@ -237,9 +237,17 @@ impl RedisStoreBuilder {
     /// `retry_after` has passed. Default: 1 second. Zero always asks Redis. While Redis does not answer, a denial stands
     /// until its `retry_after` has passed, whatever this setting is.
     ///
-    /// A refund or a reset by this store counts at once. One by another replica counts after this
-    /// time. For more settings, set zero and wrap the store in a
-    /// [`DenyCache`](crate::store::DenyCache).
+    /// A client that keeps sending while it is over its limit causes most of the checks in an attack. Such checks are
+    /// answered in this process. Their [source](crate::Decision::source) is
+    /// [`Source::DenyCache`](crate::decision::Source::DenyCache).
+    ///
+    /// - Only an identical check is denied so: same limits, keys and costs. Peeks always ask Redis.
+    /// - `retry_after` and `reset_after` decrease as time passes. `remaining` does not change.
+    /// - A refund, a reset, a block or its end by this store counts at once, and so does the identical check under another
+    ///   quota. Any other change counts after this time: one by another replica, another check under another quota, a loss of
+    ///   Redis' data.
+    /// - At most 100,000 denials are remembered, in about 40 MB. One of several limits counts as one more for each four of
+    ///   them.
     pub fn deny_for(mut self, at_most: Duration) -> Self {
         self.deny_for = at_most;
         self
@@ -258,7 +266,7 @@ impl RedisStoreBuilder {
     /// Sets when the circuit breaker opens, and how it closes. Default: [`BreakerSettings::new`].
     ///
     /// While it is open, a check fails at once, and Redis is not asked: the error [says
-    /// so](crate::Error::is_circuit_open). See [`CircuitBreaker`](crate::store::CircuitBreaker).
+    /// so](crate::Error::is_circuit_open). See [`BreakerSettings`].
     pub fn circuit_breaker(mut self, settings: BreakerSettings) -> Self {
         self.breaker = Some(settings);
         self

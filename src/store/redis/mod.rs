@@ -58,7 +58,7 @@ use crate::nouns::{Check, ConfigError, Error, Group, Key, Limit, Op};
 /// - Every check has a [deadline](RedisStoreBuilder::deadline), which the caller's own future
 ///   enforces. A Redis that refuses connections fails a check at once.
 /// - A [circuit breaker](RedisStoreBuilder::circuit_breaker) is built in. When Redis does not answer, checks
-///   fail at once, and a task probes Redis. See [`CircuitBreaker`](crate::store::CircuitBreaker).
+///   fail at once, and a task probes Redis. See [`BreakerSettings`](crate::store::BreakerSettings).
 /// - A charge is sent once. An error says whether units [may have been
 ///   charged](crate::Error::may_have_charged).
 /// - The store recovers from a restart, a failover and `SCRIPT FLUSH` by itself. The pause between
@@ -72,7 +72,7 @@ use crate::nouns::{Check, ConfigError, Error, Group, Key, Limit, Op};
 ///   call decides hundreds of checks. A lone check is sent at once.
 /// - An identical check is denied again without asking Redis, for at most [a
 ///   second](RedisStoreBuilder::deny_for). While Redis does not answer, a denial stands until its
-///   `retry_after` has passed. See [`DenyCache`](crate::store::DenyCache).
+///   `retry_after` has passed.
 /// - The store keeps one connection for each [lane](RedisStoreBuilder::lanes), and on a cluster one for each node,
 ///   for as long as it works.
 /// - Tasks of the caller's tokio runtime send the checks. If that runtime stops being polled, or a

@@ -2,7 +2,7 @@
 
 /// The result of a [`Lookup`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found<'a, T> {
+pub enum LookupResult<'a, T> {
     /// The value, looked up now or earlier.
     Known(&'a T),
     /// There is no value for the id.
