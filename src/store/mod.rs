@@ -25,6 +25,7 @@ mod memory;
 pub(crate) mod permits;
 #[cfg(feature = "redis")]
 mod prefetch;
+pub(crate) mod progress;
 mod promise;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;

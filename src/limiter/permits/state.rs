@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::permit::SlotKey;
 use super::slot::{ClaimQueue, Slot};
+use crate::store::progress::Progress;
 
 /// The memory for so many slots is kept.
 const KEPT_CAPACITY: usize = 1_024;
@@ -28,8 +29,8 @@ pub(super) struct Slots {
     pub(super) task: Option<u64>,
     /// Counts tasks.
     pub(super) tasks: u64,
-    /// The time of the task's last round. It is old if the runtime is blocked.
-    pub(super) last_round: Option<Instant>,
+    /// Of the task's rounds.
+    pub(super) rounds: Progress,
     /// The last runtimes with callers. The task moves to another one when its runtime shuts down.
     pub(super) runtimes: VecDeque<Runtime>,
     /// Counts holders.

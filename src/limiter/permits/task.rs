@@ -43,9 +43,7 @@ impl Agent {
             state.runtimes.truncate(MAX_RUNTIMES - 1);
             state.runtimes.push_front(runtime.clone());
         }
-        let is_blocked = state
-            .last_round
-            .is_some_and(|at| at.elapsed() > BLOCKED_AFTER);
+        let is_blocked = state.rounds.stands_still(Instant::now(), BLOCKED_AFTER);
         if state.task.is_some() && !is_blocked {
             return;
         }
@@ -60,7 +58,8 @@ impl Agent {
             return None;
         }
         state.tasks += 1;
-        (state.task, state.last_round) = (Some(state.tasks), Some(Instant::now()));
+        state.task = Some(state.tasks);
+        state.rounds.made(Instant::now());
         Some(Running {
             agent: Arc::clone(self),
             task: state.tasks,
@@ -98,7 +97,7 @@ impl Agent {
             state.task = None;
             return None;
         }
-        state.last_round = Some(Instant::now());
+        state.rounds.made(Instant::now());
         Some(if state.waiting.is_empty() {
             self.paces.retry
         } else {

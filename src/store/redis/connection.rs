@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use super::backoff::Backoff;
 use super::connect::{Connect, Link, Subscription};
 use super::terms::Terms;
+use crate::store::progress::Progress;
 use crate::telemetry::{Outage, RedisEvents};
 
 /// The most time that one attempt to connect takes.
@@ -41,8 +42,8 @@ struct ConnectionState {
     current: Option<Current>,
     /// Held by the task that connects.
     connecting: Arc<tokio::sync::Mutex<()>>,
-    /// When that task began.
-    connecting_since: Option<Instant>,
+    /// Of that task.
+    attempt: Progress,
     /// Counts connections, so that a late failure does not close a later connection.
     generation: u64,
     backoff: Backoff,
@@ -134,7 +135,7 @@ impl Connections {
         if let Some(known) = self.shared.known() {
             return known;
         }
-        self.shared.lock().connecting_since = Some(Instant::now());
+        self.shared.lock().attempt.made(Instant::now());
         let shared = Arc::clone(&self.shared);
         let connecting = tokio::spawn(async move {
             let _only_one = only_one;
@@ -241,12 +242,9 @@ impl ConnectionState {
     /// What the next task that connects has to hold. An attempt that is far beyond its timeout is on a runtime that
     /// stands still, and others must not wait for it.
     fn turn_to_connect(&mut self) -> Arc<tokio::sync::Mutex<()>> {
-        let is_lost = |since: Instant| since.elapsed() > CONNECT_TIMEOUT.saturating_mul(2);
-        if self
-            .connecting_since
-            .take_if(|since| is_lost(*since))
-            .is_some()
-        {
+        let at_most = CONNECT_TIMEOUT.saturating_mul(2);
+        if self.attempt.stands_still(Instant::now(), at_most) {
+            self.attempt.ended();
             self.connecting = Arc::default();
         }
         Arc::clone(&self.connecting)
@@ -298,7 +296,7 @@ impl SharedConnection {
                 let now = Instant::now();
                 let trusted = Arc::new(AtomicBool::new(true));
                 let mut state = self.lock();
-                state.connecting_since = None;
+                state.attempt.ended();
                 let current = Current {
                     link,
                     since: now,
@@ -326,7 +324,7 @@ impl SharedConnection {
     fn failed(&self, reason: &str) -> String {
         let failure = format!("{}: {reason}", self.events.server());
         let mut state = self.lock();
-        state.connecting_since = None;
+        state.attempt.ended();
         state.backoff.failed(Instant::now());
         state.failure.clone_from(&failure);
         drop(state);

@@ -25,6 +25,7 @@ use super::route::Route;
 use crate::nouns::{Check, Error, ManualClock, Op, later};
 use crate::store::denials::{ChangeUnderWay, Denials};
 use crate::store::permits::Claim;
+use crate::store::progress::Progress;
 use crate::store::promise::{Promise, Promised};
 use crate::telemetry::{Queued as QueuedLevel, Trace};
 
@@ -83,8 +84,8 @@ struct LaneQueue {
     /// The number of calls so far, and when the newest one left.
     calls: u64,
     newest_left: Option<Instant>,
-    /// The last time when a place was taken, or a call started or ended.
-    moved: Option<Instant>,
+    /// Of the tasks that hold the places: one was taken, or a call started or ended.
+    progress: Progress,
     /// Counts how often the places were given up as lost.
     round: u64,
     /// Empty batches, whose memory is used again.
@@ -221,7 +222,7 @@ impl Lane {
         if until.is_some() && batch.first_deadline().is_some() {
             let mut queue = self.queue();
             queue.batches.push_front(batch);
-            queue.moved = Some(Instant::now());
+            queue.progress.made(Instant::now());
         } else {
             let checks = batch.len();
             batch.clear();
@@ -287,9 +288,8 @@ impl LaneQueue {
     /// two: until the deadline, and as long again for a late answer. So the tasks that hold the
     /// places stand still, and other tasks must not wait for them.
     fn give_up_lost_places(&mut self, now: Instant, deadline: Duration) {
-        let is_still =
-            |moved: Instant| now.saturating_duration_since(moved) > deadline.saturating_mul(3);
-        if self.in_flight > 0 && self.moved.is_some_and(is_still) {
+        let at_most = deadline.saturating_mul(3);
+        if self.in_flight > 0 && self.progress.stands_still(now, at_most) {
             self.round += 1;
             self.in_flight = 0;
         }
@@ -321,10 +321,10 @@ impl LaneQueue {
 
     /// Counts a call. Returns its number.
     fn begin_call(&mut self) -> u64 {
-        let now = Some(Instant::now());
+        let now = Instant::now();
         self.calls += 1;
-        self.newest_left = now;
-        self.moved = now;
+        self.newest_left = Some(now);
+        self.progress.made(now);
         self.calls
     }
 
@@ -353,7 +353,7 @@ impl LaneQueue {
     /// Takes back a batch, emptied, that had so many checks.
     fn finish(&mut self, checks: usize, batch: Batch) {
         self.waiting -= checks;
-        self.moved = Some(Instant::now());
+        self.progress.made(Instant::now());
         if self.spare.len() < IN_FLIGHT {
             self.spare.push(batch);
         }

@@ -27,6 +27,7 @@ use self::slots::Range;
 use super::connect::Server;
 use super::greeting::in_words;
 use super::node::{Node, Nodes};
+use crate::store::progress::Progress;
 use crate::telemetry::{RedisEvents, StoreMetrics};
 
 /// The deadline of one `CLUSTER SLOTS`, including the time to connect.
@@ -56,8 +57,8 @@ pub(super) struct Cluster {
     was_read: Notify,
     /// Why the slots of some partitions are not known, since they were last read.
     failure: RwLock<Option<String>>,
-    /// When the task that reads the slots last began to. `None` if there is no task.
-    refreshing: Mutex<Option<Instant>>,
+    /// Of the task that reads the slots.
+    refreshing: Mutex<Progress>,
     /// When a group of several partitions was last denied.
     denied: Mutex<Option<Instant>>,
 }
@@ -163,17 +164,17 @@ impl Cluster {
             return;
         };
         let mut refreshing = lock(&self.refreshing);
-        if refreshing.is_some_and(|since| since.elapsed() < STANDS_STILL) {
+        if refreshing.goes_on(Instant::now(), STANDS_STILL) {
             return;
         }
-        *refreshing = Some(Instant::now());
+        refreshing.made(Instant::now());
         drop(refreshing);
         // The task does not keep the store.
         let refreshing = Refreshing(Arc::downgrade(self));
         runtime.spawn(async move {
             let mut pause = PAUSE;
             while let Some(cluster) = refreshing.0.upgrade() {
-                *lock(&cluster.refreshing) = Some(Instant::now());
+                lock(&cluster.refreshing).made(Instant::now());
                 let is_complete = cluster.read().await;
                 cluster.was_read.notify_waiters();
                 drop(cluster);
@@ -330,7 +331,7 @@ struct Refreshing(Weak<Cluster>);
 impl Drop for Refreshing {
     fn drop(&mut self) {
         if let Some(cluster) = self.0.upgrade() {
-            *lock(&cluster.refreshing) = None;
+            lock(&cluster.refreshing).ended();
         }
     }
 }
