@@ -4,7 +4,6 @@
 
 mod support;
 
-use axum::Router;
 use axum::body::Body;
 use http::{HeaderValue, Request};
 use tollgate::key::{ClientIp, KeyExtractor, OnUnknownClient, PeerIp};
@@ -12,15 +11,12 @@ use tollgate::{Quota, RateLimitLayer, RateLimiter};
 
 use self::support::log::Log;
 use self::support::requests::{from_peer, status};
+use crate::support::requests::app;
 
 const PROXY: &str = "10.0.0.1";
 
 fn layer(key: impl KeyExtractor) -> RateLimitLayer {
     RateLimitLayer::gcra(RateLimiter::in_memory(), "api", Quota::per_minute(100), key).unwrap()
-}
-
-fn app(layer: RateLimitLayer) -> Router {
-    Router::new().fallback(|| async { "hello" }).layer(layer)
 }
 
 fn with(peer: &str, name: &'static str, value: &'static str) -> Request<Body> {

@@ -12,8 +12,8 @@ use tollgate::layer::{InFlight, OnMissingKey, OnStoreFailure};
 use tollgate::{Limit, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
-use crate::support::counting::Counting;
-use crate::support::requests::{number, request, send, status};
+use crate::support::requests::{app, number, request, send, status};
+use crate::support::scripted::Scripted;
 
 fn config(text: &str) -> Config {
     Config::parse("limits.toml", text, Format::Toml).unwrap()
@@ -33,14 +33,6 @@ fn set(text: &str) -> LimitSet {
 
 fn layer(limits: &LimitSet, permits: &RateLimiter) -> RateLimitLayer {
     RateLimitLayer::from_config(permits, limits).unwrap()
-}
-
-fn app(layer: RateLimitLayer) -> Router {
-    let hello = || any(|| async { "hello" });
-    Router::new()
-        .route("/", hello())
-        .route("/export", hello())
-        .layer(layer)
 }
 
 fn of(user: &str, path: &str) -> Request<Body> {
@@ -278,7 +270,7 @@ async fn handler_that_expects_permits_gets_them_wherever_no_limit_applies() {
 
 #[test]
 fn store_without_permits_cannot_have_concurrency_limits() {
-    let without = || RateLimiter::new(Counting::default());
+    let without = || RateLimiter::new(Scripted::default());
     let expected = "limits.toml:2: `limits[0].name`: limit `exports`: the store grants no permits";
     let limits = set(&exports(1, ""));
     let error = RateLimitLayer::from_config(without(), &limits)

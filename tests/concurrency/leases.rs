@@ -26,16 +26,10 @@ use crate::support::log::Log;
 use crate::support::permits::{InMemory, granted_by};
 #[cfg(feature = "metrics")]
 use crate::support::recorded::{Recorded, counted};
-use crate::support::requests::{number, send, status};
+use crate::support::requests::{app, number, send, status};
 use crate::support::tenants::{exports, of, tenant};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-fn app(layer: RateLimitLayer) -> Router {
-    Router::new()
-        .route("/", get(|| async { "hello" }))
-        .layer(layer)
-}
 
 async fn text(response: Response<Body>) -> String {
     let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -19,9 +19,9 @@ use tollgate::key::Header;
 use tollgate::layer::{OnMissingKey, OnStoreFailure};
 use tollgate::{ConfigError, Error, Limit, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::failing::Failing;
 use crate::support::log::Log;
 use crate::support::requests::{number, plain, request, send, status};
+use crate::support::scripted::Scripted;
 
 fn config(text: &str) -> Config {
     Config::parse("limits.toml", text, Format::Toml).unwrap()
@@ -647,7 +647,7 @@ async fn failure_policy_is_that_of_the_limit_or_else_of_the_layer() {
     let text = [limit("all", 5, ""), limit("search", 5, closed)].concat();
     let limits = set(&text);
     let layer = RateLimitLayer::from_config(
-        RateLimiter::new(Failing(|| Error::unreachable("away"))),
+        RateLimiter::new(Scripted::failing(|| Error::unreachable("away"))),
         &limits,
     )
     .unwrap();

@@ -11,26 +11,17 @@ use tokio::time::sleep;
 use tollgate::key::Global;
 use tollgate::layer::{ChosenLimits, OnStoreFailure, Settlement};
 use tollgate::store::{Answer, Group, Op, Store};
-use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{Check, Error, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
 use crate::support::budget::{Budget, SECOND, START, quota};
-use crate::support::counting::Counting;
 use crate::support::requests::{plain, status};
+use crate::support::scripted::Scripted;
 
 const MS: Duration = Duration::from_millis(1);
 
 fn ten() -> Limit {
     Limit::token_bucket("limit", Quota::per_second(10).burst(1)).unwrap()
-}
-
-#[derive(Debug)]
-struct Overloaded;
-
-impl Store for Overloaded {
-    fn apply(&self, _: Op, _: Group) -> Answer {
-        Answer::ready(Err(Error::overloaded(1)))
-    }
 }
 
 /// Bucket: partial refund by `after`, then another charge as large as the first refund.
@@ -78,7 +69,7 @@ async fn refund_when_gives_back_the_costs_of_its_layer_only() {
 
 #[tokio::test]
 async fn shadow_limit_without_a_share_does_not_close_a_group() {
-    let store = Counting::default();
+    let store = Scripted::default();
     store.switch_off(true);
     let year = Limit::token_bucket("year", Quota::new(1, Duration::from_secs(365 * 86_400)))
         .unwrap()
@@ -112,7 +103,7 @@ async fn layer_in_shadow_mode_does_not_enforce_chosen_limits() {
 
 #[tokio::test]
 async fn shadow_limit_that_fails_open_is_in_shadow_mode() {
-    let store = Counting::default();
+    let store = Scripted::default();
     store.switch_off(true);
     let limiter = RateLimiter::new(store);
     let limit = Limit::fixed_window("a", Quota::per_hour(1))
@@ -237,7 +228,7 @@ async fn shadow_mode_of_a_group_does_not_leak_into_the_next_of_its_batch() {
 
 #[tokio::test]
 async fn shadow_limit_without_a_policy_is_an_error_while_the_store_is_away() {
-    let store = Counting::default();
+    let store = Scripted::default();
     store.switch_off(true);
     let checked = RateLimiter::new(store)
         .check(&ten().with_enforced_percent(0).unwrap(), &Key::new("k"))
@@ -247,7 +238,7 @@ async fn shadow_limit_without_a_policy_is_an_error_while_the_store_is_away() {
 
 #[tokio::test(start_paused = true)]
 async fn shadow_denial_of_a_share_is_not_owed() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let local = OnStoreFailure::Local { replicas: 1 };
     let new = Limit::fixed_window("new", Quota::per_hour(2))
@@ -280,7 +271,7 @@ async fn shadow_denial_of_a_share_is_not_owed() {
 
 #[tokio::test]
 async fn shadow_limit_of_a_group_that_fails_closed_stays_in_shadow_mode() {
-    let store = Counting::default();
+    let store = Scripted::default();
     store.switch_off(true);
     let closed = ten()
         .with_on_store_failure(OnStoreFailure::FailClosed)
@@ -337,7 +328,7 @@ async fn old_value_is_not_used_after_stale_for() {
 
 #[tokio::test]
 async fn handler_has_a_settlement_if_the_store_failed() {
-    let store = Counting::default();
+    let store = Scripted::default();
     store.switch_off(true);
     let layer = RateLimitLayer::new(RateLimiter::new(store), ten(), Global)
         .unwrap()
@@ -350,7 +341,7 @@ async fn handler_has_a_settlement_if_the_store_failed() {
 
 #[tokio::test]
 async fn layer_that_fails_open_keeps_the_charges_of_the_layers_outside() {
-    let (limiter, off) = (RateLimiter::in_memory(), Counting::default());
+    let (limiter, off) = (RateLimiter::in_memory(), Scripted::default());
     off.switch_off(true);
     let tokens = Limit::fixed_window("tokens", Quota::per_hour(100)).unwrap();
     let app = Router::new()
@@ -384,10 +375,14 @@ async fn layer_that_fails_open_keeps_the_charges_of_the_layers_outside() {
 
 #[tokio::test]
 async fn handler_has_a_settlement_if_the_store_is_overloaded() {
-    let layer = RateLimitLayer::new(RateLimiter::new(Overloaded), ten(), Global)
-        .unwrap()
-        .on_overload(tollgate::layer::OnOverload::FailOpen)
-        .insert_settlement();
+    let layer = RateLimitLayer::new(
+        RateLimiter::new(Scripted::failing(|| Error::overloaded(1))),
+        ten(),
+        Global,
+    )
+    .unwrap()
+    .on_overload(tollgate::layer::OnOverload::FailOpen)
+    .insert_settlement();
     let app = Router::new()
         .route("/", any(|_: Extension<Settlement>| async { "x" }))
         .layer(layer);
@@ -419,7 +414,7 @@ async fn shadow_denial_leaves_nothing_to_settle() {
 
 #[tokio::test]
 async fn prefetched_charge_is_settled() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let tokens = Limit::fixed_window("tokens", Quota::per_hour(10_000)).unwrap();
     let limiter = RateLimiter::new(
         tollgate::store::Prefetch::builder(store.clone())
@@ -445,25 +440,20 @@ async fn prefetched_charge_is_settled() {
 
 #[test]
 fn settlement_outside_of_the_runtime_reaches_a_store_that_answers_later() {
-    #[derive(Debug)]
-    struct Later(std::sync::Arc<MemoryStore>);
-    impl Store for Later {
-        fn apply(&self, op: Op, group: Group) -> Answer {
-            if op != Op::Settle {
-                return self.0.apply(op, group);
-            }
-            let m = std::sync::Arc::clone(&self.0);
-            Answer::later(async move {
-                tokio::task::yield_now().await;
-                m.apply(op, group).await
-            })
-        }
-    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    let limiter = RateLimiter::new(Later(Default::default()));
+    let limiter = RateLimiter::new(Scripted::new(|memory, op, group| {
+        if op != Op::Settle {
+            return memory.apply(op, group);
+        }
+        let memory = std::sync::Arc::clone(memory);
+        Answer::later(async move {
+            tokio::task::yield_now().await;
+            memory.apply(op, group).await
+        })
+    }));
     let tokens = Limit::fixed_window("tokens", Quota::per_hour(100)).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
     let layer = RateLimitLayer::new(&limiter, tokens.clone(), Global)
@@ -493,7 +483,7 @@ fn settlement_outside_of_the_runtime_reaches_a_store_that_answers_later() {
 
 #[tokio::test]
 async fn shadow_limit_is_not_prefetched() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limit = Limit::fixed_window("tokens", Quota::per_hour(10_000)).unwrap();
     let limiter = RateLimiter::new(
         tollgate::store::Prefetch::builder(store.clone())
@@ -515,7 +505,7 @@ async fn shadow_limit_is_not_prefetched() {
 
 #[tokio::test]
 async fn share_of_a_shadow_limit_is_in_shadow_mode_in_either_order() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let local = OnStoreFailure::Local { replicas: 1 };
     let new = Limit::fixed_window("new", Quota::per_hour(2))

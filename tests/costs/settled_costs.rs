@@ -16,12 +16,12 @@ use tokio::time::{Instant, sleep};
 use tollgate::clock::ManualClock;
 use tollgate::key::Global;
 use tollgate::layer::{ChosenLimits, OnStoreFailure, Settlement};
-use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::store::{Answer, Op, Store};
 use tollgate::{Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::counting::Counting;
 use crate::support::log::Log;
 use crate::support::requests::{plain, request, send, status};
+use crate::support::scripted::{self, Scripted, ask_after};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -424,44 +424,29 @@ async fn thread_without_a_runtime_can_settle() {
     assert_eq!(used(&limiter).await, 5);
 }
 
-/// A store that settles late, and notes what it is asked.
-#[derive(Debug)]
-struct Late {
-    memory: Arc<MemoryStore>,
-    settled: Mutex<Vec<usize>>,
-    fails: fn() -> Option<Error>,
-}
+/// The sizes of the groups that were settled.
+type SettledGroups = Arc<Mutex<Vec<usize>>>;
 
-impl Store for Late {
-    fn apply(&self, op: Op, group: Group) -> Answer {
+/// A store that settles late or fails, and notes what it is asked.
+fn late(fails: fn() -> Option<Error>) -> (RateLimiter, SettledGroups) {
+    let settled = SettledGroups::default();
+    let noted = Arc::clone(&settled);
+    let store = Scripted::new(move |memory, op, group| {
         if op != Op::Settle {
-            return self.memory.apply(op, group);
+            return memory.apply(op, group);
         }
-        self.settled.lock().unwrap().push(group.len());
-        let (memory, error) = (Arc::clone(&self.memory), (self.fails)());
-        Answer::later(async move {
-            sleep(2_000 * MS).await;
-            match error {
-                Some(error) => Err(error),
-                None => memory.apply(op, group).await,
-            }
-        })
-    }
-}
-
-fn late(fails: fn() -> Option<Error>) -> (RateLimiter, Arc<Late>) {
-    let memory = Arc::new(MemoryStore::new());
-    let store = Arc::new(Late {
-        memory,
-        settled: Mutex::default(),
-        fails,
+        noted.lock().unwrap().push(group.len());
+        match fails() {
+            Some(error) => scripted::late(2_000 * MS, Answer::ready(Err(error))),
+            None => ask_after(2_000 * MS, memory, op, group),
+        }
     });
-    (RateLimiter::new(Arc::clone(&store)), store)
+    (RateLimiter::new(store), settled)
 }
 
 #[tokio::test(start_paused = true)]
 async fn settlement_does_not_delay_the_response() {
-    let (limiter, store) = late(|| None);
+    let (limiter, settlements) = late(|| None);
     let requests = Limit::fixed_window("requests", Quota::per_hour(10)).unwrap();
     let layer = RateLimitLayer::new(&limiter, requests, Global)
         .unwrap()
@@ -474,7 +459,7 @@ async fn settlement_does_not_delay_the_response() {
     let started = Instant::now();
     assert_eq!(status(&app, plain("/")).await, 200);
     assert_eq!(started.elapsed(), Duration::ZERO);
-    assert_eq!(*store.settled.lock().unwrap(), [2], "both in one call");
+    assert_eq!(*settlements.lock().unwrap(), [2], "both in one call");
     sleep(2_001 * MS).await;
     assert_eq!(used(&limiter).await, 40);
 }
@@ -486,13 +471,13 @@ async fn settlement_that_fails_is_not_repeated_and_is_reported() {
         || Some(Error::unreachable("away")),
     ] {
         let (log, _guard) = crate::support::log::Log::start();
-        let (limiter, store) = late(fails);
+        let (limiter, settlements) = late(fails);
         let app = app(layer(&limiter), |settlement| {
             settlement.settle("tokens", 40);
         });
         assert_eq!(status(&app, plain("/")).await, 200);
         sleep(60_000 * MS).await;
-        assert_eq!(store.settled.lock().unwrap().len(), 1);
+        assert_eq!(settlements.lock().unwrap().len(), 1);
         assert_eq!(used(&limiter).await, 100, "the estimate stands");
         let lines = log.lines();
         assert!(
@@ -504,7 +489,7 @@ async fn settlement_that_fails_is_not_repeated_and_is_reported() {
 
 #[tokio::test]
 async fn request_that_failed_open_charged_nothing_that_could_be_settled() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let fail_open = layer(&limiter)
         .on_store_failure(OnStoreFailure::FailOpen)
@@ -646,26 +631,18 @@ mod on_redis {
     }
 }
 
-/// A store whose settlements take a second.
-#[derive(Debug)]
-struct SlowSettlements(MemoryStore);
-
-impl Store for SlowSettlements {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        let answer = self.0.apply(op, group);
-        match op {
-            Op::Settle => Answer::later(async move {
-                sleep(Duration::from_secs(1)).await;
-                answer.await
-            }),
-            _ => answer,
-        }
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn flush_waits_for_settlements_in_flight_and_for_five_seconds_at_most() {
-    let limiter = RateLimiter::new(SlowSettlements(MemoryStore::with_clock(ManualClock::new())));
+    // Settlements take a second.
+    let memory = MemoryStore::with_clock(ManualClock::new());
+    let store = Scripted::on(memory, |memory, op, group| {
+        let answer = memory.apply(op, group);
+        match op {
+            Op::Settle => scripted::late(Duration::from_secs(1), answer),
+            _ => answer,
+        }
+    });
+    let limiter = RateLimiter::new(store);
     limiter.flush().await;
     let app = app(layer(&limiter), |settlement| {
         settlement.settle("tokens", 700);
@@ -680,7 +657,7 @@ async fn flush_waits_for_settlements_in_flight_and_for_five_seconds_at_most() {
     // The answer never comes.
     let waiting = limiter.peek(&tokens(), &Key::global(), 0).await.unwrap();
     assert!(waiting.allowed());
-    let stuck = RateLimiter::new(StuckSettlements);
+    let stuck = RateLimiter::new(stuck_settlements());
     let app = self::app(layer(&stuck), |settlement| {
         settlement.settle("tokens", 700);
     });
@@ -691,21 +668,16 @@ async fn flush_waits_for_settlements_in_flight_and_for_five_seconds_at_most() {
 }
 
 /// A store whose settlements are never answered.
-#[derive(Debug)]
-struct StuckSettlements;
-
-impl Store for StuckSettlements {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        match op {
-            Op::Settle => Answer::later(std::future::pending()),
-            _ => MemoryStore::with_clock(ManualClock::new()).apply(op, group),
-        }
-    }
+fn stuck_settlements() -> Scripted {
+    Scripted::new(|memory, op, group| match op {
+        Op::Settle => Answer::later(std::future::pending()),
+        _ => memory.apply(op, group),
+    })
 }
 
 #[tokio::test(start_paused = true)]
 async fn limiter_that_is_dropped_with_settlements_in_flight_says_how_many() {
-    let (limiter, (log, _guard)) = (RateLimiter::new(StuckSettlements), Log::start());
+    let (limiter, (log, _guard)) = (RateLimiter::new(stuck_settlements()), Log::start());
     let app = app(layer(&limiter), |settlement| {
         settlement.settle("tokens", 700);
     });

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::scripted::Scripted;
 use axum::Router;
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
@@ -26,8 +27,6 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 use tonic_web::GrpcWebLayer;
 use tower::{ServiceBuilder, ServiceExt};
-
-use crate::support::failing::Failing;
 
 const ONCE: Quota = Quota::per_minute(1);
 
@@ -90,11 +89,16 @@ async fn denied_stream_has_the_status_and_the_connection_stays_open() {
 
 #[tokio::test]
 async fn every_rejection_has_a_code() {
-    let failing = |error| {
-        RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", ONCE, Global)
-            .unwrap()
-            .on_store_failure(OnStoreFailure::FailClosed)
-            .unwrap()
+    let failing = |error: fn() -> Error| {
+        RateLimitLayer::gcra(
+            RateLimiter::new(Scripted::failing(error)),
+            "api",
+            ONCE,
+            Global,
+        )
+        .unwrap()
+        .on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap()
     };
     let keyless = || layer(GrpcMetadata::new("x-user").unwrap());
     for (layer, code, pushback) in [

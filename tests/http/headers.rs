@@ -14,16 +14,13 @@ use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
 use tollgate::key::{Global, Header};
 use tollgate::layer::{IetfDraft, OnMissingKey, ReportOn, ResetFormat};
-use tollgate::store::{Answer, Group, Op, Store};
-use tollgate::{Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tollgate::store::{Answer, Store};
+use tollgate::{Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::fields::{START, any_draft, limiter, values, waits};
 use crate::support::limits::any_limits;
-use crate::support::requests::{number, plain, request, send};
-
-fn app(layer: RateLimitLayer) -> Router {
-    Router::new().fallback(|| async { "hello" }).layer(layer)
-}
+use crate::support::requests::{app, number, plain, request, send};
+use crate::support::scripted::Scripted;
 
 fn minute(limit: u64) -> Quota {
     Quota::per_minute(limit)
@@ -577,20 +574,17 @@ proptest! {
 }
 
 /// A store that does not say when it decided, or says it in a wrong unit.
-#[derive(Debug)]
-struct Timeless(MemoryStore, u64);
-
-impl Store for Timeless {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        let (answer, at) = (self.0.apply(op, group), self.1);
+fn timeless(at: u64) -> Scripted {
+    Scripted::new(move |memory, op, group| {
+        let answer = memory.apply(op, group);
         Answer::later(async move { Ok(answer.await?.made_at(at)) })
-    }
+    })
 }
 
 #[tokio::test]
 async fn time_of_a_store_that_makes_no_sense_is_harmless() {
     for at in [0, 1, u64::MAX / 2, u64::MAX] {
-        let app = app(window(&RateLimiter::new(Timeless(MemoryStore::new(), at))));
+        let app = app(window(&RateLimiter::new(timeless(at))));
         for _ in 0..3 {
             let response = headers(&app).await;
             assert_eq!(number(&response, "x-ratelimit-limit"), 2);
@@ -606,7 +600,7 @@ async fn time_of_a_store_that_makes_no_sense_is_harmless() {
 #[cfg(feature = "redis")]
 #[tokio::test]
 async fn time_that_a_store_does_not_say_stays_unknown_in_a_deny_cache() {
-    let store = tollgate::store::DenyCache::new(Timeless(MemoryStore::new(), 0));
+    let store = tollgate::store::DenyCache::new(timeless(0));
     let app = app(window(&RateLimiter::new(store)));
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     for _ in 0..6 {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::support::scripted::{Scripted, time_out_after};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -17,8 +18,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::key::{Global, Header, KeyExtractor};
 use tollgate::layer::OnStoreFailure;
-use tollgate::store::{Answer, Group, Op, Store};
-use tollgate::{Error, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tollgate::store::Store;
+use tollgate::{MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::limit::ConcurrencyLimitLayer;
 use tower::load_shed::LoadShedLayer;
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -26,45 +27,6 @@ use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 const MS: Duration = Duration::from_millis(1);
 
 type Body = Full<Bytes>;
-
-/// A store that decides in memory, and answers or fails after its latency.
-#[derive(Debug)]
-struct Slow {
-    memory: MemoryStore,
-    latency: Duration,
-    fails: bool,
-}
-
-impl Slow {
-    fn new(latency: Duration) -> Self {
-        Self {
-            memory: MemoryStore::new(),
-            latency,
-            fails: false,
-        }
-    }
-
-    fn failing(latency: Duration) -> Self {
-        Self {
-            fails: true,
-            ..Self::new(latency)
-        }
-    }
-}
-
-impl Store for Slow {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        let (answer, latency, fails) = (self.memory.apply(op, group), self.latency, self.fails);
-        Answer::later(async move {
-            sleep(latency).await;
-            if fails {
-                Err(Error::timeout())
-            } else {
-                answer.await
-            }
-        })
-    }
-}
 
 fn layer(store: impl Store) -> RateLimitLayer {
     let quota = Quota::per_second(100_000);
@@ -105,7 +67,10 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn pending_check_holds_no_permit_of_the_inner_service() {
-    for store in [Slow::failing(250 * MS), Slow::new(250 * MS)] {
+    for store in [
+        Scripted::new(|_, _, _| time_out_after(250 * MS)),
+        Scripted::answering(250 * MS),
+    ] {
         let service = ServiceBuilder::new()
             .layer(LoadShedLayer::new())
             .layer(
@@ -126,7 +91,7 @@ async fn allowed_requests_wait_for_the_inner_service() {
         hello(request).await
     };
     let service = ServiceBuilder::new()
-        .layer(layer(Slow::new(250 * MS)))
+        .layer(layer(Scripted::answering(250 * MS)))
         .layer(ConcurrencyLimitLayer::new(5))
         .service(service_fn(busy));
     assert_eq!(fifty(service).await, (0, 350 * MS), "ten turns of five");
@@ -144,7 +109,7 @@ async fn cancelled_request_frees_its_place_at_the_inner_service() {
         }
     };
     let service = ServiceBuilder::new()
-        .layer(layer(Slow::new(MS)))
+        .layer(layer(Scripted::answering(MS)))
         .layer(ConcurrencyLimitLayer::new(1))
         .service(service_fn(busy));
     let send = || service.clone().oneshot(Request::new(Full::default()));
@@ -168,13 +133,13 @@ async fn cancelled_request_frees_its_place_at_the_inner_service() {
 
 /// A service that counts its clones. Each instance must be made ready before each call.
 #[derive(Default)]
-struct Counting {
+struct CountedClones {
     ready: bool,
     fails: bool,
     clones: Arc<AtomicU32>,
 }
 
-impl Clone for Counting {
+impl Clone for CountedClones {
     fn clone(&self) -> Self {
         self.clones.fetch_add(1, Ordering::SeqCst);
         Self {
@@ -185,7 +150,7 @@ impl Clone for Counting {
     }
 }
 
-impl Service<Request<Body>> for Counting {
+impl Service<Request<Body>> for CountedClones {
     type Response = Response<Body>;
     type Error = &'static str;
     type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
@@ -209,8 +174,11 @@ impl Service<Request<Body>> for Counting {
 
 #[tokio::test(start_paused = true)]
 async fn immediate_answer_makes_no_clone_and_a_later_one_makes_two() {
-    for (layer, clones) in [(layer(MemoryStore::new()), 0), (layer(Slow::new(MS)), 2)] {
-        let inner = Counting::default();
+    for (layer, clones) in [
+        (layer(MemoryStore::new()), 0),
+        (layer(Scripted::answering(MS)), 2),
+    ] {
+        let inner = CountedClones::default();
         let count = Arc::clone(&inner.clones);
         let mut service = layer.layer(inner);
         for request in 1..=3 {
@@ -227,12 +195,12 @@ async fn immediate_answer_makes_no_clone_and_a_later_one_makes_two() {
 #[tokio::test(start_paused = true)]
 async fn readiness_error_of_the_inner_service_is_passed_on() {
     // Ready when the request arrives, and no longer ready after the check.
-    let inner = Counting {
+    let inner = CountedClones {
         ready: true,
         fails: true,
-        ..Counting::default()
+        ..CountedClones::default()
     };
-    let answer = layer(Slow::new(MS))
+    let answer = layer(Scripted::answering(MS))
         .layer(inner)
         .call(Request::new(Full::default()))
         .await;
@@ -243,14 +211,14 @@ async fn readiness_error_of_the_inner_service_is_passed_on() {
 async fn completed_future_stays_pending() {
     let stores: [Box<dyn Fn() -> RateLimitLayer>; 2] = [
         Box::new(|| layer(MemoryStore::new())),
-        Box::new(|| layer(Slow::new(MS))),
+        Box::new(|| layer(Scripted::answering(MS))),
     ];
     for layer in stores {
         for fails in [false, true] {
-            let inner = Counting {
+            let inner = CountedClones {
                 ready: true,
                 fails,
-                ..Counting::default()
+                ..CountedClones::default()
             };
             let mut service = layer().layer(service_fn(hello));
             let mut future = Box::pin(service.call(Request::new(Full::default())));

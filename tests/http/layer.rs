@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::routing::{any, get};
+use axum::routing::get;
 use axum::{Extension as AxumExtension, Router};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -18,11 +18,11 @@ use tokio::time::Instant;
 use tollgate::clock::ManualClock;
 use tollgate::key::{Global, Header, PeerIp};
 use tollgate::layer::{OnMissingKey, OnStoreFailure, RateLimit, ResetFormat};
-use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Decision, Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
-use crate::support::requests::{from_peer, number, plain, request, send, status};
+use crate::support::requests::{app, from_peer, number, plain, request, send, status};
+use crate::support::scripted::Scripted;
 
 const PER_MINUTE: Quota = Quota::per_minute(2);
 
@@ -36,12 +36,6 @@ async fn text(response: Response<Body>) -> String {
 }
 
 /// An app that answers `GET /`, behind a layer.
-fn app(layer: RateLimitLayer) -> Router {
-    Router::new()
-        .route("/", any(|| async { "hello" }))
-        .layer(layer)
-}
-
 fn global(limiter: &RateLimiter) -> RateLimitLayer {
     RateLimitLayer::fixed_window(limiter, "api", PER_MINUTE, Global).unwrap()
 }
@@ -392,19 +386,14 @@ async fn unknown_peer_is_a_400_without_internal_details() {
 }
 
 /// A store that is always unavailable.
-#[derive(Debug)]
-struct Broken;
-
-impl Store for Broken {
-    fn apply(&self, _: Op, _: Group) -> Answer {
-        Answer::later(async { Err(Error::unreachable("no server")) })
-    }
+fn broken() -> Scripted {
+    Scripted::failing(|| Error::unreachable("no server"))
 }
 
 #[tokio::test]
 async fn store_failure_has_the_configured_outcome() {
     let layer =
-        || RateLimitLayer::gcra(RateLimiter::new(Broken), "api", PER_MINUTE, Global).unwrap();
+        || RateLimitLayer::gcra(RateLimiter::new(broken()), "api", PER_MINUTE, Global).unwrap();
     let response = send(&app(layer()), plain("/")).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert!(!response.headers().contains_key("x-ratelimit-limit"));

@@ -12,14 +12,10 @@ use tollgate::key::{Global, Header, KeyExtractor, MissingKey};
 use tollgate::layer::{BodyFormat, OnStoreFailure};
 use tollgate::{Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::failing::Failing;
-use crate::support::requests::{plain, request, send};
+use crate::support::requests::{app, plain, request, send};
+use crate::support::scripted::Scripted;
 
 const ONCE: Quota = Quota::per_minute(1);
-
-fn app(layer: RateLimitLayer) -> Router {
-    Router::new().fallback(|| async { "hello" }).layer(layer)
-}
 
 /// A layer whose only unit is used up.
 async fn exhausted(format: BodyFormat) -> Router {
@@ -98,11 +94,16 @@ async fn every_rejection_has_the_format() {
     let layer = |name| RateLimitLayer::gcra(&limiter, name, ONCE, Global).unwrap();
     let user = Header::new("x-user").unwrap();
     let keyless = RateLimitLayer::gcra(&limiter, "keyless", ONCE, user).unwrap();
-    let failing = |error| {
-        RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", ONCE, Global)
-            .unwrap()
-            .on_store_failure(OnStoreFailure::FailClosed)
-            .unwrap()
+    let failing = |error: fn() -> Error| {
+        RateLimitLayer::gcra(
+            RateLimiter::new(Scripted::failing(error)),
+            "api",
+            ONCE,
+            Global,
+        )
+        .unwrap()
+        .on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap()
     };
     for (layer, error, status, r#type, title) in [
         (

@@ -11,13 +11,10 @@ use tollgate::layer::{OnStoreFailure, Reason, Rejection};
 use tollgate::{Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::ServiceExt;
 
-use crate::support::failing::Failing;
+use crate::support::requests::app;
+use crate::support::scripted::Scripted;
 
 const PER_HOUR: Quota = Quota::per_hour(1);
-
-fn app(layer: RateLimitLayer) -> Router {
-    Router::new().fallback(|| async { "hello" }).layer(layer)
-}
 
 async fn send(app: &Router, request: Request<Body>) -> (StatusCode, String) {
     let response = app.clone().oneshot(request).await.unwrap();
@@ -95,10 +92,15 @@ async fn failures_of_the_store_have_a_reason_each() {
         ),
     ];
     for (error, reason, status) in failures {
-        let layer = RateLimitLayer::gcra(RateLimiter::new(Failing(error)), "api", PER_HOUR, Global)
-            .unwrap()
-            .on_store_failure(OnStoreFailure::FailClosed)
-            .unwrap();
+        let layer = RateLimitLayer::gcra(
+            RateLimiter::new(Scripted::failing(error)),
+            "api",
+            PER_HOUR,
+            Global,
+        )
+        .unwrap()
+        .on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
         let (answered, body) = send(&app(layer.respond_with(describe)), get("*/*")).await;
         assert_eq!(answered, status);
         assert!(body.starts_with(reason), "{body}");
@@ -107,7 +109,9 @@ async fn failures_of_the_store_have_a_reason_each() {
 
 #[tokio::test]
 async fn invalid_group_never_fails_open() {
-    let limiter = RateLimiter::new(Failing(|| Error::misuse("it can never be decided")));
+    let limiter = RateLimiter::new(Scripted::failing(|| {
+        Error::misuse("it can never be decided")
+    }));
     let layer = RateLimitLayer::gcra(limiter, "api", PER_HOUR, Global).unwrap();
     let layer = layer.on_store_failure(OnStoreFailure::FailOpen).unwrap();
     assert_eq!(

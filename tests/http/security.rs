@@ -50,9 +50,9 @@ use tollgate::layer::OnMissingKey;
 use tollgate::{Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::ServiceExt;
 
-use crate::support::failing::Failing;
 use crate::support::log::Log;
 use crate::support::requests::{from_peer, number, plain, request, send, status};
+use crate::support::scripted::Scripted;
 
 /// One request an hour for each key.
 const ONCE: Quota = Quota::per_hour(1);
@@ -477,7 +477,7 @@ async fn s23_retry_after_stays_in_range_when_the_clock_jumps() {
 #[tokio::test]
 async fn s24_failing_open_is_an_event() {
     let (log, _guard) = Log::start();
-    let unavailable = Failing(|| Error::unreachable("no server"));
+    let unavailable = Scripted::failing(|| Error::unreachable("no server"));
     let app = Router::new().fallback(|| async { "hello" }).layer(
         RateLimitLayer::fixed_window(RateLimiter::new(unavailable), "api", ONCE, PeerIp).unwrap(),
     );

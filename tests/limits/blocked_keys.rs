@@ -13,8 +13,8 @@ use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::RedisServer;
 use crate::support::budget::every_algorithm;
-use crate::support::counting::Counting;
 use crate::support::log::Log;
+use crate::support::scripted::Scripted;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -122,7 +122,7 @@ async fn caller_waits_for_the_end_of_a_block_under_every_algorithm() {
 
 #[tokio::test(start_paused = true)]
 async fn settlement_after_an_outage_is_no_offence_and_is_not_kept_from_a_blocked_key() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let limit = window(5, after(1))
         .with_on_store_failure(OnStoreFailure::Local { replicas: 1 })
@@ -172,7 +172,7 @@ async fn limit_without_its_policy_blocks_nothing_from_the_next_check_on() {
 
 #[tokio::test(start_paused = true)]
 async fn remembered_block_ends_when_the_block_ends() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let limit = window(10, BlockPolicy::after(1, HOUR).lasting(SECOND));
     let limit = limit
@@ -237,7 +237,7 @@ async fn longest_of_several_known_blocks_decides_a_group() {
 
 #[tokio::test(start_paused = true)]
 async fn blocked_client_does_not_reach_the_store_by_refunds_of_others() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let user = window(1, after(1));
     let tenant = Limit::fixed_window("tenant", Quota::per_hour(1_000)).unwrap();
@@ -258,7 +258,7 @@ async fn blocked_client_does_not_reach_the_store_by_refunds_of_others() {
 
 #[tokio::test(start_paused = true)]
 async fn operators_block_stands_on_his_replica_while_the_store_is_away() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let limit = window(5, BlockPolicy::by_operators());
     let limit = limit
@@ -523,7 +523,7 @@ async fn waiter_is_denied_by_a_server_that_cannot_write() {
 
 #[tokio::test(start_paused = true)]
 async fn client_that_was_unblocked_elsewhere_stays_free_in_a_later_outage() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let replica = || RateLimiter::new(DenyCache::new(store.clone()));
     let (here, there) = (replica(), replica());
     let limit = window(100, BlockPolicy::by_operators());
@@ -613,7 +613,7 @@ async fn cost_above_the_capacity_is_reported_as_such_during_a_block() {
 #[tokio::test(start_paused = true)]
 async fn block_that_begins_under_a_local_limit_is_reported() {
     let (log, _guard) = Log::start();
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let local = OnStoreFailure::Local { replicas: 1 };
     // Whatever is set first.

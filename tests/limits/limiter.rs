@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tollgate::{Check, Decision, Key, Limit, Quota, RateLimiter};
 
-use crate::support::counting::Counting;
+use crate::support::scripted::Scripted;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -286,7 +286,7 @@ async fn refund_and_reset_wake_the_waiter() {
 
 #[tokio::test(start_paused = true)]
 async fn refund_wakes_only_waiters_of_its_key() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let limit = Limit::fixed_window("limit", Quota::per_hour(1)).unwrap();
     let receipt = Arc::new(std::sync::Mutex::new(None));

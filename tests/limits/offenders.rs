@@ -15,7 +15,7 @@ use tollgate::{Check, Decision, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::RedisServer;
 use crate::support::budget::every_algorithm;
-use crate::support::counting::Counting;
+use crate::support::scripted::Scripted;
 
 const START: Duration = Duration::from_secs(1_790_000_000);
 const TICK: Duration = Duration::from_micros(1);
@@ -658,7 +658,7 @@ async fn allowed_check_costs_one_call_as_without_blocks() {
 
 #[tokio::test(start_paused = true)]
 async fn end_of_a_block_counts_at_once_here_and_within_ten_seconds_elsewhere() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let replica = || RateLimiter::new(DenyCache::new(store.clone()));
     let (here, there) = (replica(), replica());
     let (limit, key) = (login(three_in_a_minute()), Key::new("mallory"));
@@ -682,7 +682,7 @@ async fn end_of_a_block_counts_at_once_here_and_within_ten_seconds_elsewhere() {
 
 #[tokio::test(start_paused = true)]
 async fn replica_asks_again_after_its_time_and_learns_that_the_block_stands() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let cache = DenyCache::new(store.clone()).deny_blocked_for(MINUTE);
     let limiter = RateLimiter::new(cache);
     let (limit, key) = (login(three_in_a_minute()), Key::new("mallory"));
@@ -700,7 +700,7 @@ async fn replica_asks_again_after_its_time_and_learns_that_the_block_stands() {
 
 #[tokio::test(start_paused = true)]
 async fn known_block_stands_while_the_store_is_unavailable() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let limit = login(three_in_a_minute())
         .with_on_store_failure(OnStoreFailure::FailOpen)
@@ -720,7 +720,7 @@ async fn known_block_stands_while_the_store_is_unavailable() {
 
 #[tokio::test(start_paused = true)]
 async fn local_limit_counts_denials_and_blocks_for_itself() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let policy = OnStoreFailure::Local { replicas: 1 };
     let limit = login(three_in_a_minute())
@@ -824,7 +824,7 @@ fn limit_that_blocks_keys_is_not_prefetched() {
 #[tokio::test]
 async fn policy_that_is_added_later_keeps_a_prefetched_key_from_its_stock() {
     let plain = Limit::gcra("api", Quota::per_second(10_000)).unwrap();
-    let store = Counting::default();
+    let store = Scripted::default();
     let prefetch = Prefetch::builder(store.clone())
         .limit(&plain)
         .build()

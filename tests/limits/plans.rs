@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::routing::any;
 use http::request::Parts;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
@@ -21,17 +20,11 @@ use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnStoreFailure};
 use tollgate::store::Change;
 use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::counting::Counting;
 use crate::support::log::Log;
-use crate::support::requests::{number, plain, request, send, status};
+use crate::support::requests::{app, number, plain, request, send, status};
+use crate::support::scripted::Scripted;
 
 const MS: Duration = Duration::from_millis(1);
-
-fn app(layer: RateLimitLayer) -> Router {
-    Router::new()
-        .route("/", any(|| async { "hello" }))
-        .layer(layer)
-}
 
 /// The application's limits: both plans have one name.
 #[derive(Clone)]
@@ -260,7 +253,7 @@ async fn chosen_limits_fail_as_the_layer_says() {
         (&own, OnStoreFailure::FailOpen, [503, 503, 503]),
         (&undecidable, local, [503, 503, 503]),
     ] {
-        let store = Counting::default();
+        let store = Scripted::default();
         store.switch_off(true);
         let limit = limit.clone();
         let layer = RateLimitLayer::from_fn(RateLimiter::new(store), move |_: &Parts| {

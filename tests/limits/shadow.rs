@@ -15,17 +15,11 @@ use tollgate::{
 };
 
 use crate::support::budget::every_algorithm;
-use crate::support::failing::Failing;
 use crate::support::log::Log;
 #[cfg(feature = "metrics")]
 use crate::support::recorded::{Recorded, counted};
-use crate::support::requests::{number, plain, request, send, status};
-
-fn app(layer: RateLimitLayer) -> Router {
-    Router::new()
-        .route("/", any(|| async { "hello" }))
-        .layer(layer)
-}
+use crate::support::requests::{app, number, plain, request, send, status};
+use crate::support::scripted::Scripted;
 
 fn two_an_hour(name: &str) -> Limit {
     Limit::fixed_window(name, Quota::per_hour(2)).unwrap()
@@ -284,7 +278,7 @@ async fn no_failure_denies_in_shadow_mode() {
             OnStoreFailure::FailClosed,
             OnStoreFailure::Local { replicas: 1 },
         ] {
-            let limiter = RateLimiter::new(Failing(failure));
+            let limiter = RateLimiter::new(Scripted::failing(failure));
             let layer = RateLimitLayer::new(&limiter, two_an_hour("api"), Global).unwrap();
             let app = app(layer.on_store_failure(policy).unwrap().enforce(0).unwrap());
             for _ in 0..4 {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate::decision::Source;
 use tollgate::key::Global;
 use tollgate::layer::OnStoreFailure;
-use tollgate::store::{Answer, BreakerSettings, BreakerState, CircuitBreaker, Group, Op, Store};
+use tollgate::store::{Answer, BreakerSettings, BreakerState, CircuitBreaker, Op, Store};
 use tollgate::{
     Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore,
 };
@@ -21,6 +21,7 @@ use crate::support::RedisServer;
 use crate::support::delay::delaying;
 use crate::support::log::Log;
 use crate::support::requests::{number, plain, send};
+use crate::support::scripted::{Scripted, decide, time_out_after};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -31,34 +32,11 @@ fn limit() -> Limit {
     Limit::fixed_window("api", Quota::per_day(1_000_000)).unwrap()
 }
 
-/// A store that answers, or hangs until its deadline.
-#[derive(Clone, Debug, Default)]
-struct Hanging {
-    hangs: Arc<AtomicBool>,
-    asked: Arc<AtomicU64>,
-    memory: Arc<MemoryStore>,
-}
-
-impl Hanging {
-    fn hang(&self, hangs: bool) {
-        self.hangs.store(hangs, Ordering::Relaxed);
-    }
-
-    fn asked(&self) -> u64 {
-        self.asked.load(Ordering::Relaxed)
-    }
-}
-
-impl Store for Hanging {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        if !self.hangs.load(Ordering::Relaxed) {
-            return self.memory.apply(op, group);
-        }
-        Answer::later(async {
-            sleep(DEADLINE).await;
-            Err(Error::timeout())
-        })
+/// Makes a store hang until its deadline, or answer again.
+fn hang(store: &Scripted, hangs: bool) {
+    match hangs {
+        true => store.does(|_, _, _| time_out_after(DEADLINE)),
+        false => store.does(decide),
     }
 }
 
@@ -71,13 +49,13 @@ async fn timed(store: &impl Store) -> (Result<Decision, Error>, Duration) {
     (answer, started.elapsed())
 }
 
-fn breaker(store: &Hanging) -> CircuitBreaker<Hanging> {
+fn breaker(store: &Scripted) -> CircuitBreaker<Scripted> {
     CircuitBreaker::new(store.clone(), BreakerSettings::new()).unwrap()
 }
 
 /// Hangs the store until its breaker is open. Returns the number of checks that waited.
-async fn open(store: &Hanging, breaker: &CircuitBreaker<Hanging>) -> usize {
-    store.hang(true);
+async fn open(store: &Scripted, breaker: &CircuitBreaker<Scripted>) -> usize {
+    hang(store, true);
     for waited in 0.. {
         if breaker.state() == BreakerState::Open {
             return waited;
@@ -89,7 +67,7 @@ async fn open(store: &Hanging, breaker: &CircuitBreaker<Hanging>) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn checks_of_an_outage_fail_at_once_after_the_first_few() {
-    let store = Hanging::default();
+    let store = Scripted::default();
     let breaker = breaker(&store);
     for _ in 0..100 {
         assert!(timed(&breaker).await.0.unwrap().allowed());
@@ -100,7 +78,7 @@ async fn checks_of_an_outage_fail_at_once_after_the_first_few() {
         2,
         "two of the last three calls failed"
     );
-    let asked = store.asked();
+    store.asked();
     for _ in 0..1_000 {
         let (answer, took) = timed(&breaker).await;
         let error = answer.unwrap_err();
@@ -108,15 +86,16 @@ async fn checks_of_an_outage_fail_at_once_after_the_first_few() {
         assert!(error.probe_after().unwrap() <= Duration::from_secs(1));
         assert_eq!(took, Duration::ZERO);
     }
-    assert_eq!(store.asked(), asked);
+    assert_eq!(store.asked(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_probe_at_a_time_finds_out_and_no_check_waits_for_it() {
-    let store = Hanging::default();
+    let store = Scripted::default();
     let breaker = breaker(&store);
     open(&store, &breaker).await;
-    let (asked, started) = (store.asked(), Instant::now());
+    store.asked();
+    let started = Instant::now();
     while started.elapsed() < Duration::from_secs(60) {
         let (answer, took) = timed(&breaker).await;
         assert!(answer.unwrap_err().is_circuit_open());
@@ -124,10 +103,10 @@ async fn one_probe_at_a_time_finds_out_and_no_check_waits_for_it() {
         sleep(MS).await;
     }
     // A pause of half a second to a second, and the deadline of the probe.
-    let probes = store.asked() - asked;
+    let probes = store.asked();
     assert!((48..=90).contains(&probes), "{probes} probes in a minute");
 
-    store.hang(false);
+    hang(&store, false);
     let recovered = Instant::now();
     let mut allowed_at = None;
     while breaker.state() != BreakerState::Closed {
@@ -154,13 +133,6 @@ async fn one_probe_at_a_time_finds_out_and_no_check_waits_for_it() {
 
 #[tokio::test(start_paused = true)]
 async fn answers_other_than_unavailability_do_not_open_it() {
-    #[derive(Debug)]
-    struct Answering(fn() -> Error);
-    impl Store for Answering {
-        fn apply(&self, _: Op, _: Group) -> Answer {
-            Answer::ready(Err((self.0)()))
-        }
-    }
     for (error, opens) in [
         ((|| Error::overloaded(1)) as fn() -> Error, false),
         (|| Error::full("no room"), false),
@@ -169,7 +141,8 @@ async fn answers_other_than_unavailability_do_not_open_it() {
         (|| Error::store("garbage"), true),
         (|| Error::declined("loading"), true),
     ] {
-        let breaker = CircuitBreaker::new(Answering(error), BreakerSettings::new()).unwrap();
+        let breaker =
+            CircuitBreaker::new(Scripted::failing(error), BreakerSettings::new()).unwrap();
         for _ in 0..100 {
             timed(&breaker).await.0.unwrap_err();
         }
@@ -179,15 +152,15 @@ async fn answers_other_than_unavailability_do_not_open_it() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_store_is_not_probed() {
-    let store = Hanging::default();
+    let store = Scripted::default();
     let breaker = breaker(&store);
     open(&store, &breaker).await;
     drop(breaker);
     let tasks = tokio::runtime::Handle::current().metrics();
     sleep(Duration::from_secs(10)).await;
-    let asked = store.asked();
+    store.asked();
     sleep(Duration::from_secs(60)).await;
-    assert_eq!((store.asked(), tasks.num_alive_tasks()), (asked, 0));
+    assert_eq!((store.asked(), tasks.num_alive_tasks()), (0, 0));
 }
 
 /// The task that probes ends with its runtime.
@@ -197,10 +170,10 @@ fn check_of_another_runtime_goes_on_probing() {
         let builder = &mut tokio::runtime::Builder::new_current_thread();
         builder.enable_time().start_paused(true).build().unwrap()
     };
-    let store = Hanging::default();
+    let store = Scripted::default();
     let breaker = breaker(&store);
     runtime().block_on(open(&store, &breaker));
-    store.hang(false);
+    hang(&store, false);
     runtime().block_on(async {
         assert!(timed(&breaker).await.0.unwrap_err().is_circuit_open());
         sleep(Duration::from_secs(3)).await;
@@ -502,21 +475,21 @@ async fn futures_of(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
 
 #[tokio::test(start_paused = true)]
 async fn probe_that_panics_is_one_that_failed() {
-    #[derive(Debug, Default)]
-    struct Panicking(AtomicU64);
-    impl Store for Panicking {
-        fn apply(&self, op: Op, _: Group) -> Answer {
-            assert!(op == Op::Charge || self.0.fetch_add(1, Ordering::Relaxed) == u64::MAX);
-            Answer::ready(Err(Error::timeout()))
+    let probes = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&probes);
+    let store = Scripted::new(move |_, op, _| {
+        if op == Op::Peek {
+            counted.fetch_add(1, Ordering::Relaxed);
+            panic!("a probe");
         }
-    }
-    let store = Arc::new(Panicking::default());
-    let breaker = CircuitBreaker::new(Arc::clone(&store), BreakerSettings::new()).unwrap();
+        Answer::ready(Err(Error::timeout()))
+    });
+    let breaker = CircuitBreaker::new(store, BreakerSettings::new()).unwrap();
     for _ in 0..10_000 {
         timed(&breaker).await.0.unwrap_err();
         sleep(MS).await;
     }
-    let probes = store.0.load(Ordering::Relaxed);
+    let probes = probes.load(Ordering::Relaxed);
     assert!((8..=25).contains(&probes), "{probes} probes in ten seconds");
 }
 

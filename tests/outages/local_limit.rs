@@ -12,9 +12,9 @@ use tollgate::decision::Source;
 use tollgate::limit::{Algorithm, OnStoreFailure};
 use tollgate::{Error, Key, Limit, Quota, RateLimiter, RedisStore};
 
-use crate::support::failing::Failing;
 use crate::support::limits::any_limits;
 use crate::support::process::{Process, answer};
+use crate::support::scripted::Scripted;
 use crate::support::{RedisServer, free_port};
 
 const SECOND: u64 = 1_000_000;
@@ -75,7 +75,7 @@ proptest! {
             return Ok(());
         };
         let allowed = runtime.block_on(async {
-            let limiter = |_| RateLimiter::new(Failing(|| Error::unreachable("no server")));
+            let limiter = |_| RateLimiter::new(Scripted::failing(|| Error::unreachable("no server")));
             let limiters: Vec<_> = (0..replicas).map(limiter).collect();
             let (mut allowed, mut now, key) = (Vec::new(), 0, Key::new("alice"));
             for (pause, replica, cost) in steps {

@@ -2,8 +2,8 @@
 
 #![cfg(feature = "axum")]
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::{Extension, Router};
@@ -15,13 +15,14 @@ use tollgate::key::Global;
 use tollgate::layer::{IetfDraft, OnOverload, Rejection};
 use tollgate::limit::OnStoreFailure::{self, FailClosed, FailOpen, Local};
 use tollgate::store::{Answer, DenyCache, Group, Op, Store};
-use tollgate::{Check, Decision, Error, Key, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{
+    Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter,
+};
 
-use crate::support::counting::Counting;
-use crate::support::failing::Failing;
 use crate::support::fields::values;
 use crate::support::log::Log;
 use crate::support::requests::{number, plain, send, status};
+use crate::support::scripted::{Scripted, decide};
 
 const THIRD: OnStoreFailure = Local { replicas: 3 };
 
@@ -31,12 +32,12 @@ fn alice() -> Key {
 
 /// A limiter whose store is unavailable.
 fn broken() -> RateLimiter {
-    RateLimiter::new(Failing(|| Error::unreachable("no server")))
+    RateLimiter::new(Scripted::failing(|| Error::unreachable("no server")))
 }
 
 /// A limiter whose store can be switched off, and that store.
-fn switched() -> (RateLimiter, Counting) {
-    let store = Counting::default();
+fn switched() -> (RateLimiter, Scripted) {
+    let store = Scripted::default();
     (RateLimiter::new(store.clone()), store)
 }
 
@@ -307,7 +308,7 @@ async fn layers_of_one_limiter_share_local_budgets() {
 
 #[tokio::test]
 async fn denial_of_the_store_stands_during_an_outage() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let limit = window(6, THIRD);
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 6);
@@ -495,65 +496,50 @@ async fn settlement_goes_on_after_another_outage() {
     assert_eq!(used().await, 7_000, "after {before}");
 }
 
-/// A store that charges, and whose answers can be lost.
-#[derive(Clone, Debug, Default)]
-struct Losing {
-    store: Counting,
-    loses: Arc<AtomicBool>,
-}
-
-impl Store for Losing {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        let answer = self.store.apply(op, group);
-        match self.loses.load(Ordering::SeqCst) {
-            true => Answer::later(async {
-                drop(answer.await);
-                Err(Error::timeout())
-            }),
-            false => answer,
-        }
-    }
+/// Charges, and loses the answer.
+fn lose_answers(memory: &Arc<MemoryStore>, op: Op, group: Group) -> Answer {
+    let answer = memory.apply(op, group);
+    Answer::later(async {
+        drop(answer.await);
+        Err(Error::timeout())
+    })
 }
 
 #[tokio::test(start_paused = true)]
 async fn settlement_whose_answer_is_lost_is_not_repeated() {
-    let store = Losing::default();
+    let store = Scripted::default();
     let (limiter, limit) = (RateLimiter::new(store.clone()), window(90, THIRD));
-    store.store.switch_off(true);
+    store.switch_off(true);
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
-    store.store.switch_off(false);
+    store.switch_off(false);
     limiter.check(&limit, &Key::new("bob")).await.unwrap();
-    store.loses.store(true, Ordering::SeqCst);
+    store.does(lose_answers);
     settled().await;
-    assert_eq!(
-        store.store.used(&limit, &alice()).await,
-        30,
-        "it was charged"
-    );
-    store.loses.store(false, Ordering::SeqCst);
+    assert_eq!(store.used(&limit, &alice()).await, 30, "it was charged");
+    store.does(decide);
     for _ in 0..3 {
         sleep(Duration::from_secs(1)).await;
         limiter.check(&limit, &Key::new("bob")).await.unwrap();
         settled().await;
     }
-    assert_eq!(store.store.used(&limit, &alice()).await, 30);
+    assert_eq!(store.used(&limit, &alice()).await, 30);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_store_may_have_charged_is_not_charged_again() {
-    let store = Losing::default();
+    let store = Scripted::default();
     let (limiter, limit) = (RateLimiter::new(store.clone()), window(90, THIRD));
-    store.loses.store(true, Ordering::SeqCst);
+    store.does(lose_answers);
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
     assert_eq!(
-        store.store.used(&limit, &alice()).await,
+        store.used(&limit, &alice()).await,
         31,
         "with the denied one"
     );
-    store.loses.store(false, Ordering::SeqCst);
+    store.does(decide);
     limiter.check(&limit, &Key::new("bob")).await.unwrap();
     settled().await;
-    assert_eq!(store.store.used(&limit, &alice()).await, 31);
+    assert_eq!(store.used(&limit, &alice()).await, 31);
 }
 
 #[tokio::test]
@@ -594,70 +580,57 @@ async fn reset_is_of_the_budget_whatever_the_policy_of_its_limit() {
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
 }
 
-/// A store in which one key is on a node that is away, and the next charges of any fail.
-#[derive(Clone, Debug, Default)]
-struct Partly {
-    store: Counting,
-    away: Arc<Mutex<Option<Key>>>,
-    failures: Arc<AtomicU32>,
-}
-
-impl Store for Partly {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        let is_away = |key: &Key| group.iter().any(|check| check.key() == key);
-        let fails = || {
-            let left = |left: u32| left.checked_sub(1);
-            op == Op::Charge
-                && self
-                    .failures
-                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, left)
-                    .is_ok()
-        };
-        if self.away.lock().unwrap().as_ref().is_some_and(is_away) || fails() {
-            return Answer::ready(Err(Error::unreachable("its node is away")));
-        }
-        self.store.apply(op, group)
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn budget_that_stays_unavailable_does_not_keep_others_from_being_settled() {
-    let store = Partly::default();
+    let store = Scripted::default();
     let (limiter, limit) = (RateLimiter::new(store.clone()), window(90, THIRD));
     let keys: Vec<_> = (0..300_u64).map(Key::from).collect();
-    store.store.switch_off(true);
+    store.switch_off(true);
     for key in &keys {
         limiter.check_n(&limit, key, 7).await.unwrap();
     }
-    *store.away.lock().unwrap() = Some(keys[0].clone());
-    store.store.switch_off(false);
+    // It is on a node that stays away.
+    let away = keys[0].clone();
+    store.does(
+        move |memory, op, group| match group.iter().any(|check| *check.key() == away) {
+            true => Answer::ready(Err(Error::unreachable("its node is away"))),
+            false => memory.apply(op, group),
+        },
+    );
     limiter.check(&limit, &alice()).await.unwrap();
     settled().await;
     for key in &keys[1..] {
-        assert_eq!(store.store.used(&limit, key).await, 7, "{key:?}");
+        assert_eq!(store.used(&limit, key).await, 7, "{key:?}");
     }
-    *store.away.lock().unwrap() = None;
+    store.does(decide);
     sleep(Duration::from_secs(10)).await;
-    assert_eq!(store.store.used(&limit, &keys[0]).await, 7);
+    assert_eq!(store.used(&limit, &keys[0]).await, 7);
 }
 
 #[tokio::test(start_paused = true)]
 async fn rest_of_a_budget_is_settled_after_a_failure() {
-    let store = Partly::default();
+    let store = Scripted::default();
     let (limiter, limit) = (RateLimiter::new(store.clone()), window(90, THIRD));
     limiter.check_n(&limit, &alice(), 86).await.unwrap();
-    store.store.switch_off(true);
+    store.switch_off(true);
     limiter.check_n(&limit, &alice(), 10).await.unwrap();
-    store.store.switch_off(false);
+    let fails = Arc::new(AtomicBool::new(false));
+    let failing = Arc::clone(&fails);
+    store.does(move |memory, op, group| {
+        match op == Op::Charge && failing.swap(false, Ordering::SeqCst) {
+            true => Answer::ready(Err(Error::unreachable("its node is away"))),
+            false => memory.apply(op, group),
+        }
+    });
     limiter.check(&limit, &Key::new("bob")).await.unwrap();
     for _ in 0..3 {
         // Each charge that follows fails once.
-        store.failures.store(1, Ordering::SeqCst);
+        fails.store(true, Ordering::SeqCst);
         settled().await;
         sleep(Duration::from_secs(1)).await;
     }
     sleep(Duration::from_secs(10)).await;
-    assert_eq!(store.store.used(&limit, &alice()).await, 90);
+    assert_eq!(store.used(&limit, &alice()).await, 90);
 }
 
 #[tokio::test]
@@ -707,9 +680,9 @@ async fn acquire_waits_for_a_store_that_fails_closed() {
 
 #[tokio::test]
 async fn store_that_is_full_or_overloaded_is_not_unavailable() {
-    let full = RateLimiter::new(Failing(|| Error::full("no room")));
+    let full = RateLimiter::new(Scripted::failing(|| Error::full("no room")));
     assert_eq!(status(&app(layer(&full, FailOpen)), plain("/")).await, 503);
-    let overloaded = RateLimiter::new(Failing(|| Error::overloaded(1)));
+    let overloaded = RateLimiter::new(Scripted::failing(|| Error::overloaded(1)));
     assert_eq!(
         status(&app(layer(&overloaded, FailOpen)), plain("/")).await,
         503

@@ -1,20 +1,19 @@
 //! The deny cache: repeated denials are answered without the store, and expire in time.
 #![cfg(feature = "redis")]
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::advance;
 use tollgate::decision::Source;
 use tollgate::store::DenyCache;
-use tollgate::store::{Answer, Group, Op, Store};
-use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
+use tollgate::store::{Answer, Op, Store};
+use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 
-use crate::support::counting::Counting;
+use crate::support::scripted::{Scripted, ask_after, late};
 
 /// A store, and two replicas of a service on it, each with a deny cache of its own.
-fn replicas() -> (Counting, RateLimiter, RateLimiter) {
-    let store = Counting::default();
+fn replicas() -> (Scripted, RateLimiter, RateLimiter) {
+    let store = Scripted::default();
     let replica = || RateLimiter::new(DenyCache::new(store.clone()));
     (store.clone(), replica(), replica())
 }
@@ -145,28 +144,15 @@ async fn cached_denial_does_not_outlive_its_quota() {
 
 #[tokio::test(start_paused = true)]
 async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
-    /// A store whose resets take effect later, like a store with several connections.
-    #[derive(Debug, Default)]
-    struct Slow(Arc<MemoryStore>);
-
-    impl Store for Slow {
-        fn apply(&self, op: Op, group: Group) -> Answer {
-            if op != Op::Reset {
-                return self.0.apply(op, group);
-            }
-            let (store, limit) = (Arc::clone(&self.0), group[0].limit().clone());
-            let key = group[0].key().clone();
-            let reset = tokio::spawn(async move {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                store
-                    .apply(Op::Reset, Check::new(&limit, &key).with_cost(0).into())
-                    .await
-            });
-            Answer::later(async move { reset.await.unwrap() })
+    // Resets take effect later, as in a store with several connections.
+    let slow = Scripted::new(|memory, op, group| {
+        if op != Op::Reset {
+            return memory.apply(op, group);
         }
-    }
-
-    let limiter = RateLimiter::new(DenyCache::new(Slow::default()));
+        let reset = tokio::spawn(ask_after(Duration::from_millis(100), memory, op, group));
+        Answer::later(async move { reset.await.unwrap() })
+    });
+    let limiter = RateLimiter::new(DenyCache::new(slow));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
     drop(limiter.apply(Op::Reset, Check::new(&limit, &key).with_cost(0)));
@@ -178,24 +164,14 @@ async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
 
 #[tokio::test(start_paused = true)]
 async fn denial_that_arrives_after_a_reset_is_not_cached() {
-    /// A store that decides at once, and answers a charge 100 ms later.
-    #[derive(Debug, Default)]
-    struct Distant(MemoryStore);
-
-    impl Store for Distant {
-        fn apply(&self, op: Op, group: Group) -> Answer {
-            let answer = self.0.apply(op, group);
-            if op != Op::Charge {
-                return answer;
-            }
-            Answer::later(async move {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                answer.await
-            })
+    let distant = Scripted::new(|memory, op, group| {
+        let answer = memory.apply(op, group);
+        match op {
+            Op::Charge => late(Duration::from_millis(100), answer),
+            _ => answer,
         }
-    }
-
-    let limiter = RateLimiter::new(DenyCache::new(Distant::default()));
+    });
+    let limiter = RateLimiter::new(DenyCache::new(distant));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
     let denied = limiter.apply(Op::Charge, Check::new(&limit, &key));
@@ -209,7 +185,7 @@ async fn denial_that_arrives_after_a_reset_is_not_cached() {
 
 #[tokio::test(start_paused = true)]
 async fn cache_is_bounded_by_weight() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()).capacity(1_000));
     let limits: Vec<_> = (0..48)
         .map(|number| Limit::gcra(&format!("limit {number}"), Quota::per_day(1)).unwrap())
@@ -238,7 +214,7 @@ async fn cache_is_bounded_by_weight() {
 
 #[tokio::test(start_paused = true)]
 async fn longest_settings_do_not_overflow() {
-    let store = DenyCache::new(Counting::default()).max_age(Duration::MAX);
+    let store = DenyCache::new(Scripted::default()).max_age(Duration::MAX);
     let limiter = RateLimiter::new(store);
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     for _ in 0..3 {
@@ -258,7 +234,7 @@ async fn longest_settings_do_not_overflow() {
 
 #[tokio::test(start_paused = true)]
 async fn cached_denial_answers_for_a_failing_store_until_its_retry_after() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     limiter.check_n(&limit, &key, 3).await.unwrap();
@@ -359,7 +335,7 @@ async fn cost_that_exceeds_the_capacity_is_cached() {
 
 #[tokio::test(start_paused = true)]
 async fn zero_max_age_disables_the_cache_and_its_size_is_bounded() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limit = one_in_ten_seconds();
     let off = RateLimiter::new(DenyCache::new(store.clone()).max_age(Duration::ZERO));
     off.check_n(&limit, &Key::new("alice"), 3).await.unwrap();

@@ -2,19 +2,17 @@
 //! never spent twice, and are refunded when they are not spent.
 #![cfg(feature = "redis")]
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep};
 use tollgate::decision::Source;
-use tollgate::store::{Answer, Group, Op, Prefetch, Store};
+use tollgate::store::{Answer, Op, Prefetch, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
-use crate::support::counting::Counting;
+use crate::support::scripted::{Scripted, decide};
 
-fn prefetch(store: &Counting, limit: &Limit) -> Prefetch<Counting> {
+fn prefetch(store: &Scripted, limit: &Limit) -> Prefetch<Scripted> {
     Prefetch::builder(store.clone())
         .limit(limit)
         .build()
@@ -42,7 +40,7 @@ async fn hammer(limiter: &RateLimiter, limit: &Limit, key: &Key, checks: u32) ->
 
 #[tokio::test(start_paused = true)]
 async fn hot_key_is_mostly_answered_by_prefetched_units() {
-    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let (store, limit, key) = (Scripted::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     let (allowed, prefetched) = hammer(&limiter, &limit, &key, 5_000).await;
     assert_eq!(allowed, 5_000);
@@ -53,7 +51,7 @@ async fn hot_key_is_mostly_answered_by_prefetched_units() {
 
 #[tokio::test(start_paused = true)]
 async fn remaining_counts_down_across_blocks() {
-    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let (store, limit, key) = (Scripted::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     let mut before = 10_000;
     for _ in 0..2_000 {
@@ -75,7 +73,7 @@ async fn remaining_counts_down_across_blocks() {
 
 #[tokio::test(start_paused = true)]
 async fn cold_key_is_always_decided_by_the_store() {
-    let (store, limit) = (Counting::default(), ten_thousand());
+    let (store, limit) = (Scripted::default(), ten_thousand());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     for number in 0..1_000_u64 {
         let decision = limiter
@@ -90,7 +88,7 @@ async fn cold_key_is_always_decided_by_the_store() {
 
 #[tokio::test(start_paused = true)]
 async fn allowed_units_never_exceed_charged_units() {
-    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let (store, limit, key) = (Scripted::default(), ten_thousand(), Key::global());
     let replicas: Vec<_> = (0..3)
         .map(|_| RateLimiter::new(prefetch(&store, &limit)))
         .collect();
@@ -118,7 +116,7 @@ async fn allowed_units_never_exceed_charged_units() {
 
 #[tokio::test(start_paused = true)]
 async fn interval_exceeds_the_limit_by_at_most_a_block_per_replica() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let (rate, burst, block) = (1_000.0, 1_000, 100);
     let limit = Limit::token_bucket("all", Quota::per_second(1_000).burst(burst)).unwrap();
     let key = Key::global();
@@ -171,7 +169,7 @@ async fn interval_exceeds_the_limit_by_at_most_a_block_per_replica() {
 
 #[tokio::test(start_paused = true)]
 async fn unspent_units_are_refunded_at_max_age() {
-    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let (store, limit, key) = (Scripted::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     let (allowed, _) = hammer(&limiter, &limit, &key, 1_000).await;
     assert!(
@@ -184,7 +182,7 @@ async fn unspent_units_are_refunded_at_max_age() {
 
 #[tokio::test(start_paused = true)]
 async fn stale_units_are_not_spent() {
-    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let (store, limit, key) = (Scripted::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     hammer(&limiter, &limit, &key, 1_000).await;
     let last = limiter.check(&limit, &key).await.unwrap();
@@ -198,7 +196,7 @@ async fn stale_units_are_not_spent() {
 
 #[tokio::test(start_paused = true)]
 async fn release_and_drop_refund_unspent_units() {
-    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let (store, limit, key) = (Scripted::default(), ten_thousand(), Key::global());
     let prefetch = prefetch(&store, &limit);
     let limiter = RateLimiter::new(prefetch.clone());
     let (first, _) = hammer(&limiter, &limit, &key, 1_000).await;
@@ -213,7 +211,7 @@ async fn release_and_drop_refund_unspent_units() {
 
 #[tokio::test(start_paused = true)]
 async fn reset_discards_prefetched_units_and_peek_sees_them() {
-    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let (store, limit, key) = (Scripted::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     hammer(&limiter, &limit, &key, 1_000).await;
     let peeked = limiter.peek(&limit, &key, 1).await.unwrap();
@@ -234,7 +232,7 @@ async fn reset_discards_prefetched_units_and_peek_sees_them() {
 
 #[tokio::test(start_paused = true)]
 async fn exhausted_key_is_denied_by_the_store() {
-    let (store, key) = (Counting::default(), Key::global());
+    let (store, key) = (Scripted::default(), Key::global());
     let limit = Limit::fixed_window("all", Quota::per_day(500)).unwrap();
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     let (allowed, _) = hammer(&limiter, &limit, &key, 2_000).await;
@@ -326,26 +324,6 @@ fn layer_of_several_limits_rejects_a_prefetched_limit() {
     assert!(RateLimitLayer::new(&limiter, large, Global).is_ok());
 }
 
-/// A store whose refunds take 150 ms.
-#[derive(Debug, Default)]
-struct LateRefunds(Arc<MemoryStore>);
-
-impl Store for LateRefunds {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        if op != Op::Refund {
-            return self.0.apply(op, group);
-        }
-        let [refund] = &*group else {
-            return self.0.apply(op, group);
-        };
-        let (store, refund) = (Arc::clone(&self.0), refund.clone());
-        Answer::later(async move {
-            sleep(Duration::from_millis(150)).await;
-            store.apply(Op::Refund, refund.into()).await
-        })
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn late_refund_exceeds_a_window_by_at_most_a_block() {
     let limit = Limit::fixed_window_aligned("all", Quota::per_second(1_000)).unwrap();
@@ -358,7 +336,9 @@ async fn late_refund_exceeds_a_window_by_at_most_a_block() {
             60 + 13 * (case as u32 % 17),
         )
     }) {
-        let store = Prefetch::builder(LateRefunds::default())
+        // Refunds take 150 ms.
+        let late = Scripted::asked_late(Duration::from_millis(150), |op| op == Op::Refund);
+        let store = Prefetch::builder(late)
             .limit_up_to(&limit, 100)
             .max_age(Duration::from_millis(max_age))
             .build()
@@ -381,7 +361,7 @@ async fn late_refund_exceeds_a_window_by_at_most_a_block() {
 
 #[tokio::test(start_paused = true)]
 async fn cost_that_exceeds_the_capacity_prefetches_nothing() {
-    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let (store, limit, key) = (Scripted::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     for _ in 0..2_000 {
         assert!(
@@ -397,22 +377,9 @@ async fn cost_that_exceeds_the_capacity_prefetches_nothing() {
     assert_eq!(store.used(&limit, &key).await, 0, "no block was charged");
 }
 
-/// A store that never answers a charge of several units while it is switched off.
-#[derive(Clone, Debug, Default)]
-struct Stalling(Arc<MemoryStore>, Arc<AtomicBool>);
-
-impl Store for Stalling {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        if self.1.load(Ordering::SeqCst) && group.iter().any(|check| check.cost() > 1) {
-            return Answer::later(std::future::pending());
-        }
-        self.0.apply(op, group)
-    }
-}
-
 #[test]
 fn key_is_prefetched_again_after_its_runtime_ended() {
-    let (store, limit, key) = (Stalling::default(), ten_thousand(), Key::global());
+    let (store, limit, key) = (Scripted::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(
         Prefetch::builder(store.clone())
             .limit(&limit)
@@ -426,10 +393,16 @@ fn key_is_prefetched_again_after_its_runtime_ended() {
             .build()
             .unwrap()
     };
-    store.1.store(true, Ordering::SeqCst);
+    // It never answers a charge of several units.
+    store.does(
+        |memory, op, group| match group.iter().any(|check| check.cost() > 1) {
+            true => Answer::later(std::future::pending()),
+            false => memory.apply(op, group),
+        },
+    );
     let (_, prefetched) = runtime().block_on(hammer(&limiter, &limit, &key, 500));
     assert_eq!(prefetched, 0, "the first block is never answered");
-    store.1.store(false, Ordering::SeqCst);
+    store.does(decide);
     let (allowed, prefetched) = runtime().block_on(async {
         // The pause after a block that was not granted.
         sleep(Duration::from_millis(50)).await;
@@ -443,7 +416,7 @@ fn key_is_prefetched_again_after_its_runtime_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn settled_charge_of_prefetched_units_is_settled_in_the_store() {
-    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let (store, limit, key) = (Scripted::default(), ten_thousand(), Key::global());
     let prefetch = prefetch(&store, &limit);
     let limiter = RateLimiter::new(prefetch.clone());
     let (hammered, _) = hammer(&limiter, &limit, &key, 2_000).await;
@@ -467,7 +440,7 @@ async fn settled_charge_of_prefetched_units_is_settled_in_the_store() {
 
 #[tokio::test(start_paused = true)]
 async fn check_in_shadow_mode_is_not_answered_by_prefetched_units() {
-    let (store, limit, key) = (Counting::default(), ten_thousand(), Key::global());
+    let (store, limit, key) = (Scripted::default(), ten_thousand(), Key::global());
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     hammer(&limiter, &limit, &key, 2_000).await;
     let shadow = limiter

@@ -11,10 +11,8 @@ pub mod budget;
 pub mod chaos;
 #[cfg(feature = "redis")]
 pub mod cluster;
-pub mod counting;
 pub mod delay;
 pub mod example;
-pub mod failing;
 pub mod fake_redis;
 #[cfg(feature = "http")]
 pub mod fields;
@@ -27,6 +25,7 @@ pub mod recorded;
 #[cfg(feature = "redis")]
 mod redis_server;
 pub mod requests;
+pub mod scripted;
 #[cfg(feature = "redis")]
 pub mod sentinels;
 #[cfg(feature = "http")]

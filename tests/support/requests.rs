@@ -5,8 +5,18 @@ use std::net::SocketAddr;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use axum::routing::any;
 use http::{HeaderMap, Request, Response};
+use tollgate::RateLimitLayer;
 use tower::ServiceExt;
+
+/// An application that says hello at any path, behind a layer.
+pub fn app(layer: RateLimitLayer) -> Router {
+    Router::new()
+        .route("/", any(|| async { "hello" }))
+        .fallback(|| async { "hello" })
+        .layer(layer)
+}
 
 pub fn request(method: &str, path: &str) -> http::request::Builder {
     Request::builder().method(method).uri(path)

@@ -13,9 +13,9 @@ use tollgate::key::{Global, Header};
 use tollgate::layer::{IetfDraft, OnStoreFailure};
 use tollgate::{Check, Error, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::failing::Failing;
 use crate::support::log::Log;
 use crate::support::requests::{request, send, status};
+use crate::support::scripted::Scripted;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -107,7 +107,7 @@ async fn only_the_limits_that_deny_and_are_enforced_count() {
 #[tokio::test]
 async fn requests_that_fail_closed_are_no_denials() {
     let (limiter, denied) = (
-        RateLimiter::new(Failing(|| Error::unreachable("away"))),
+        RateLimiter::new(Scripted::failing(|| Error::unreachable("away"))),
         DeniedKeys::new(),
     );
     limiter.count_denied_keys(&denied).unwrap();

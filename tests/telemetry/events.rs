@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use crate::support::RedisServer;
-use crate::support::counting::Counting;
 use crate::support::log::Log;
+use crate::support::scripted::Scripted;
 use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
@@ -118,7 +118,7 @@ async fn unreadable_value_is_a_warning_that_names_its_key() {
 #[tokio::test(start_paused = true)]
 async fn unreported_failures_are_counted_at_the_end_of_their_outage() {
     let (log, _guard) = Log::start();
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let layer = RateLimitLayer::gcra(limiter, "api", Quota::per_second(100), Global).unwrap();
     let app = Router::new().route("/", get(|| async {})).layer(layer);

@@ -3,8 +3,6 @@
 #![cfg(all(feature = "metrics", feature = "axum", feature = "redis"))]
 
 use std::future::pending;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,28 +14,20 @@ use tokio::time::{advance, sleep, timeout};
 use tollgate::key::{Global, Header, KeyExtractor};
 use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnOverload, OnStoreFailure};
 use tollgate::limit::BlockPolicy;
-use tollgate::store::{
-    Answer, BreakerSettings, CircuitBreaker, DenyCache, Group, Op, Prefetch, Store,
-};
+use tollgate::store::{Answer, BreakerSettings, CircuitBreaker, DenyCache, Prefetch};
 use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
-use crate::support::failing::Failing;
 use crate::support::fake_redis::{FakeRedis, greeting};
 use crate::support::recorded::{Recorded, counted};
-use crate::support::requests::{plain, request, status};
+use crate::support::requests::{app, plain, request, status};
+use crate::support::scripted::Scripted;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn an_hour(name: &str, limit: u64) -> Limit {
     Limit::fixed_window(name, Quota::per_hour(limit)).unwrap()
-}
-
-fn app(layer: RateLimitLayer) -> Router {
-    Router::new()
-        .route("/", any(|| async { "hello" }))
-        .layer(layer)
 }
 
 /// Calls `is` until it is true, for at most 20 seconds.
@@ -50,22 +40,6 @@ async fn until(mut is: impl AsyncFnMut() -> bool) {
     timeout(20 * SECOND, waiting)
         .await
         .expect("it takes less than 20 seconds");
-}
-
-/// A store that is there, or not.
-#[derive(Clone, Debug, Default)]
-struct Switched {
-    is_away: Arc<AtomicBool>,
-    memory: Arc<MemoryStore>,
-}
-
-impl Store for Switched {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        match self.is_away.load(Ordering::Relaxed) {
-            false => self.memory.apply(op, group),
-            true => Answer::ready(Err(Error::unreachable("it is away"))),
-        }
-    }
 }
 
 #[tokio::test]
@@ -114,7 +88,7 @@ async fn only_charges_count_as_decisions_and_each_caller_once() {
 #[tokio::test]
 async fn every_source_is_a_label() {
     let recorded = Recorded::start();
-    let store = Switched::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let with = |name: &str, policy| an_hour(name, 2).with_on_store_failure(policy).unwrap();
     let limits = [
@@ -125,7 +99,7 @@ async fn every_source_is_a_label() {
     for _ in 0..4 {
         limiter.check(&limits[0], &Key::new("alice")).await.unwrap();
     }
-    store.is_away.store(true, Ordering::Relaxed);
+    store.switch_off(true);
     for limit in &limits {
         limiter.check(limit, &Key::new("bob")).await.unwrap();
     }
@@ -190,7 +164,7 @@ async fn overload_is_an_error_that_says_what_the_layer_did() {
         (OnOverload::FailClosed, "fail_closed"),
     ] {
         let recorded = Recorded::start();
-        let limiter = RateLimiter::new(Failing(|| Error::overloaded(1)));
+        let limiter = RateLimiter::new(Scripted::failing(|| Error::overloaded(1)));
         let layer = RateLimitLayer::new(&limiter, an_hour("api", 1), Global).unwrap();
         status(&app(layer.on_overload(on_overload)), plain("/")).await;
         let labels = format!("api error {source}");
@@ -448,10 +422,10 @@ async fn malformed_reply_is_a_failure_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn breaker_of_any_store_is_measured_and_leaves_the_gauge_when_it_is_dropped() {
     let recorded = Recorded::start();
-    let store = Switched::default();
+    let store = Scripted::default();
     let breaker = CircuitBreaker::new(store.clone(), BreakerSettings::new()).unwrap();
     let (limiter, limit) = (RateLimiter::new(breaker), an_hour("api", 1_000));
-    store.is_away.store(true, Ordering::Relaxed);
+    store.switch_off(true);
     for _ in 0..10 {
         drop(limiter.check(&limit, &Key::global()).await);
     }
@@ -503,15 +477,8 @@ async fn recorder_that_is_installed_later_gets_what_comes_then() {
 
 #[tokio::test]
 async fn dropped_call_counts_as_no_decision() {
-    #[derive(Debug)]
-    struct Hangs;
-    impl Store for Hangs {
-        fn apply(&self, _: Op, _: Group) -> Answer {
-            Answer::later(pending())
-        }
-    }
     let recorded = Recorded::start();
-    let limiter = RateLimiter::new(Hangs);
+    let limiter = RateLimiter::new(Scripted::new(|_, _, _| Answer::later(pending())));
     let (limit, key) = (an_hour("api", 9), Key::global());
     assert!(
         tokio::time::timeout(MS, limiter.check(&limit, &key))
@@ -653,11 +620,11 @@ async fn settlements_that_fail_are_counted() {
     use tollgate::layer::Settlement;
 
     let recorded = Recorded::start();
-    let store = Switched::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let layer = RateLimitLayer::new(&limiter, an_hour("tokens", 100), Global).unwrap();
     let handler = move |request: http::Request<Body>| async move {
-        store.is_away.store(true, Ordering::Relaxed);
+        store.switch_off(true);
         request
             .extensions()
             .get::<Settlement>()

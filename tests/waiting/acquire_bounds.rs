@@ -9,35 +9,20 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tollgate::store::{Answer, Group, Op, Store};
-use tollgate::{Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
+use tollgate::store::{Answer, Op, Store};
+use tollgate::{Decision, Error, Key, Limit, Quota, RateLimiter};
+
+use crate::support::scripted::{self, Scripted, time_out_after};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A store that decides in memory. Some of its answers come late, by the operation and the number of earlier ones.
-#[derive(Debug)]
-struct Late {
-    memory: MemoryStore,
-    slow: fn(Op, usize) -> Option<Duration>,
-    /// The operations, and the times at which they were asked.
-    asked: Mutex<Vec<(Op, Duration)>>,
-    started: Instant,
-}
+/// The operations, and the times at which they were asked.
+#[derive(Clone, Default)]
+struct Asked(Arc<Mutex<Vec<(Op, Duration)>>>);
 
-impl Late {
-    fn limiter(slow: fn(Op, usize) -> Option<Duration>) -> (RateLimiter, Arc<Self>) {
-        let (memory, asked) = (MemoryStore::new(), Mutex::default());
-        let store = Arc::new(Self {
-            memory,
-            slow,
-            asked,
-            started: Instant::now(),
-        });
-        (RateLimiter::new(Arc::clone(&store)), store)
-    }
-
-    fn asked(&self, op: Op) -> Vec<Duration> {
-        let asked = self.asked.lock().unwrap();
+impl Asked {
+    fn times(&self, op: Op) -> Vec<Duration> {
+        let asked = self.0.lock().unwrap();
         asked
             .iter()
             .filter(|(asked, _)| *asked == op)
@@ -49,29 +34,23 @@ impl Late {
 /// The deadline of a hung store, which fails then as a hung Redis does.
 const STORE_DEADLINE: Duration = Duration::from_millis(250);
 
-impl Store for Late {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        let mut asked = self.asked.lock().unwrap();
-        let slow = (self.slow)(op, asked.len());
-        asked.push((op, self.started.elapsed()));
-        drop(asked);
-        let memory = || self.memory.apply(op, group);
+/// A limiter on a store of which some answers come late, by the operation and the number of earlier ones.
+fn late(slow: fn(Op, usize) -> Option<Duration>) -> (RateLimiter, Asked) {
+    let asked = Asked::default();
+    let noted = asked.clone();
+    let started = Instant::now();
+    let store = Scripted::new(move |memory, op, group| {
+        let mut noted = noted.0.lock().unwrap();
+        let slow = slow(op, noted.len());
+        noted.push((op, started.elapsed()));
+        drop(noted);
         match slow {
-            Some(STORE_DEADLINE) => Answer::later(async {
-                sleep(STORE_DEADLINE).await;
-                Err(Error::timeout())
-            }),
-            Some(latency) => {
-                // Sent when it is first polled, and cancelled when it is dropped before its time.
-                let answer = memory();
-                Answer::later(async move {
-                    sleep(latency).await;
-                    answer.await
-                })
-            }
-            None => memory(),
+            Some(STORE_DEADLINE) => time_out_after(STORE_DEADLINE),
+            Some(latency) => scripted::late(latency, memory.apply(op, group)),
+            None => memory.apply(op, group),
         }
-    }
+    });
+    (RateLimiter::new(store), asked)
 }
 
 fn one_a_second() -> Limit {
@@ -111,7 +90,7 @@ async fn acquire_at_once(
 
 #[tokio::test(start_paused = true)]
 async fn callers_on_a_hung_store_return_at_its_deadline() {
-    let (limiter, store) = Late::limiter(|_, _| Some(STORE_DEADLINE));
+    let (limiter, asked) = late(|_, _| Some(STORE_DEADLINE));
     let ended = acquire_at_once(&limiter, 10, 100 * MS).await;
     let times: Vec<_> = ended.iter().map(|(elapsed, _)| *elapsed).collect();
     assert_eq!(times, [STORE_DEADLINE; 10]);
@@ -120,13 +99,13 @@ async fn callers_on_a_hung_store_return_at_its_deadline() {
         .map(|(_, it)| it.as_ref().unwrap_err())
         .collect();
     assert!(errors.iter().all(|error| error.is_timeout()), "{errors:?}");
-    assert_eq!(store.asked(Op::Charge), [Duration::ZERO; 10]);
+    assert_eq!(asked.times(Op::Charge), [Duration::ZERO; 10]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn units_that_are_free_are_not_waited_for_whatever_the_latency() {
     for max_wait in [Duration::ZERO, MS, 10 * MS] {
-        let (limiter, _) = Late::limiter(|_, _| Some(20 * MS));
+        let (limiter, _) = late(|_, _| Some(20 * MS));
         let limits = [
             Limit::token_bucket("api", Quota::per_hour(5)).unwrap(),
             Limit::fixed_window("api", Quota::per_hour(5)).unwrap(),
@@ -146,7 +125,7 @@ async fn units_that_are_free_are_not_waited_for_whatever_the_latency() {
 
 #[tokio::test(start_paused = true)]
 async fn callers_of_one_key_whose_units_are_free_do_not_wait_for_each_other() {
-    let (limiter, _) = Late::limiter(|_, _| Some(20 * MS));
+    let (limiter, _) = late(|_, _| Some(20 * MS));
     let limit = Limit::token_bucket("api", Quota::per_second(100_000)).unwrap();
     let started = Instant::now();
     let mut callers = JoinSet::new();
@@ -168,7 +147,7 @@ async fn callers_of_one_key_whose_units_are_free_do_not_wait_for_each_other() {
 #[tokio::test(start_paused = true)]
 async fn waiter_does_not_call_the_store_after_its_max_wait() {
     // The first charge takes the unit, the second is denied. Then the store hangs.
-    let (limiter, store) = Late::limiter(|_, asked| (asked > 1).then_some(STORE_DEADLINE));
+    let (limiter, asked) = late(|_, asked| (asked > 1).then_some(STORE_DEADLINE));
     limiter
         .check(&one_in_any_second(), &Key::new("k"))
         .await
@@ -183,15 +162,15 @@ async fn waiter_does_not_call_the_store_after_its_max_wait() {
             .all(|(_, answer)| answer.as_ref().is_err_and(Error::is_timeout))
     );
     assert_eq!(
-        store.asked(Op::Charge),
+        asked.times(Op::Charge),
         [Duration::ZERO, Duration::ZERO, 1_000 * MS]
     );
-    assert_eq!(store.asked(Op::Peek), [1_000 * MS; 9]);
+    assert_eq!(asked.times(Op::Peek), [1_000 * MS; 9]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiter_behind_others_is_denied_in_time_on_a_slow_store() {
-    let (limiter, _) = Late::limiter(|_, _| Some(5 * MS));
+    let (limiter, _) = late(|_, _| Some(5 * MS));
     let (limit, key) = (one_in_any_second(), Key::new("k"));
     limiter.check(&limit, &key).await.unwrap();
     let front = {
@@ -215,21 +194,21 @@ async fn waiter_behind_others_is_denied_in_time_on_a_slow_store() {
 
 #[tokio::test(start_paused = true)]
 async fn units_that_are_available_when_the_wait_ends_are_asked_for() {
-    let (limiter, store) = Late::limiter(|_, _| Some(5 * MS));
+    let (limiter, asked) = late(|_, _| Some(5 * MS));
     let (limit, key) = (one_in_any_second(), Key::new("k"));
     limiter.check(&limit, &key).await.unwrap();
     // After the first answer, 995 ms are left of both times. The second answer takes 5 ms more.
     let started = Instant::now();
     let decision = limiter.acquire(&limit, &key, 1_000 * MS).await.unwrap();
     assert_eq!((decision.allowed(), started.elapsed()), (true, 1_005 * MS));
-    assert_eq!(store.asked(Op::Charge).len(), 3);
+    assert_eq!(asked.times(Op::Charge).len(), 3);
     let denied = limiter.acquire(&limit, &key, 990 * MS).await.unwrap();
     assert_eq!((denied.allowed(), started.elapsed()), (false, 1_010 * MS));
 }
 
 #[tokio::test(start_paused = true)]
 async fn denial_behind_a_long_queue_waits_for_the_store_until_its_deadline() {
-    let (limiter, _) = Late::limiter(|op, _| (op == Op::Peek).then_some(STORE_DEADLINE));
+    let (limiter, _) = late(|op, _| (op == Op::Peek).then_some(STORE_DEADLINE));
     let (limit, key) = (one_a_second(), Key::new("k"));
     limiter.check(&limit, &key).await.unwrap();
     let mut waiters = JoinSet::new();
@@ -250,45 +229,21 @@ fn queue() -> Limit {
 
 #[tokio::test(start_paused = true)]
 async fn refund_of_a_delay_that_is_too_long_is_waited_for() {
-    let (limiter, store) = Late::limiter(|op, _| (op == Op::Refund).then_some(200 * MS));
+    let (limiter, asked) = late(|op, _| (op == Op::Refund).then_some(200 * MS));
     let key = Key::new("k");
     limiter.check_n(&queue(), &key, 4).await.unwrap();
     let started = Instant::now();
     let decision = limiter.acquire(&queue(), &key, 150 * MS).await.unwrap();
     assert_eq!((decision.allowed(), started.elapsed()), (false, 200 * MS));
     assert_eq!(decision.retry_after(), Some(250 * MS));
-    assert_eq!(store.asked(Op::Refund).len(), 1);
-}
-
-/// A store whose refunds take effect 200 ms later, like those of a distant Redis.
-#[derive(Debug)]
-struct FarRefunds {
-    memory: Arc<MemoryStore>,
-}
-
-impl Store for FarRefunds {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        if op != Op::Refund {
-            return self.memory.apply(op, group);
-        }
-        let [refund] = &*group else {
-            panic!("one refund")
-        };
-        let (memory, refund) = (Arc::clone(&self.memory), refund.clone());
-        Answer::later(async move {
-            sleep(200 * MS).await;
-            memory.apply(Op::Refund, refund.into()).await
-        })
-    }
+    assert_eq!(asked.times(Op::Refund).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn refund_completes_after_max_wait_and_after_a_cancelled_call() {
     for timeout_after in [10 * MS, Duration::MAX] {
-        let memory = Arc::new(MemoryStore::new());
-        let limiter = RateLimiter::new(FarRefunds {
-            memory: Arc::clone(&memory),
-        });
+        let store = Scripted::asked_late(200 * MS, |op| op == Op::Refund);
+        let limiter = RateLimiter::new(store);
         let key = Key::new("k");
         let started = Instant::now();
         limiter.check_n(&queue(), &key, 4).await.unwrap();
@@ -305,19 +260,11 @@ async fn refund_completes_after_max_wait_and_after_a_cancelled_call() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_refund_reports_that_units_may_be_charged() {
-    #[derive(Debug)]
-    struct NoRefunds(MemoryStore);
-
-    impl Store for NoRefunds {
-        fn apply(&self, op: Op, group: Group) -> Answer {
-            match op {
-                Op::Refund => Answer::ready(Err(Error::unreachable("connection refused"))),
-                op => self.0.apply(op, group),
-            }
-        }
-    }
-
-    let limiter = RateLimiter::new(NoRefunds(MemoryStore::new()));
+    let store = Scripted::new(|memory, op, group| match op {
+        Op::Refund => Answer::ready(Err(Error::unreachable("connection refused"))),
+        op => memory.apply(op, group),
+    });
+    let limiter = RateLimiter::new(store);
     let key = Key::new("k");
     limiter.check_n(&queue(), &key, 4).await.unwrap();
     let error = limiter.acquire(&queue(), &key, 150 * MS).await.unwrap_err();
@@ -326,7 +273,7 @@ async fn failed_refund_reports_that_units_may_be_charged() {
 
 #[tokio::test(start_paused = true)]
 async fn zero_max_wait_waits_for_the_answer_but_not_for_units() {
-    let (limiter, store) = Late::limiter(|op, _| (op == Op::Charge).then_some(30 * MS));
+    let (limiter, asked) = late(|op, _| (op == Op::Charge).then_some(30 * MS));
     let key = Key::new("k");
     let limit = Limit::gcra("api", Quota::per_minute(1)).unwrap();
     assert!(
@@ -343,7 +290,7 @@ async fn zero_max_wait_waits_for_the_answer_but_not_for_units() {
             .unwrap()
             .allowed()
     );
-    assert_eq!(store.asked(Op::Charge), [Duration::ZERO, 30 * MS]);
+    assert_eq!(asked.times(Op::Charge), [Duration::ZERO, 30 * MS]);
 }
 
 #[test]

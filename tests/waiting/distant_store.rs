@@ -3,38 +3,26 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::scripted::{Scripted, ask_after};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::store::{Answer, Group, Op, Store};
-use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
+use tollgate::store::Answer;
+use tollgate::{Key, Limit, Quota, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A store in memory. Questions and answers take half a round trip each.
-#[derive(Debug)]
-struct Distant {
-    memory: Arc<MemoryStore>,
-    round_trip: Duration,
-}
-
-impl Store for Distant {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        let (memory, half) = (Arc::clone(&self.memory), self.round_trip / 2);
+/// A limiter on a store whose questions and answers take half a round trip each.
+fn distant(round_trip: Duration) -> RateLimiter {
+    let half = round_trip / 2;
+    RateLimiter::new(Scripted::new(move |memory, op, group| {
+        let asked = ask_after(half, memory, op, group);
         Answer::later(async move {
-            sleep(half).await;
-            let answer = memory.apply(op, group).await;
+            let answer = asked.await;
             sleep(half).await;
             answer
         })
-    }
-}
-
-fn distant(round_trip: Duration) -> RateLimiter {
-    RateLimiter::new(Distant {
-        memory: Arc::new(MemoryStore::new()),
-        round_trip,
-    })
+    }))
 }
 
 fn limits(per_second: u64) -> [Limit; 4] {

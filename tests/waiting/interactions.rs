@@ -2,7 +2,6 @@
 
 #![cfg(all(feature = "axum", feature = "redis"))]
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -11,13 +10,13 @@ use axum::routing::any;
 use tokio::time::{Instant, sleep};
 use tollgate::key::Global;
 use tollgate::layer::OnStoreFailure;
-use tollgate::store::{Answer, Group, Op, Store};
-use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tollgate::store::Op;
+use tollgate::{Check, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
 use crate::support::budget::{Budget, SECOND, START, quota};
-use crate::support::counting::Counting;
 use crate::support::requests::{plain, request, status};
+use crate::support::scripted::Scripted;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -33,22 +32,6 @@ fn go(l: &RateLimiter, m: &Limit, max: Duration) -> tokio::task::JoinHandle<(boo
             s.elapsed(),
         )
     })
-}
-
-#[derive(Debug)]
-struct LateRefunds(std::sync::Arc<MemoryStore>);
-
-impl Store for LateRefunds {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        if op != Op::Refund {
-            return self.0.apply(op, group);
-        }
-        let m = std::sync::Arc::clone(&self.0);
-        Answer::later(async move {
-            sleep(5 * MS).await;
-            m.apply(op, group).await
-        })
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,7 +160,7 @@ async fn max_waiters_bounds_a_leaky_bucket_as_a_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn queued_request_is_not_held_by_an_outage() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let layer = RateLimitLayer::new(
         &limiter,
@@ -209,23 +192,12 @@ async fn queued_request_is_not_held_by_an_outage() {
 
 #[tokio::test(start_paused = true)]
 async fn request_that_fits_is_forwarded_however_much_slower_than_the_wait_the_store_is() {
-    #[derive(Debug)]
-    struct Slow(Arc<MemoryStore>);
-    impl Store for Slow {
-        fn apply(&self, op: Op, group: Group) -> Answer {
-            let memory = Arc::clone(&self.0);
-            Answer::later(async move {
-                sleep(20 * MS).await;
-                memory.apply(op, group).await
-            })
-        }
-    }
     for max_wait in [MS, 10 * MS] {
         for limit in [
             Limit::token_bucket("api", Quota::per_hour(5)).unwrap(),
             Limit::sliding_window("api", Quota::per_hour(5)).unwrap(),
         ] {
-            let limiter = RateLimiter::new(Slow(Default::default()));
+            let limiter = RateLimiter::new(Scripted::asked_late(20 * MS, |_| true));
             let layer = RateLimitLayer::new(limiter, limit, Global).unwrap();
             let layer = layer.wait_up_to(max_wait).unwrap();
             let app: Router = Router::new().route("/", any(|| async { "x" })).layer(layer);
@@ -424,7 +396,7 @@ async fn group_that_can_never_be_allowed_does_not_queue_behind_waiters() {
 
 #[tokio::test(start_paused = true)]
 async fn given_up_units_return_to_a_store_that_answers_later() {
-    let limiter = RateLimiter::new(LateRefunds(Default::default()));
+    let limiter = RateLimiter::new(Scripted::asked_late(5 * MS, |op| op == Op::Refund));
     limiter.check(&ten(), &Key::new("k")).await.unwrap();
     let waiter = go(&limiter, &ten(), 10_000 * MS);
     sleep(20 * MS).await;
@@ -456,7 +428,7 @@ fn reservation_before_the_last_keeps_its_share_after_a_small_charge() {
 
 #[tokio::test(start_paused = true)]
 async fn acquire_asks_again_after_a_limit_failed_closed() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let limit = ten()
         .with_on_store_failure(OnStoreFailure::FailClosed)

@@ -8,25 +8,17 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::routing::any;
 use http::Request;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use tollgate::key::{Global, Header};
 use tollgate::layer::OnStoreFailure;
-use tollgate::store::{Answer, Group, Op, Store};
-use tollgate::{ConfigError, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{ConfigError, Limit, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::counting::Counting;
-use crate::support::requests::{number, plain, request, send, status};
+use crate::support::requests::{app, number, plain, request, send, status};
+use crate::support::scripted::Scripted;
 
 const MS: Duration = Duration::from_millis(1);
-
-fn app(layer: RateLimitLayer) -> Router {
-    Router::new()
-        .route("/", any(|| async { "hello" }))
-        .layer(layer)
-}
 
 /// Ten a second, one at once, under each algorithm that has neither a window nor a queue.
 fn ten_a_second() -> Limit {
@@ -153,23 +145,9 @@ async fn waiters_are_bounded_in_all() {
     assert_eq!(status(&app, of("d")).await, 200);
 }
 
-/// A store that answers after 10 ms.
-#[derive(Debug, Default)]
-struct Distant(MemoryStore);
-
-impl Store for Distant {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        let answer = self.0.apply(op, group);
-        Answer::later(async {
-            sleep(10 * MS).await;
-            answer.await
-        })
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn requests_in_flight_do_not_take_the_places_of_waiters() {
-    let limiter = RateLimiter::new(Distant::default());
+    let limiter = RateLimiter::new(Scripted::answering(10 * MS));
     let layer = RateLimitLayer::new(&limiter, ten_a_second(), Header::new("user").unwrap())
         .unwrap()
         .wait_up_to(60_000 * MS)
@@ -273,7 +251,7 @@ async fn outage_that_begins_during_a_wait_is_not_waited_for() {
             1_000 * MS,
         ),
     ] {
-        let store = Counting::default();
+        let store = Scripted::default();
         let layer = waiting(&RateLimiter::new(store.clone()), limit, 60_000 * MS);
         let app = app(layer.on_store_failure(OnStoreFailure::FailClosed).unwrap());
         assert_eq!(status(&app, plain("/")).await, 200);
@@ -384,7 +362,7 @@ async fn client_over_its_own_limit_does_not_stall_others_that_share_a_budget() {
 
 #[tokio::test(start_paused = true)]
 async fn group_denied_by_one_limit_after_another_asks_only_when_its_units_are_available() {
-    let store = Counting::default();
+    let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let fast = Limit::token_bucket("fast", Quota::per_second(1)).unwrap();
     let slow = Limit::token_bucket("slow", Quota::new(1, 5_000 * MS)).unwrap();
@@ -433,7 +411,7 @@ async fn failure_of_the_store_is_not_waited_for() {
         (OnStoreFailure::FailClosed, 503),
     ];
     for (policy, expected) in expected {
-        let store = Counting::default();
+        let store = Scripted::default();
         let layer = waiting(
             &RateLimiter::new(store.clone()),
             ten_a_second(),
