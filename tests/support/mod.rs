@@ -24,6 +24,7 @@ pub mod process;
 pub mod recorded;
 #[cfg(feature = "redis")]
 mod redis_server;
+#[cfg(feature = "http")]
 pub mod requests;
 pub mod scripted;
 #[cfg(feature = "redis")]
