@@ -22,7 +22,7 @@ use crate::store::ChangeSource;
 ///   [`patience`](Self::patience), the old value is used, for up to [`stale_for`](Self::stale_for). A failed
 ///   look-up is repeated after a second at the earliest.
 /// - Without an old value, a request waits for up to [`timeout`](Self::timeout), and then gets
-///   [`LookupResult::Failed`]. So it does if [`max_in_flight`](Self::max_in_flight) look-ups of other ids are in flight.
+///   [`LookupResult::Failed`](crate::layer::LookupResult::Failed). So it does if [`max_in_flight`](Self::max_in_flight) look-ups of other ids are in flight.
 ///
 /// | setting | default |
 /// |---|---|

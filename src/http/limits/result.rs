@@ -1,6 +1,6 @@
 //! What a look-up found.
 
-/// The result of a [`Lookup`].
+/// The result of a [`Lookup`](crate::layer::Lookup).
 #[derive(Debug, PartialEq, Eq)]
 pub enum LookupResult<'a, T> {
     /// The value, looked up now or earlier.

@@ -1,0 +1,51 @@
+//! What happens to a request that the store does not decide.
+
+use std::sync::Arc;
+
+use super::RateLimitLayer;
+use crate::http::OnOverload;
+#[expect(unused_imports, reason = "for the documentation")]
+use crate::nouns::Limit;
+use crate::nouns::{ConfigError, OnStoreFailure};
+
+/// # Failures
+impl RateLimitLayer {
+    /// Sets the outcome of a request when the store [is unavailable](crate::Error::is_unavailable), for the limits
+    /// without [one of their own](Limit::with_on_store_failure). Default: fail open. Of several limits, the strictest
+    /// outcome decides.
+    ///
+    /// A denial that is still in force stands all the same: a `RedisStore` [remembers](crate::store::RedisStoreBuilder::deny_for)
+    /// it. A store that is [full](crate::Error::is_full) always fails closed: clients send more keys than it may keep.
+    ///
+    /// ```
+    /// # use tollgate::key::PeerIp;
+    /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    /// use tollgate::layer::OnStoreFailure;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(30), PeerIp)?
+    ///     // While Redis is away, each of the three replicas allows 10 a second.
+    ///     .on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the number of replicas is out of its range, or if the share of one cannot be decided.
+    pub fn on_store_failure(mut self, outcome: OnStoreFailure) -> Result<Self, ConfigError> {
+        let settings = Arc::make_mut(&mut self.settings);
+        settings.policy.set_on_store_failure(outcome)?;
+        Ok(self)
+    }
+
+    /// Sets the outcome of a request when the store [is overloaded](crate::Error::is_overloaded):
+    /// more checks wait for an answer than it was built for. Default: fail closed. A flood of
+    /// requests is no outage. To fail open would open the limit to the flood.
+    #[must_use]
+    pub fn on_overload(self, outcome: OnOverload) -> Self {
+        self.with(|settings| settings.on_overload = outcome)
+    }
+}
