@@ -133,36 +133,33 @@ local function charge_in_short(times, k, l, cost, offences_k)
   return true
 end
 
--- The charges of a group: key, limit, cost, the key of the offences, its terms (whether the limit
--- is in shadow mode, and the longest waits, with reserved units and without), of a refund or a
--- settlement the refunded charge and the largest debt, and the length of a block. A peek may count
--- as an offence.
-local key_of, limit_of, cost_of, offences_of = {}, {}, {}, {}
-local is_shadow_of, peek_counts_of, max_wait_of, patience_of = {}, {}, {}, {}
-local charged_at_of, charged_of, drains_at_of, max_debt_of, block_of = {}, {}, {}, {}, {}
-local is_allowed = {}
--- What the fast path makes of the group's charges.
-local new_of, remaining_of, reset_after_of, delay_of, old_end_of = {}, {}, {}, {}, {}
+-- The checks of a group. Their tables are used again for the next one. A check has: k and l, the
+-- numbers of its key and its limit; cost; offences, the key of the offences; is_shadow and
+-- peek_counts (whether a denied peek counts as an offence), max_wait and patience, its terms; of a
+-- refund or a settlement charged_at, charged, drains_at and max_debt; of a block its length.
+local checks = {}
 
--- Charges the group if each charge is one for the fast path, and of a budget of its own. Returns
+-- Charges the group if each check is one for the fast path, and of a budget of its own. Returns
 -- whether it could.
 local function charge_fast(size)
   for i = 1, size do
-    local k, cost, limit = key_of[i], cost_of[i], limits[limit_of[i]]
+    local check = checks[i]
+    local k, cost, limit = check.k, check.cost, limits[check.l]
     for j = 1, i - 1 do
-      if key_of[j] == k then return false end
+      if checks[j].k == k then return false end
     end
     -- The slow path may already have written parts of a value that is read by its head.
     if limit.head_size or cost == 0 then return false end
     if operator_blocks[k] then return false end
-    if offences_of[i] and value_of(offences_of[i], WHOLE) then return false end
-    new_of[i], remaining_of[i], reset_after_of[i], delay_of[i], old_end_of[i] =
+    if check.offences and value_of(check.offences, WHOLE) then return false end
+    check.new, check.remaining, check.reset_after, check.delay, check.old_end =
       limit.charge(value_of(k, limit), cost, now, limit.p1, limit.p2, limit.p3, limit.p4)
-    if not new_of[i] then return false end
+    if not check.new then return false end
   end
   for i = 1, size do
-    keep(key_of[i], new_of[i], now + reset_after_of[i], old_end_of[i])
-    answer(ALLOWED, remaining_of[i], -1, reset_after_of[i], delay_of[i])
+    local check = checks[i]
+    keep(check.k, check.new, now + check.reset_after, check.old_end)
+    answer(ALLOWED, check.remaining, -1, check.reset_after, check.delay)
   end
   return true
 end
@@ -170,63 +167,66 @@ end
 -- The offences of one key at a time.
 local offences
 
-local function load_offences(i)
+local function load_offences(check)
   offences = offences or include('offences', now)
   local record, policy = false, NO_POLICY
-  if offences_of[i] then
-    record, policy = value_of(offences_of[i], WHOLE), limits[limit_of[i]].policy
+  if check.offences then
+    record, policy = value_of(check.offences, WHOLE), limits[check.l].policy
   end
-  return offences.load(record, policy, operator_blocks[key_of[i]])
+  return offences.load(record, policy, operator_blocks[check.k])
 end
 
--- Decides a charge of a group. Returns `unreadable`, then what `budget.decide` does.
-local function decide_charge(i, cost, effect)
-  local budget, unreadable = load(key_of[i], limit_of[i])
-  if cost == 0 or not (offences_of[i] or operator_blocks[key_of[i]]) then
-    return unreadable, budget.decide(cost, effect, max_wait_of[i])
+-- Decides a check. Returns `unreadable`, then what `budget.decide` does.
+local function decide_check(check, cost, effect)
+  local budget, unreadable = load(check.k, check.l)
+  if cost == 0 or not (check.offences or operator_blocks[check.k]) then
+    return unreadable, budget.decide(cost, effect, check.max_wait)
   end
-  unreadable = math.max(unreadable, load_offences(i))
-  local patience = patience_of[i]
-  if effect == 'dry' and not peek_counts_of[i] then patience = math.huge end
-  return unreadable, offences.decide(budget, cost, effect, max_wait_of[i], patience)
+  unreadable = math.max(unreadable, load_offences(check))
+  local patience = check.patience
+  if effect == 'dry' and not check.peek_counts then patience = math.huge end
+  return unreadable, offences.decide(budget, cost, effect, check.max_wait, patience)
 end
 
 -- Keeps what a decision left of a budget and of the offences of its key. Returns whether the next
 -- denial may differ from this one.
-local function keep_charge(i, cost, effect, status)
-  if effect ~= 'dry' then keep(key_of[i], budgets[limit_of[i]].save()) end
-  if cost == 0 or (effect == 'dry' and not peek_counts_of[i]) then return false end
-  local block = operator_blocks[key_of[i]]
-  if block and settle_block(block) then keep_block(key_of[i], limit_of[i]) end
-  if not offences_of[i] then return false end
-  keep(offences_of[i], offences.save())
-  return limits[limit_of[i]].policy.denials > 0 and (status == DENIED or status == BLOCK_BEGINS)
+local function keep_check(check, cost, effect, status)
+  local k, l = check.k, check.l
+  if effect ~= 'dry' then keep(k, budgets[l].save()) end
+  if cost == 0 or (effect == 'dry' and not check.peek_counts) then return false end
+  local block = operator_blocks[k]
+  if block and settle_block(block) then keep_block(k, l) end
+  if not check.offences then return false end
+  keep(check.offences, offences.save())
+  return limits[l].policy.denials > 0 and (status == DENIED or status == BLOCK_BEGINS)
 end
 
 -- Returns whether the next identical group may have another answer than this denial.
 local function decide_group(op, size)
   if op == CHARGE and size > 1 and charge_fast(size) then return true end
   local all_allowed, has_blocked_key = true, false
-  -- A charge that is a group by itself is decided below, at once.
+  -- A check that is a group by itself is decided below, at once.
   for i = 1, size > 1 and size or 0 do
-    local _, status = decide_charge(i, cost_of[i], 'dry')
-    is_allowed[i] = status == ALLOWED
+    local check = checks[i]
+    local _, status = decide_check(check, check.cost, 'dry')
+    check.is_allowed = status == ALLOWED
     has_blocked_key = has_blocked_key or status == BLOCKED
-    all_allowed = all_allowed and (is_allowed[i] or is_shadow_of[i])
+    all_allowed = all_allowed and (check.is_allowed or check.is_shadow)
   end
   local all_charged, may_differ = op == CHARGE, false
   for i = 1, size do
-    local cost, effect = cost_of[i], 'dry'
+    local check = checks[i]
+    local cost, effect = check.cost, 'dry'
     if op == CHARGE and cost > 0 then effect = all_allowed and 'commit' or 'adopt' end
     -- A charge that fits consumes nothing if another one of the group is denied.
-    if not all_allowed and is_allowed[i] then cost = 0 end
+    if not all_allowed and check.is_allowed then cost = 0 end
     -- With a blocked key, no denial of the group counts.
-    if has_blocked_key then patience_of[i] = math.huge end
+    if has_blocked_key then check.patience = math.huge end
     local unreadable, status, remaining, retry_after, reset_after, delay, drains_after, left =
-      decide_charge(i, cost, effect)
+      decide_check(check, cost, effect)
     answer(status + unreadable, remaining, retry_after, reset_after, delay, drains_after, left)
-    may_differ = keep_charge(i, cost, effect, status) or may_differ
-    all_charged = all_charged and (status == ALLOWED or (size > 1 and is_shadow_of[i]))
+    may_differ = keep_check(check, cost, effect, status) or may_differ
+    all_charged = all_charged and (status == ALLOWED or (size > 1 and check.is_shadow))
   end
   return all_charged or may_differ
 end
@@ -234,35 +234,52 @@ end
 -- Refunds, settles or resets each budget of a group, or blocks its key.
 local function change_each(op, size)
   for i = 1, size do
-    local k, l = key_of[i], limit_of[i]
+    local check = checks[i]
+    local k, l = check.k, check.l
     local budget, unreadable = load(k, l)
     if op == BLOCK then
-      if offences_of[i] then
-        unreadable = math.max(unreadable, load_offences(i))
-        offences.block(block_of[i])
-        keep(offences_of[i], offences.save())
+      if check.offences then
+        unreadable = math.max(unreadable, load_offences(check))
+        offences.block(check.length)
+        keep(check.offences, offences.save())
       end
-      block_key(k, l, block_of[i])
+      block_key(k, l, check.length)
     elseif op == RESET then
       keep(k, false)
       if operator_blocks[k] then operator_blocks[k].ends_at = 0 end
-      if offences_of[i] then keep(offences_of[i], false) end
+      if check.offences then keep(check.offences, false) end
     else
-      local cost, charged = cost_of[i], charged_of[i]
+      local cost, charged = check.cost, check.charged
       local back = op == REFUND and math.min(cost, charged) or charged - cost
       if back < 0 then
-        budget.overdraw(-back, max_debt_of[i])
+        budget.overdraw(-back, check.max_debt)
       elseif back > 0 or op == REFUND then
-        budget.refund(back, charged_at_of[i], charged, drains_at_of[i])
+        budget.refund(back, check.charged_at, charged, check.drains_at)
       end
       keep(k, budget.save())
     end
-    local cost = op == BLOCK and cost_of[i] or 0
+    local cost = op == BLOCK and check.cost or 0
     local _, status, remaining, retry_after, reset_after, delay, _, left =
-      decide_charge(i, cost, 'dry')
+      decide_check(check, cost, 'dry')
     answer(status + unreadable, remaining, retry_after, reset_after, delay, nil, left)
   end
   return op == REFUND or op == SETTLE
+end
+
+-- Reads what a check has beside its key, limit and cost. Returns where the request goes on.
+local function read_terms(check, op, has_terms, at)
+  check.is_shadow, check.peek_counts, check.max_wait, check.patience = false, false, 0, 0
+  if has_terms then
+    local flags
+    flags, check.max_wait, check.patience, at = struct.unpack(TERMS, request, at)
+    check.is_shadow, check.peek_counts = flags % 2 == 1, flags >= 2
+  elseif op == BLOCK then
+    check.length, at = struct.unpack('>I7', request, at)
+  elseif op == REFUND or op == SETTLE then
+    check.charged_at, check.charged, check.drains_at, at = struct.unpack(RECEIPT, request, at)
+    if op == SETTLE then check.max_debt, at = struct.unpack('>I7', request, at) end
+  end
+  return at
 end
 
 -- Decides a run. Returns where the request goes on.
@@ -271,28 +288,24 @@ local function decide(op, size, times, k, l, cost, offences_k, next)
     and charge_in_short(times, k, l, cost, offences_k) then
     return next
   end
-  key_of[1], limit_of[1], cost_of[1], offences_of[1] = k, l, cost, offences_k
   local has_terms = op >= WITH_TERMS
   if has_terms then op = op - WITH_TERMS end
   for i = 1, size do
-    if i > 1 then
-      key_of[i], limit_of[i], cost_of[i], next = struct.unpack(NEXT_CHARGE, request, next)
-      offences_of[i] = nil
-      if limits[limit_of[i]].policy then
-        offences_of[i], next = struct.unpack('>I2', request, next)
+    local check = checks[i]
+    if not check then
+      check = {}
+      checks[i] = check
+    end
+    if i == 1 then
+      check.k, check.l, check.cost, check.offences = k, l, cost, offences_k
+    else
+      check.k, check.l, check.cost, next = struct.unpack(NEXT_CHARGE, request, next)
+      check.offences = nil
+      if limits[check.l].policy then
+        check.offences, next = struct.unpack('>I2', request, next)
       end
     end
-    is_shadow_of[i], peek_counts_of[i], max_wait_of[i], patience_of[i] = false, false, 0, 0
-    if has_terms then
-      local flags
-      flags, max_wait_of[i], patience_of[i], next = struct.unpack(TERMS, request, next)
-      is_shadow_of[i], peek_counts_of[i] = flags % 2 == 1, flags >= 2
-    elseif op == BLOCK then
-      block_of[i], next = struct.unpack('>I7', request, next)
-    elseif op == REFUND or op == SETTLE then
-      charged_at_of[i], charged_of[i], drains_at_of[i], next = struct.unpack(RECEIPT, request, next)
-      if op == SETTLE then max_debt_of[i], next = struct.unpack('>I7', request, next) end
-    end
+    next = read_terms(check, op, has_terms, next)
   end
   local decide_once = op <= PEEK and decide_group or change_each
   repeated(times, function() return decide_once(op, size) end)
