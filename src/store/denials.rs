@@ -7,16 +7,17 @@
 //!
 //! # Which denials count
 //!
-//! Changes (refunds, resets) are numbered, in one sequence for all budgets: a change gets a number
-//! when it starts, and another one when it is over. Each budget has a counter with the number of its
-//! last change. A check notes the last number of all when it is asked. A denial of that check counts
-//! while no counter of its budgets has a later number:
+//! Changes (refunds, resets) that the store confirmed are numbered, in one sequence for all budgets. Each budget has the
+//! number of its last one. A check notes the last number of all when it is asked. A denial of that check counts while no
+//! budget of it has a later number:
 //!
-//! - A denial that the store decided before a change was asked before the change was over. The
-//!   number of the change's end is later. It is set before the caller of the change gets its answer.
-//!   So a caller that knows of the change never gets that denial.
-//! - A check that is asked after the change is over notes that number or a later one. Its denial
-//!   counts.
+//! - A denial that the store decided before a change was asked before the change was confirmed, so its number is earlier.
+//!   The change gets its number before its caller gets the answer. So a caller that knows of the change never gets that
+//!   denial.
+//! - A check that is asked after the change was confirmed notes its number or a later one. Its denial counts.
+//!
+//! A change whose answer was lost may happen until the longest deadline of a store is over. Until then, the store is asked
+//! again where such a denial would be the answer. But it still stands in for a store that is unavailable.
 //!
 //! # Blocked keys
 //!
@@ -42,12 +43,12 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::nouns::{Check, Decision, Error, Group, Source};
+use crate::nouns::{Check, Decision, Error, Group, Source, later};
 use crate::telemetry;
 
-/// The number of counters. A change of one budget also voids the denials of budgets that share its
-/// counter: one in 4096.
-const COUNTERS: usize = 4096;
+/// The number of places for changes. A change of one budget also voids the denials of those that share its place: one in
+/// 4096.
+const PLACES: usize = 4096;
 
 /// A denial of four more limits takes about as many bytes as a denial of one limit.
 const VERDICTS_PER_WEIGHT: usize = 4;
@@ -69,9 +70,10 @@ pub(super) struct Denials {
     blocked_max_age: Duration,
     /// Two, each with its own seed: a check is identified by 128 bits that no client can foresee.
     hashers: [DefaultHashBuilder; 2],
-    /// The last number that was given to a change.
-    changes: AtomicU64,
-    counters: Box<[ChangeCounter]>,
+    /// The number of the last change that the store confirmed.
+    confirmed: AtomicU64,
+    /// Of each budget, or of several that share a place.
+    changes: Box<[BudgetChanges]>,
     started: Instant,
     /// The time when the last denial expires, in microseconds since the start.
     last_expires: AtomicU64,
@@ -94,8 +96,8 @@ struct Denial {
 #[derive(Clone, Copy)]
 pub(super) struct AskedAt {
     at: Instant,
-    /// The last number that was given to a change.
-    changes: u64,
+    /// The number of the last change that was confirmed then.
+    confirmed: u64,
 }
 
 /// What identifies a check.
@@ -107,14 +109,12 @@ pub(super) struct CheckId {
     quota: u64,
 }
 
-/// The last changes of a budget.
+/// The changes of a budget.
 #[derive(Default)]
-struct ChangeCounter {
-    /// The number of the last start or end of any change.
-    changed: AtomicU64,
-    /// The number of the last change that the store confirmed.
+struct BudgetChanges {
+    /// The number of the last one that the store confirmed.
     confirmed: AtomicU64,
-    /// Until then a change may still happen, in microseconds since the start.
+    /// Until then one may still happen, in microseconds since the start.
     unsettled_until: AtomicU64,
 }
 
@@ -138,8 +138,8 @@ impl Denials {
             max_age: max_age.min(MAX_AGE),
             blocked_max_age: blocked_max_age.min(MAX_AGE),
             hashers: [DefaultHashBuilder::default(), DefaultHashBuilder::default()],
-            changes: AtomicU64::new(0),
-            counters: (0..COUNTERS).map(|_| ChangeCounter::default()).collect(),
+            confirmed: AtomicU64::new(0),
+            changes: (0..PLACES).map(|_| BudgetChanges::default()).collect(),
             started: Instant::now(),
             last_expires: AtomicU64::new(0),
         }
@@ -181,7 +181,7 @@ impl Denials {
             // A denial from before a change may be older than this check.
             let denial = denials.cache.get(&known.id);
             let denial = denial.filter(|denial| {
-                denial.quota == known.quota && denial.asked.changes >= asked.changes
+                denial.quota == known.quota && denial.asked.confirmed >= asked.confirmed
             });
             denial
                 .and_then(|denial| denial.standing_at(Instant::now()))
@@ -215,45 +215,43 @@ impl Denials {
         if denial.quota != known.quota {
             // Under another quota the budgets are replenished in another way.
             self.cache.remove(&known.id);
-            let number = self.next_number();
-            for counter in self.counters_of(group) {
-                counter.changed.fetch_max(number, Ordering::AcqRel);
-                counter.confirmed.fetch_max(number, Ordering::AcqRel);
-            }
+            self.confirm(group.iter().map(|check| self.place(check)));
             return None;
         }
-        let is_confirmed = |counter: &ChangeCounter| {
-            counter.confirmed.load(Ordering::Acquire) > denial.asked.changes
-        };
-        let stands = now < denial.stands_until && !self.counters_of(group).any(is_confirmed);
+        let stands = now < denial.stands_until && self.is_unchanged_since(denial.asked, group);
         stands.then_some(denial)
     }
 
     /// Whether a denial is the answer without asking the store.
     fn is_fresh(&self, denial: &Denial, group: &[Check], now: Instant) -> bool {
-        let AskedAt { at, changes } = denial.asked;
+        let asked = self.micros(denial.asked.at);
+        let is_settled =
+            |budget: &BudgetChanges| budget.unsettled_until.load(Ordering::Acquire) <= asked;
         now < denial.until
-            && self.counters_of(group).all(|counter| {
-                counter.changed.load(Ordering::Acquire) <= changes
-                    && counter.unsettled_until.load(Ordering::Acquire) <= self.micros(at)
-            })
+            && self.is_unchanged_since(denial.asked, group)
+            && self.changes_of(group).all(is_settled)
+    }
+
+    /// Whether no change of these budgets was confirmed since a check was asked.
+    fn is_unchanged_since(&self, asked: AskedAt, group: &[Check]) -> bool {
+        let is_earlier =
+            |budget: &BudgetChanges| budget.confirmed.load(Ordering::Acquire) <= asked.confirmed;
+        self.changes_of(group).all(is_earlier)
     }
 
     /// The time of a check, to be taken before it is sent.
     pub(super) fn asked(&self, at: Instant) -> AskedAt {
         AskedAt {
             at,
-            changes: self.changes.load(Ordering::Acquire),
+            confirmed: self.confirmed.load(Ordering::Acquire),
         }
     }
 
-    /// A check that was asked earlier, as one that is asked now, if no change of its budgets began meanwhile. It is of
-    /// the earlier time.
+    /// A check that was asked earlier, as one that is asked now, if no change of its budgets was confirmed meanwhile. It is
+    /// of the earlier time.
     pub(super) fn still_asked(&self, asked: AskedAt, group: &[Check]) -> Option<AskedAt> {
         let now = self.asked(asked.at);
-        let is_unchanged =
-            |counter: &ChangeCounter| counter.changed.load(Ordering::Acquire) <= asked.changes;
-        self.counters_of(group).all(is_unchanged).then_some(now)
+        self.is_unchanged_since(asked, group).then_some(now)
     }
 
     /// What identifies a group.
@@ -344,37 +342,36 @@ impl Denials {
         }
     }
 
-    /// Notes that a refund or a reset starts. Denials of checks from before its end do not count.
+    /// A refund or a reset starts. Denials of checks from before its end do not count then.
     pub(super) fn change(self: &Arc<Self>, group: &[Check]) -> ChangeUnderWay {
-        let counters = group.iter().map(|check| self.counter(check)).collect();
         let blockable = |check: &Check| check.blocking().map(|_| self.known_key(check));
-        let keys = group.iter().map(blockable).collect();
-        let denials = Arc::clone(self);
-        let blocked = Vec::new();
-        let change = ChangeUnderWay {
-            denials,
-            counters,
-            keys,
-            blocked,
-            is_settled: false,
-        };
-        change.count(|counter| &counter.changed);
-        change
+        ChangeUnderWay {
+            denials: Arc::clone(self),
+            places: group.iter().map(|check| self.place(check)).collect(),
+            keys: group.iter().map(blockable).collect(),
+            blocked: Vec::new(),
+            end: ChangeEnd::Unknown,
+        }
     }
 
-    fn counter(&self, check: &Check) -> usize {
+    /// The place of a budget's changes.
+    fn place(&self, check: &Check) -> usize {
         let budget = (check.limit().name(), check.limit().kind(), check.key());
-        self.hashers[0].hash_one(budget) as usize % COUNTERS
+        self.hashers[0].hash_one(budget) as usize % PLACES
     }
 
-    fn counters_of(&self, group: &[Check]) -> impl Iterator<Item = &ChangeCounter> {
-        group
-            .iter()
-            .map(|check| &self.counters[self.counter(check)])
+    fn changes_of(&self, group: &[Check]) -> impl Iterator<Item = &BudgetChanges> {
+        group.iter().map(|check| &self.changes[self.place(check)])
     }
 
-    fn next_number(&self) -> u64 {
-        self.changes.fetch_add(1, Ordering::AcqRel) + 1
+    /// Gives the next number to a change.
+    fn confirm(&self, places: impl Iterator<Item = usize>) {
+        let number = self.confirmed.fetch_add(1, Ordering::AcqRel) + 1;
+        for place in places {
+            self.changes[place]
+                .confirmed
+                .fetch_max(number, Ordering::AcqRel);
+        }
     }
 
     fn micros(&self, time: Instant) -> u64 {
@@ -407,22 +404,29 @@ impl Denial {
 /// A refund or a reset under way. It is over when this is dropped.
 pub(super) struct ChangeUnderWay {
     denials: Arc<Denials>,
-    /// The indices of its budgets' counters.
-    counters: Vec<usize>,
+    /// Of its budgets.
+    places: Vec<usize>,
     /// Its keys that may be blocked.
     keys: Vec<Option<CheckId>>,
     /// Of these, the denials of keys that it blocked.
     blocked: Vec<(CheckId, Decision)>,
-    /// Whether it is known that it happened, or never will.
-    is_settled: bool,
+    end: ChangeEnd,
+}
+
+/// How a change ended.
+enum ChangeEnd {
+    Confirmed,
+    /// It did not happen, and never will.
+    Failed,
+    /// It may have happened, or may happen yet.
+    Unknown,
 }
 
 impl ChangeUnderWay {
     /// Learns the answer, whether its caller still waits for it or not.
     pub(super) fn answered(&mut self, answer: &Result<Decision, Error>) {
-        self.is_settled = match answer {
+        self.end = match answer {
             Ok(decision) => {
-                self.count(|counter| &counter.confirmed);
                 let verdicts = self.keys.iter().zip(decision.verdicts());
                 let blocked = verdicts.filter(|(_, verdict)| verdict.is_blocked());
                 self.blocked = blocked
@@ -431,39 +435,36 @@ impl ChangeUnderWay {
                         Some(((*known)?, denial.made_at(decision.decided_at())))
                     })
                     .collect();
-                true
+                ChangeEnd::Confirmed
             }
-            Err(error) => !error.may_have_charged(),
+            Err(error) if error.may_have_charged() => ChangeEnd::Unknown,
+            Err(_) => ChangeEnd::Failed,
         };
-    }
-
-    /// Enters the next number into the counters of the change.
-    fn count(&self, of: impl Fn(&ChangeCounter) -> &AtomicU64) {
-        let number = self.denials.next_number();
-        for &counter in &self.counters {
-            of(&self.denials.counters[counter]).fetch_max(number, Ordering::AcqRel);
-        }
     }
 }
 
 impl Drop for ChangeUnderWay {
     fn drop(&mut self) {
-        if !self.is_settled
-            && let Some(until) = Instant::now().checked_add(UNSETTLED_FOR)
-        {
-            let until = self.denials.micros(until);
-            for &counter in &self.counters {
-                let unsettled_until = &self.denials.counters[counter].unsettled_until;
-                unsettled_until.fetch_max(until, Ordering::AcqRel);
+        let denials = &self.denials;
+        match self.end {
+            ChangeEnd::Failed => return,
+            ChangeEnd::Confirmed => denials.confirm(self.places.iter().copied()),
+            ChangeEnd::Unknown => {
+                let until = later(Instant::now(), UNSETTLED_FOR);
+                let until = denials.micros(until);
+                for &place in &self.places {
+                    denials.changes[place]
+                        .unsettled_until
+                        .fetch_max(until, Ordering::AcqRel);
+                }
             }
         }
-        self.count(|counter| &counter.changed);
         // A denial from before the change would not count.
-        let asked = self.denials.asked(Instant::now());
+        let asked = denials.asked(Instant::now());
         for (known, denial) in self.blocked.drain(..) {
             let left = denial.deciding().blocked_for().unwrap_or_default();
-            let answers_for = left.min(self.denials.blocked_max_age);
-            self.denials.insert(known, asked, denial, answers_for, left);
+            let answers_for = left.min(denials.blocked_max_age);
+            denials.insert(known, asked, denial, answers_for, left);
         }
     }
 }
