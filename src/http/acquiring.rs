@@ -29,9 +29,13 @@ impl LayerSettings {
     /// A request that waits for a permit holds the earlier ones. So the smallest limit comes first: a client that waits for its
     /// own limit holds no permit of a larger limit that clients share. All layers use this order, so that two requests
     /// never wait for each other.
-    pub(super) fn acquire_permits(self: &Arc<Self>, mut permits: Vec<Check>) -> Acquiring {
+    pub(super) fn acquire_permits(
+        self: &Arc<Self>,
+        mut permits: Vec<Check>,
+        since: Instant,
+    ) -> Acquiring {
         permits.sort_by(|one, other| order(one).cmp(&order(other)));
-        Box::pin(acquire_all(permits, Arc::clone(self)))
+        Box::pin(acquire_all(permits, since, Arc::clone(self)))
     }
 
     /// Puts the permits into the request's extensions, if the layer is configured so.
@@ -62,18 +66,14 @@ fn order(check: &Check) -> (u32, &str, &str) {
 
 async fn acquire_all(
     checks: Vec<Check>,
+    since: Instant,
     settings: Arc<LayerSettings>,
 ) -> Result<InFlight, WithoutPermits> {
-    let started = Instant::now();
     let mut permits = Vec::with_capacity(checks.len());
     for check in checks {
         let is_enforced = !check.is_shadow();
-        let max_wait = if is_enforced {
-            settings.wait.left_of(started)
-        } else {
-            Duration::ZERO
-        };
-        let acquiring = acquire(&settings.limiter, &check, &settings.wait, max_wait);
+        let since = is_enforced.then_some(since);
+        let acquiring = acquire(&settings.limiter, &check, &settings.wait, since);
         let acquired = settings
             .limiter
             .observe_permit(&check, is_enforced, acquiring)
@@ -105,13 +105,16 @@ async fn acquire_all(
     Ok(InFlight::new(permits))
 }
 
+/// Acquires a permit, for a request that waits as the settings say since it was sent. `None`: it does not wait.
 async fn acquire(
     limiter: &RateLimiter,
     check: &Check,
     wait: &WaitSettings,
-    max_wait: Duration,
+    since: Option<Instant>,
 ) -> Result<Acquired, Error> {
     let acquired = limiter.request_permit(check).await?;
+    // The answer of a distant store is part of the wait.
+    let max_wait = since.map_or(Duration::ZERO, |since| wait.left_of(since));
     if acquired.permit.is_some() || max_wait.is_zero() {
         return Ok(acquired);
     }

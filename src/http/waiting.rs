@@ -14,7 +14,7 @@ use tower_service::Service;
 use super::acquiring::Acquiring;
 use super::asked::Asked;
 use super::conclusion::{Conclusion, Report, Undecided};
-use super::limits::LookUp;
+use super::limits::PendingChoice;
 use super::settings::LayerSettings;
 use super::{InFlight, ResponseBody};
 use crate::nouns::Group;
@@ -40,7 +40,7 @@ enum Stage {
     },
     /// For look-ups of the application.
     LookingUp {
-        lookup: LookUp,
+        lookup: PendingChoice,
         since: Instant,
         settings: Arc<LayerSettings>,
     },
@@ -80,8 +80,8 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         asked: Asked,
         settings: Arc<LayerSettings>,
     ) -> Self {
-        let acquiring = settings.acquire_permits(asked.permits);
         let since = Instant::now();
+        let acquiring = settings.acquire_permits(asked.permits, since);
         let stage = Stage::Acquiring {
             acquiring,
             group: asked.group,
@@ -95,7 +95,7 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
     pub(super) fn for_lookup(
         service: S,
         request: (Parts, ReqBody),
-        lookup: LookUp,
+        lookup: PendingChoice,
         settings: Arc<LayerSettings>,
     ) -> Self {
         let stage = Stage::LookingUp {
@@ -190,7 +190,7 @@ where
                     match ready!(lookup.poll(parts, cx)) {
                         Ok(asked) => self.stage = Stage::asking(asked, *since, settings, parts),
                         Err(unasked) => {
-                            let response = settings.answer(unasked, parts);
+                            let response = settings.reject_unasked(unasked, parts);
                             return Poll::Ready(Ok(Next::Rejected(response)));
                         }
                     }
@@ -253,7 +253,7 @@ impl Stage {
             settings.hold_none(parts);
             return Self::charging(asked.group, since, settings, parts);
         }
-        let acquiring = settings.acquire_permits(asked.permits);
+        let acquiring = settings.acquire_permits(asked.permits, since);
         let settings = Arc::clone(settings);
         Self::Acquiring {
             acquiring,

@@ -21,7 +21,7 @@ use crate::store::Answer;
 
 impl RateLimiter {
     /// Charges as soon as the units are available, not before `ask_at`. No other waiter is in front, for the `contested`
-    /// checks. Returns the denial if another check of the group is denied: the caller queues for that one then.
+    /// checks. `Break` is the decision. `Continue` is a denial by another check of the group: the caller queues for that one.
     pub(super) async fn acquire_in_front(
         &self,
         group: &Group,

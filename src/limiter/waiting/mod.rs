@@ -96,7 +96,7 @@ impl RateLimiter {
     pub async fn acquire(
         &self,
         limit: &Limit,
-        key: &Key,
+        key: impl Into<Key>,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
         self.acquire_n(limit, key, 1, max_wait).await
@@ -110,7 +110,7 @@ impl RateLimiter {
     pub async fn acquire_n(
         &self,
         limit: &Limit,
-        key: &Key,
+        key: impl Into<Key>,
         n: u32,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
@@ -148,7 +148,7 @@ impl RateLimiter {
         max_wait: Duration,
     ) -> Result<Decision, Error> {
         // Without a runtime there are no timers.
-        Runtime::try_current().map_err(Error::misuse)?;
+        Runtime::try_current().map_err(Error::outside_of_runtime)?;
         let bounds = Bounds::new(max_wait, true);
         let first = self.charge_at_once(group, max_wait);
         self.wait_in_bounds(group, first, bounds, &WaitSettings::unbounded())
@@ -168,7 +168,7 @@ impl RateLimiter {
         }
         if let Err(error) = Runtime::try_current() {
             // Without a runtime there are no timers.
-            return Answer::ready(Err(Error::misuse(error)));
+            return Answer::ready(Err(Error::outside_of_runtime(error)));
         }
         let limiter = self.clone();
         let settings = settings.clone();

@@ -155,8 +155,9 @@ impl Turns {
     fn enqueue(&self, budget: BudgetId, units: u64, most: usize) -> Option<Place> {
         let mut queues = lock(&self.queues);
         let queue = Arc::clone(queues.entry(budget.clone()).or_default());
-        drop(queues);
+        // Counted under the lock, so that the last waiter before does not remove the queue.
         let before = queue.waiting.fetch_add(1, Ordering::AcqRel);
+        drop(queues);
         queue.units.fetch_add(units, Ordering::AcqRel);
         self.places.fetch_add(1, Ordering::AcqRel);
         let queues = Arc::clone(&self.queues);
@@ -235,17 +236,19 @@ impl Awaited {
     /// Wakes the waiters at the front: units may be available earlier than they expect. A reset voids units that
     /// they reserved.
     pub(in crate::limiter) fn replenished(&self, by: Op) {
-        let mut void = Vec::new();
         let queues = lock(&self.queues);
-        for queue in self.budgets.iter().filter_map(|budget| queues.get(budget)) {
+        let replenished = self.budgets.iter().filter_map(|budget| queues.get(budget));
+        let replenished: Vec<Arc<WaitingQueue>> = replenished.cloned().collect();
+        // A waker may drop its waiter at once, which takes the lock again.
+        drop(queues);
+        for queue in replenished {
             queue.replenished.notify_waiters();
             if by == Op::Reset {
                 queue.reset.notify_waiters();
-                void.append(&mut queue.handed_over());
+                let void = mem::take(&mut *queue.handed_over());
+                void.into_iter().for_each(Reservation::void);
             }
         }
-        drop(queues);
-        void.into_iter().for_each(Reservation::void);
     }
 }
 
@@ -388,18 +391,16 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut queues = lock(&self.queues);
         let mut left = None;
-        // Released under the lock, so that the last of several concurrent drops removes the queue.
+        let mut is_last = false;
         if let Some(queue) = self.queue.take() {
-            queue.waiting.fetch_sub(1, Ordering::AcqRel);
+            // Counted under the lock, so that the last of several concurrent drops removes the queue.
+            is_last = queue.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
             queue.units.fetch_sub(self.units, Ordering::AcqRel);
             if self.has_cost {
                 queue.remove_cost(self.units);
             }
             left = self.front.take().and_then(|front| queue.front.leave(front));
         }
-        let is_last = queues
-            .get(&self.budget)
-            .is_some_and(|queue| Arc::strong_count(queue) == 1);
         let unused = if is_last {
             queues.remove(&self.budget)
         } else {
