@@ -23,7 +23,7 @@ enum Pending {
     Promised(Promised),
 }
 
-/// What makes another answer of an answer.
+/// A function that is applied to the answer when it is there.
 type Resolve = dyn FnOnce(Result<Decision, Error>) -> Result<Decision, Error> + Send;
 
 impl Answer {
@@ -42,7 +42,7 @@ impl Answer {
         Self(Inner::Pending(Pending::Promised(promised), None))
     }
 
-    /// The answer that `resolve` makes of this one.
+    /// The same answer, with `resolve` applied to it.
     pub(crate) fn resolved(
         mut self,
         resolve: impl FnOnce(Result<Decision, Error>) -> Result<Decision, Error> + Send + 'static,
@@ -54,8 +54,8 @@ impl Answer {
             },
             // The answer stays where it is: every check on Redis passes here, and a future around it would be moved and polled
             // through a pointer.
-            Inner::Pending(_, later) => {
-                *later = Some(match later.take() {
+            Inner::Pending(_, pending) => {
+                *pending = Some(match pending.take() {
                     Some(first) => Box::new(move |answer| resolve(first(answer))),
                     None => Box::new(resolve),
                 });

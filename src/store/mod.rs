@@ -21,11 +21,11 @@ mod denials;
 #[cfg(feature = "redis")]
 mod deny_cache;
 mod group;
+pub(crate) mod heartbeat;
 mod memory;
 pub(crate) mod permits;
 #[cfg(feature = "redis")]
 mod prefetch;
-pub(crate) mod progress;
 mod promise;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -52,9 +52,11 @@ pub use self::redis::Tls;
 #[cfg(feature = "redis")]
 pub use self::redis::{Credentials, RedisChannel, RedisStore, RedisStoreBuilder};
 pub use crate::algorithm::State;
+#[doc(no_inline)]
+pub use crate::nouns::Check;
 #[doc(hidden)]
 pub use crate::nouns::HolderId;
-pub use crate::nouns::{Check, Group, Op};
+pub use crate::nouns::{Group, Op};
 
 use std::fmt;
 use std::sync::Arc;

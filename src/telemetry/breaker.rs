@@ -24,20 +24,20 @@ impl BreakerEvents {
 
     /// So many of the last calls failed, and no check is sent any more.
     pub(crate) fn opened(&self, failed: u32, calls: u32) {
-        self.metrics.is_now("open");
+        self.metrics.opened();
         let store = &*self.store;
         tracing::warn!(target: TARGET, store, failed, calls, "circuit breaker opened");
     }
 
     /// The store answered a probe, or a check in its place, and a growing share of the checks is sent.
     pub(crate) fn half_opened(&self) {
-        self.metrics.is_now("half_open");
+        self.metrics.half_opened();
         tracing::info!(target: TARGET, store = &*self.store, "circuit breaker half-open");
     }
 
     /// All checks are sent again. `rejected` were not, since it opened.
     pub(crate) fn closed(&self, lasted: Duration, rejected: u64) {
-        self.metrics.is_now("closed");
+        self.metrics.closed();
         let store = &*self.store;
         let open_ms = milliseconds(lasted);
         tracing::warn!(target: TARGET, store, open_ms, rejected, "circuit breaker closed");

@@ -62,7 +62,7 @@ impl RateLimiter {
     pub async fn try_acquire_permit(
         &self,
         limit: &Limit,
-        key: &Key,
+        key: impl Into<Key>,
     ) -> Result<Option<Permit>, Error> {
         let check = Check::new(limit, key);
         Ok(self
@@ -128,7 +128,7 @@ impl RateLimiter {
     pub async fn acquire_permit(
         &self,
         limit: &Limit,
-        key: &Key,
+        key: impl Into<Key>,
         max_wait: Duration,
     ) -> Result<Option<Permit>, Error> {
         let check = Check::new(limit, key);
@@ -166,10 +166,11 @@ impl RateLimiter {
 
     /// The permits that this process holds of a key.
     #[must_use]
-    pub fn held_permits(&self, limit: &Limit, key: &Key) -> u64 {
-        let slot = SlotKey::new(&Check::new(limit, key));
+    pub fn held_permits(&self, limit: &Limit, key: impl Into<Key>) -> u64 {
+        let check = Check::new(limit, key);
+        let slot = SlotKey::new(&check);
         self.agents()
-            .map_or(0, |agents| agents.agent(key).held(&slot))
+            .map_or(0, |agents| agents.agent(check.key()).held(&slot))
     }
 
     /// The number of keys with permits, callers or unconfirmed releases in this process.
@@ -235,7 +236,7 @@ impl RateLimiter {
     }
 
     fn agent_for(&self, check: &Check) -> Result<&Arc<Agent>, Error> {
-        Runtime::try_current().map_err(Error::misuse)?;
+        Runtime::try_current().map_err(Error::outside_of_runtime)?;
         let name = check.limit().name();
         if !check.limit().is_concurrency() {
             return Err(Error::misuse(format!(

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::nouns::{Check, Key, Limit, Source};
 use crate::telemetry::{self, Level};
 
-/// The answer to a caller of this crate.
+/// The answer to a layer, or to `RateLimiter::acquire_permit`.
 pub(crate) struct Acquired {
     pub(crate) permit: Option<Permit>,
     pub(crate) source: Source,
@@ -36,7 +36,7 @@ impl SlotKey {
     }
 }
 
-/// Who granted a permit, and takes it back.
+/// The agent that granted a permit, and takes it back. A trait, because an agent knows slots, and a slot knows permits.
 pub(super) trait Grantor: Send + Sync {
     fn take_back(self: Arc<Self>, slot: &SlotKey);
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::permit::SlotKey;
 use super::slot::{ClaimQueue, Slot};
-use crate::store::progress::Progress;
+use crate::store::heartbeat::Heartbeat;
 
 /// The memory for so many slots is kept.
 const KEPT_CAPACITY: usize = 1_024;
@@ -29,8 +29,8 @@ pub(super) struct Slots {
     pub(super) task: Option<u64>,
     /// Counts tasks.
     pub(super) tasks: u64,
-    /// Of the task's rounds.
-    pub(super) rounds: Progress,
+    /// The task's last round.
+    pub(super) rounds: Heartbeat,
     /// The last runtimes with callers. The task moves to another one when its runtime shuts down.
     pub(super) runtimes: VecDeque<Runtime>,
     /// Counts holders.

@@ -43,8 +43,7 @@ impl Agent {
             state.runtimes.truncate(MAX_RUNTIMES - 1);
             state.runtimes.push_front(runtime.clone());
         }
-        let is_blocked = state.rounds.stands_still(Instant::now(), BLOCKED_AFTER);
-        if state.task.is_some() && !is_blocked {
+        if state.rounds.is_alive(Instant::now(), BLOCKED_AFTER) {
             return;
         }
         let running = self.new_task(&mut state, runtime);
@@ -59,7 +58,7 @@ impl Agent {
         }
         state.tasks += 1;
         state.task = Some(state.tasks);
-        state.rounds.made(Instant::now());
+        state.rounds.beat(Instant::now());
         Some(Running {
             agent: Arc::clone(self),
             task: state.tasks,
@@ -95,9 +94,10 @@ impl Agent {
         }
         if self.has_nothing_to_do(&state) {
             state.task = None;
+            state.rounds.end();
             return None;
         }
-        state.rounds.made(Instant::now());
+        state.rounds.beat(Instant::now());
         Some(if state.waiting.is_empty() {
             self.paces.retry
         } else {
@@ -256,6 +256,7 @@ impl Drop for Running {
             return;
         }
         state.task = None;
+        state.rounds.end();
         let own = self.runtime.id();
         state.runtimes.retain(|runtime| runtime.id() != own);
         let next = state.runtimes.front().cloned();

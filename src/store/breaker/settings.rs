@@ -111,8 +111,7 @@ impl BreakerSettings {
     }
 
     /// Sets the time from which on a successful call counts as failed. Default: none. Range: 1 ms to a minute.
-    /// A call that takes longer than the store's deadline fails in any case. With
-    /// [`CircuitBreaker`](crate::store::CircuitBreaker), the time is that until a caller polls its answer.
+    /// A call that takes longer than the store's deadline fails in any case.
     pub const fn slow_after(mut self, slow_after: Duration) -> Self {
         self.slow_after = Some(slow_after);
         self

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use super::backoff::Backoff;
 use super::connect::{Connect, Link, Subscription};
 use super::terms::Terms;
-use crate::store::progress::Progress;
+use crate::store::heartbeat::Heartbeat;
 use crate::telemetry::{Outage, RedisEvents};
 
 /// The most time that one attempt to connect takes.
@@ -42,8 +42,8 @@ struct ConnectionState {
     current: Option<Current>,
     /// Held by the task that connects.
     connecting: Arc<tokio::sync::Mutex<()>>,
-    /// Of that task.
-    attempt: Progress,
+    /// The start of its attempt.
+    attempt: Heartbeat,
     /// Counts connections, so that a late failure does not close a later connection.
     generation: u64,
     backoff: Backoff,
@@ -135,7 +135,7 @@ impl Connections {
         if let Some(known) = self.shared.known() {
             return known;
         }
-        self.shared.lock().attempt.made(Instant::now());
+        self.shared.lock().attempt.beat(Instant::now());
         let shared = Arc::clone(&self.shared);
         let connecting = tokio::spawn(async move {
             let _only_one = only_one;
@@ -243,8 +243,8 @@ impl ConnectionState {
     /// stands still, and others must not wait for it.
     fn turn_to_connect(&mut self) -> Arc<tokio::sync::Mutex<()>> {
         let at_most = CONNECT_TIMEOUT.saturating_mul(2);
-        if self.attempt.stands_still(Instant::now(), at_most) {
-            self.attempt.ended();
+        if self.attempt.has_stopped(Instant::now(), at_most) {
+            self.attempt.end();
             self.connecting = Arc::default();
         }
         Arc::clone(&self.connecting)
@@ -296,7 +296,7 @@ impl SharedConnection {
                 let now = Instant::now();
                 let trusted = Arc::new(AtomicBool::new(true));
                 let mut state = self.lock();
-                state.attempt.ended();
+                state.attempt.end();
                 let current = Current {
                     link,
                     since: now,
@@ -324,7 +324,7 @@ impl SharedConnection {
     fn failed(&self, reason: &str) -> String {
         let failure = format!("{}: {reason}", self.events.server());
         let mut state = self.lock();
-        state.attempt.ended();
+        state.attempt.end();
         state.backoff.failed(Instant::now());
         state.failure.clone_from(&failure);
         drop(state);

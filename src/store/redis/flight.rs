@@ -1,4 +1,4 @@
-//! A call in flight: from the connection to the answers of all its checks.
+//! A call in flight: from the connection to the answers of all its checks; and the tasks that send one call after another.
 
 mod claims;
 mod divide;

@@ -24,8 +24,8 @@ use super::batch::{Batch, Caller, MAX_CHARGES};
 use super::route::Route;
 use crate::nouns::{Check, Error, ManualClock, Op, later};
 use crate::store::denials::{ChangeUnderWay, Denials};
+use crate::store::heartbeat::Heartbeat;
 use crate::store::permits::Claim;
-use crate::store::progress::Progress;
 use crate::store::promise::{Promise, Promised};
 use crate::telemetry::{Queued as QueuedLevel, Trace};
 
@@ -84,8 +84,8 @@ struct LaneQueue {
     /// The number of calls so far, and when the newest one left.
     calls: u64,
     newest_left: Option<Instant>,
-    /// Of the tasks that hold the places: one was taken, or a call started or ended.
-    progress: Progress,
+    /// The last time that a place was taken, or that a call started or ended.
+    heartbeat: Heartbeat,
     /// Counts how often the places were given up as lost.
     round: u64,
     /// Empty batches, whose memory is used again.
@@ -108,6 +108,8 @@ pub(super) struct QueuedCheck {
     pub(super) promised: Promised,
     /// Whether its caller sends it, unless another check arrives before: the lane was idle.
     pub(super) is_alone: bool,
+    /// Whether a place is free for a task that sends it.
+    pub(super) has_place: bool,
     /// Whether it is in the batch that leaves next.
     pub(super) leaves_next: bool,
 }
@@ -177,10 +179,12 @@ impl Lane {
             trace,
         };
         let is_alone = queue.in_flight == 0 && queue.batches.is_empty();
+        let has_place = queue.has_place(now, self.settings.pace());
         queue.batch_for(group).push(prefix, op, group, caller);
         Some(QueuedCheck {
             promised,
             is_alone,
+            has_place,
             leaves_next: queue.batches.len() == 1,
         })
     }
@@ -222,7 +226,7 @@ impl Lane {
         if until.is_some() && batch.first_deadline().is_some() {
             let mut queue = self.queue();
             queue.batches.push_front(batch);
-            queue.progress.made(Instant::now());
+            queue.heartbeat.beat(Instant::now());
         } else {
             let checks = batch.len();
             batch.clear();
@@ -289,7 +293,7 @@ impl LaneQueue {
     /// places stand still, and other tasks must not wait for them.
     fn give_up_lost_places(&mut self, now: Instant, deadline: Duration) {
         let at_most = deadline.saturating_mul(3);
-        if self.in_flight > 0 && self.progress.stands_still(now, at_most) {
+        if self.in_flight > 0 && self.heartbeat.has_stopped(now, at_most) {
             self.round += 1;
             self.in_flight = 0;
         }
@@ -324,7 +328,7 @@ impl LaneQueue {
         let now = Instant::now();
         self.calls += 1;
         self.newest_left = Some(now);
-        self.progress.made(now);
+        self.heartbeat.beat(now);
         self.calls
     }
 
@@ -353,7 +357,7 @@ impl LaneQueue {
     /// Takes back a batch, emptied, that had so many checks.
     fn finish(&mut self, checks: usize, batch: Batch) {
         self.waiting -= checks;
-        self.progress.made(Instant::now());
+        self.heartbeat.beat(Instant::now());
         if self.spare.len() < IN_FLIGHT {
             self.spare.push(batch);
         }

@@ -235,7 +235,7 @@ impl Store for RedisStore {
             return Answer::ready(Err(error));
         }
         if let Err(error) = Runtime::try_current() {
-            return Answer::ready(Err(Error::misuse(error)));
+            return Answer::ready(Err(Error::outside_of_runtime(error)));
         }
         let lanes = &self.lanes;
         match (lanes.denials(), op) {

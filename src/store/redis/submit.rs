@@ -37,6 +37,7 @@ pub(super) fn submit(
     let Some(QueuedCheck {
         promised,
         is_alone,
+        has_place,
         leaves_next,
     }) = lane.add(op, group, change, urgency)
     else {
@@ -47,7 +48,9 @@ pub(super) fn submit(
     let answer = if is_alone {
         Answer::later(send_by_caller(Arc::clone(lane), promised))
     } else {
-        flight::start(lane);
+        if has_place {
+            flight::start(lane);
+        }
         Answer::promised(promised)
     };
     match &lane.settings.denials {
@@ -59,7 +62,7 @@ pub(super) fn submit(
 /// Sends a check that is alone in an idle lane. A task sends it if another check was queued before
 /// the first poll, or if there is no connection yet.
 async fn send_by_caller(lane: Arc<Lane>, mut promised: Promised) -> Result<Decision, Error> {
-    let runtime = Runtime::try_current().map_err(Error::misuse)?;
+    let runtime = Runtime::try_current().map_err(Error::outside_of_runtime)?;
     let Some(flight) = flight::send_lone(&lane, &promised).await else {
         flight::start(&lane);
         return promised.await;

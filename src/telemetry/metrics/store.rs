@@ -79,15 +79,28 @@ impl BreakerMetrics {
         }
     }
 
-    /// The breaker is in another state: `closed`, `open` or `half_open`.
-    pub(crate) fn is_now(&self, state: &'static str) {
+    pub(crate) fn opened(&self) {
+        self.is_now("open", 1, 0);
+    }
+
+    pub(crate) fn half_opened(&self) {
+        self.is_now("half_open", 0, 1);
+    }
+
+    pub(crate) fn closed(&self) {
+        self.is_now("closed", 0, 0);
+    }
+
+    /// Counts a transition, and sets the gauge of each state.
+    fn is_now(&self, state: &'static str, open: usize, half_open: usize) {
         let store = ("store", &*self.store);
         recorder::add(&BREAKER_TRANSITIONS, &[store, ("state", state)], 1);
         let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
-        let Levels { open, half_open } = &mut *levels;
-        for (name, level) in [("open", open), ("half_open", half_open)] {
-            let is_in_it = usize::from(state == name);
-            level.set(&BREAKERS, &[store, ("state", name)], is_in_it);
-        }
+        levels
+            .open
+            .set(&BREAKERS, &[store, ("state", "open")], open);
+        levels
+            .half_open
+            .set(&BREAKERS, &[store, ("state", "half_open")], half_open);
     }
 }

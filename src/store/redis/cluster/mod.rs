@@ -27,7 +27,7 @@ use self::slots::Range;
 use super::connect::Server;
 use super::greeting::in_words;
 use super::node::{Node, Nodes};
-use crate::store::progress::Progress;
+use crate::store::heartbeat::Heartbeat;
 use crate::telemetry::{RedisEvents, StoreMetrics};
 
 /// The deadline of one `CLUSTER SLOTS`, including the time to connect.
@@ -57,8 +57,8 @@ pub(super) struct Cluster {
     was_read: Notify,
     /// Why the slots of some partitions are not known, since they were last read.
     failure: RwLock<Option<String>>,
-    /// Of the task that reads the slots.
-    refreshing: Mutex<Progress>,
+    /// The last time that the task which reads the slots began to.
+    refreshing: Mutex<Heartbeat>,
     /// When a group of several partitions was last denied.
     denied: Mutex<Option<Instant>>,
 }
@@ -164,17 +164,17 @@ impl Cluster {
             return;
         };
         let mut refreshing = lock(&self.refreshing);
-        if refreshing.goes_on(Instant::now(), STANDS_STILL) {
+        if refreshing.is_alive(Instant::now(), STANDS_STILL) {
             return;
         }
-        refreshing.made(Instant::now());
+        refreshing.beat(Instant::now());
         drop(refreshing);
         // The task does not keep the store.
         let refreshing = Refreshing(Arc::downgrade(self));
         runtime.spawn(async move {
             let mut pause = PAUSE;
             while let Some(cluster) = refreshing.0.upgrade() {
-                lock(&cluster.refreshing).made(Instant::now());
+                lock(&cluster.refreshing).beat(Instant::now());
                 let is_complete = cluster.read().await;
                 cluster.was_read.notify_waiters();
                 drop(cluster);
@@ -331,7 +331,7 @@ struct Refreshing(Weak<Cluster>);
 impl Drop for Refreshing {
     fn drop(&mut self) {
         if let Some(cluster) = self.0.upgrade() {
-            lock(&cluster.refreshing).ended();
+            lock(&cluster.refreshing).end();
         }
     }
 }

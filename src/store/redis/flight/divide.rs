@@ -63,7 +63,7 @@ impl Call {
             loop {
                 self.place.unload();
                 if !self.place.take_next_part() {
-                    // One key says nothing about the others. So many of them, and no part that succeeded, do.
+                    // It counts as a failure only if the division was given up. A part that succeeded has ended the watch.
                     self.watch.end(given_up.is_some());
                     return;
                 }
