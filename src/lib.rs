@@ -70,7 +70,9 @@ pub mod config {
 
 /// Answers to checks: decisions, their verdicts, and receipts for refunds.
 pub mod decision {
-    pub use crate::nouns::{Decision, Receipt, Source, Verdict};
+    #[doc(no_inline)]
+    pub use crate::nouns::Decision;
+    pub use crate::nouns::{Receipt, Source, Verdict};
 }
 
 /// The keys that are denied most often: [`DeniedKeys`](denied_keys::DeniedKeys).
@@ -102,6 +104,7 @@ pub mod key {
     };
     #[cfg(feature = "grpc")]
     pub use crate::http::{GrpcMetadata, GrpcMethod};
+    #[doc(no_inline)]
     pub use crate::nouns::Key;
 }
 
@@ -116,10 +119,12 @@ pub mod key {
 /// [`Settlement`](layer::Settlement).
 #[cfg(feature = "http")]
 pub mod layer {
+    #[doc(no_inline)]
+    pub use crate::http::RateLimitLayer;
     pub use crate::http::{
         BodyFormat, ChosenLimits, IetfDraft, InFlight, Lookup, LookupResult, Meter, OnMissingKey,
-        OnOverload, RateLimit, RateLimitLayer, Reason, Rejection, ReportOn, ResetFormat,
-        ResponseBody, ResponseFuture, Settlement, original_path,
+        OnOverload, RateLimit, Reason, Rejection, ReportOn, ResetFormat, ResponseBody,
+        ResponseFuture, Settlement, original_path,
     };
     #[doc(no_inline)]
     pub use crate::nouns::OnStoreFailure;
@@ -127,7 +132,9 @@ pub mod layer {
 
 /// Limits: a name, a quota and an algorithm, and what happens when the store is unavailable.
 pub mod limit {
-    pub use crate::nouns::{Algorithm, BlockPolicy, Limit, OnStoreFailure, Quota};
+    pub use crate::nouns::{Algorithm, BlockPolicy, OnStoreFailure};
+    #[doc(no_inline)]
+    pub use crate::nouns::{Limit, Quota};
 }
 
 /// What a recorder of metrics may need. The [guide](https://docs.rs/tollgate/latest/tollgate/guide/observability/) lists all metrics.

@@ -51,7 +51,7 @@ impl RateLimiter {
     pub async fn block(
         &self,
         limit: &Limit,
-        key: &Key,
+        key: impl Into<Key>,
         length: Duration,
     ) -> Result<Decision, Error> {
         if length.as_micros() == 0 {
@@ -59,12 +59,13 @@ impl RateLimiter {
                 "the block is shorter than a microsecond; use more, or `unblock` the key",
             ));
         }
+        let check = Check::new(limit, key);
         let decision = self
-            .apply(Op::Block, Check::new(limit, key).with_block(length))
+            .apply(Op::Block, check.clone().with_block(length))
             .await?;
         telemetry::blocked_by_operator(
             limit,
-            key,
+            check.key(),
             decision.deciding().blocked_for().unwrap_or(length),
         );
         Ok(decision)
@@ -82,9 +83,10 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error like [`block`](Self::block).
-    pub async fn unblock(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
-        let decision = self.apply(Op::Block, Check::new(limit, key)).await?;
-        telemetry::unblocked_by_operator(limit, key);
+    pub async fn unblock(&self, limit: &Limit, key: impl Into<Key>) -> Result<Decision, Error> {
+        let check = Check::new(limit, key);
+        let decision = self.apply(Op::Block, check.clone()).await?;
+        telemetry::unblocked_by_operator(limit, check.key());
         Ok(decision)
     }
 

@@ -42,18 +42,17 @@ use crate::telemetry::Throttles;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = RateLimiter::in_memory();
 /// let mails = Limit::gcra("mails", Quota::per_second(2))?;
-/// let alice = Key::new("alice");
 ///
-/// let decision = limiter.check(&mails, &alice).await?;
+/// let decision = limiter.check(&mails, "alice").await?;
 /// assert!(decision.allowed());
 /// assert_eq!(decision.remaining(), 1);
 ///
 /// // Two units, all or none.
-/// let decision = limiter.check_n(&mails, &alice, 2).await?;
+/// let decision = limiter.check_n(&mails, "alice", 2).await?;
 /// assert_eq!(decision.retry_after(), Some(Duration::from_millis(500)));
 ///
 /// // The same, with a wait of at most one second.
-/// let decision = limiter.acquire_n(&mails, &alice, 2, Duration::from_secs(1)).await?;
+/// let decision = limiter.acquire_n(&mails, "alice", 2, Duration::from_secs(1)).await?;
 /// assert!(decision.allowed());
 /// # Ok(())
 /// # }
@@ -168,19 +167,29 @@ impl RateLimiter {
     ///
     /// Returns an error if the store does not decide, as every check does, unless the limit has a [failure
     /// policy](Limit::with_on_store_failure). A denial is not an error.
-    pub async fn check(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
+    pub async fn check(&self, limit: &Limit, key: impl Into<Key>) -> Result<Decision, Error> {
         self.check_n(limit, key, 1).await
     }
 
     /// Consumes `n` units, all or none. Zero units are always allowed.
-    pub async fn check_n(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
+    pub async fn check_n(
+        &self,
+        limit: &Limit,
+        key: impl Into<Key>,
+        n: u32,
+    ) -> Result<Decision, Error> {
         self.apply(Op::Charge, Check::new(limit, key).with_cost(n))
             .await
     }
 
     /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing: no denial counts, and no block
     /// begins.
-    pub async fn peek(&self, limit: &Limit, key: &Key, n: u32) -> Result<Decision, Error> {
+    pub async fn peek(
+        &self,
+        limit: &Limit,
+        key: impl Into<Key>,
+        n: u32,
+    ) -> Result<Decision, Error> {
         self.apply(Op::Peek, Check::new(limit, key).with_cost(n))
             .await
     }
@@ -226,7 +235,7 @@ impl RateLimiter {
     pub async fn refund(
         &self,
         limit: &Limit,
-        key: &Key,
+        key: impl Into<Key>,
         n: u32,
         receipt: Receipt,
     ) -> Result<Decision, Error> {
@@ -272,7 +281,7 @@ impl RateLimiter {
     pub async fn settle(
         &self,
         limit: &Limit,
-        key: &Key,
+        key: impl Into<Key>,
         cost: u32,
         receipt: impl Into<Option<Receipt>>,
     ) -> Result<Decision, Error> {
@@ -282,7 +291,7 @@ impl RateLimiter {
 
     /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to
     /// full. Also deletes the local budget, even if the store then fails. Returns the decision of a peek of cost 0 afterwards.
-    pub async fn reset(&self, limit: &Limit, key: &Key) -> Result<Decision, Error> {
+    pub async fn reset(&self, limit: &Limit, key: impl Into<Key>) -> Result<Decision, Error> {
         self.apply(Op::Reset, Check::new(limit, key)).await
     }
 

@@ -26,8 +26,8 @@ impl Registry {
                 Some(Registered::Limit(known)) if !known.decides_as(limit) => {
                     return Err(ConfigError::new(format!(
                         "the name is registered for {known}, and this limit is {limit}: limits of one \
-                         name share what they count; use another name, or a new RateLimiter to change the quota at \
-                         run time",
+                         name share what they count; use another name, or choose the limit for each request with \
+                         `RateLimitLayer::from_fn`",
                     ))
                     .of_limit(limit.name()));
                 }

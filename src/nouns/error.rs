@@ -230,6 +230,13 @@ impl From<Infallible> for Error {
 }
 
 impl Error {
+    /// A call outside of a tokio runtime.
+    pub(crate) fn outside_of_runtime(error: impl fmt::Display) -> Self {
+        Self::misuse(format!(
+            "{error}; call it from async code, or enter a `tokio::runtime::Handle` before"
+        ))
+    }
+
     /// The same error, for another caller of the same call.
     pub(crate) fn repeated(&self) -> Self {
         Self {

@@ -268,7 +268,7 @@ async fn store_that_grants_too_much_gets_it_back() {
     store.0.too_many.store(3, Ordering::SeqCst);
     let permit = take(&limiter, 1).await;
     store.0.too_many.store(0, Ordering::SeqCst);
-    assert_eq!(limiter.held_permits(&exports(1), &acme()), 1);
+    assert_eq!(limiter.held_permits(&exports(1), acme()), 1);
     drop(permit);
     limiter.flush().await;
     let last = store.taken().pop().unwrap();

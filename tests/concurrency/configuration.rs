@@ -9,7 +9,7 @@ use http::{Request, Response};
 use tollgate::config::{Config, Format, LimitSet, Names};
 use tollgate::key::Header;
 use tollgate::layer::{InFlight, OnMissingKey, OnStoreFailure};
-use tollgate::{Limit, RateLimitLayer, RateLimiter};
+use tollgate::{Key, Limit, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
 use crate::support::requests::{app, number, request, send, status};
@@ -94,7 +94,7 @@ async fn rates_and_permits_of_a_file_are_all_or_none() {
     let rate = "[[limits]]\nname = \"rate\"\nalgorithm = \"fixed_window\"\nquota = \"2/h\"\nkey = \"user\"";
     let text = exports(1, &format!("match = {{ path = \"/export\" }}\n{rate}"));
     let set = set(&text);
-    let (permits, alice) = (RateLimiter::in_memory(), "alice".into());
+    let (permits, alice) = (RateLimiter::in_memory(), Key::new("alice"));
     let app = app(layer(&set, &permits));
     let first = export(&app).await;
     assert_eq!(number(first.headers(), "x-ratelimit-remaining"), 1);
@@ -208,7 +208,7 @@ async fn limit_in_shadow_mode_denies_nobody_and_the_layer_can_enforce_a_share() 
     assert_eq!(
         (
             limit.enforced_percent(),
-            permits.held_permits(&limit, &"alice".into())
+            permits.held_permits(&limit, "alice")
         ),
         (0, 1)
     );

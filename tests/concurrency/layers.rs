@@ -131,7 +131,7 @@ async fn request_without_a_permit_is_answered_429_and_charges_no_rate() {
     drop(send(&app, of("acme")).await);
     assert_eq!(status(&app, of("acme")).await, 429, "the rate is used up");
     assert_eq!(
-        permits.held_permits(&exports(1), &Key::new("acme")),
+        permits.held_permits(&exports(1), Key::new("acme")),
         0,
         "and the permit was given back"
     );
@@ -178,7 +178,7 @@ async fn permits_of_stacked_layers_are_inserted_together_and_an_exempt_request_h
         .layer(layer(&outer));
     assert_eq!(status(&app, of("acme")).await, 200);
     let held =
-        || [&outer, &inner].map(|permits| permits.held_permits(&exports(5), &Key::new("acme")));
+        || [&outer, &inner].map(|permits| permits.held_permits(&exports(5), Key::new("acme")));
     assert_eq!(held(), [1, 1]);
     tasks.lock().unwrap().clear();
     assert_eq!(held(), [0, 0]);
@@ -208,7 +208,7 @@ async fn request_waits_for_its_permit_and_a_client_that_leaves_gives_up_its_plac
     let second = waiting.await.unwrap();
     assert_eq!(second.status(), 200);
     drop(second);
-    assert_eq!(permits.held_permits(&exports(1), &Key::new("acme")), 0);
+    assert_eq!(permits.held_permits(&exports(1), Key::new("acme")), 0);
 }
 
 #[tokio::test]

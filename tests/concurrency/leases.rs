@@ -121,7 +121,7 @@ async fn flush_ends_although_the_store_is_away_and_permits_are_held() {
     assert_eq!(started.elapsed(), SECOND);
     store.set_away(false);
     limiter.flush().await;
-    assert_eq!(limiter.held_permits(&exports(2), &Key::new("acme")), 1);
+    assert_eq!(limiter.held_permits(&exports(2), Key::new("acme")), 1);
     RateLimiter::in_memory().flush().await;
 }
 
@@ -528,7 +528,7 @@ async fn client_that_waits_for_its_own_limit_holds_no_permit_that_all_share() {
         waiting.spawn(async move { status(&app, of("acme")).await });
     }
     sleep(SECOND).await;
-    assert_eq!(permits.held_permits(&all, &Key::global()), 1);
+    assert_eq!(permits.held_permits(&all, Key::global()), 1);
     let started = Instant::now();
     assert_eq!(status(&app, of("globex")).await, 200);
     assert_eq!(started.elapsed(), Duration::ZERO);
@@ -689,7 +689,7 @@ fn name_is_of_one_number_in_a_limiter() {
     assert!(
         error.contains("`exports`")
             && error.contains("registered for 2 at once, and this limit is 5 at once")
-            && error.contains("share what they count; use another name, or a new RateLimiter"),
+            && error.contains("share what they count; use another name, or choose the limit"),
         "{error}"
     );
     assert!(permits.register(&exports(5)).is_err() && permits.register(&exports(2)).is_ok());

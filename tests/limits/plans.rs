@@ -197,7 +197,7 @@ async fn chosen_and_fixed_limits_are_one_group() {
         429,
         "the tenant has used its three"
     );
-    let left = limiter.peek(&plans.free, &"bob".into(), 0).await.unwrap();
+    let left = limiter.peek(&plans.free, "bob", 0).await.unwrap();
     assert_eq!(left.remaining(), 1, "a denied group charges nothing");
     // A request without a user.
     let nobody = request("GET", "/")

@@ -469,7 +469,7 @@ async fn llm_gateway_settles_the_tokens_of_a_stream() {
     let limit = |name, quota| tollgate::Limit::token_bucket(name, quota).unwrap();
     let tokens = limit("tokens", tollgate::Quota::per_minute(1_000));
     let used = async |limit: &tollgate::Limit, user: &str| {
-        let decision = limiter.peek(limit, &user.into(), 0).await.unwrap();
+        let decision = limiter.peek(limit, user, 0).await.unwrap();
         (
             decision.capacity() - decision.remaining(),
             decision.reset_after(),
