@@ -82,13 +82,13 @@ impl LayerSettings {
         }
     }
 
-    /// The response to a request without a decision, if it has one.
-    pub(super) fn answer<B>(
+    /// The response to a request that is rejected before anything is asked.
+    pub(super) fn reject_unasked<B>(
         &self,
-        question: Unasked,
+        unasked: Unasked,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        match question {
+        match unasked {
             Unasked::Forbidden => self.forbid(request),
             Unasked::Rejected(reject) => {
                 telemetry::rejected(&self.names, &reject.reason);
@@ -159,6 +159,7 @@ impl LayerSettings {
         undecided: &Undecided,
         request: &Parts,
     ) -> Conclusion<B> {
+        self.report_error(error, self.on_overload);
         let rejection = self.rejection_of(error);
         let in_place = match rejection {
             Some(_) => Origin::FailClosed,
@@ -175,28 +176,36 @@ impl LayerSettings {
         }
     }
 
-    /// Why a request is rejected after an error, and the time after which it may come again, if that helps. `None`: it is
-    /// forwarded.
+    /// The reason for which a request is rejected after an error, and the time after which it may come again, if that
+    /// helps. `None`: it is forwarded.
     fn rejection_of(&self, error: &Error) -> Option<(Reason, Option<Duration>)> {
-        let events = &self.events;
-        let names = &self.names;
         if error.is_misuse() {
             // No outage: the limit would stay off for ever.
-            telemetry::misconfigured(events, names, error);
             return Some((Reason::Misconfigured, None));
         }
         if error.is_overloaded() {
-            telemetry::overloaded(events, names, error, self.on_overload.name());
             let is_rejected = self.on_overload == OnOverload::FailClosed;
             return is_rejected.then_some((Reason::Overloaded, Some(Duration::ZERO)));
         }
         if error.is_full() {
             // Clients send more keys than the store may keep. To fail open would open the limit to them.
-            telemetry::full(events, names, error);
             return Some((Reason::StoreFull, None));
         }
         let wait = error.probe_after().unwrap_or_default();
         Some((Reason::StoreUnavailable, Some(wait)))
+    }
+
+    /// The event of an error. That of an outage is reported where the failure policy decides.
+    fn report_error(&self, error: &Error, on_overload: OnOverload) {
+        let events = &self.events;
+        let names = &self.names;
+        if error.is_misuse() {
+            telemetry::misconfigured(events, names, error);
+        } else if error.is_overloaded() {
+            telemetry::overloaded(events, names, error, on_overload.name());
+        } else if error.is_full() {
+            telemetry::full(events, names, error);
+        }
     }
 
     /// The response to a request that is rejected without a decision.
@@ -324,7 +333,7 @@ impl LayerSettings {
         fields.set_decision(decision.clone());
     }
 
-    /// What happens to a request without permits.
+    /// The response to a request without permits.
     pub(super) fn without_permits<B>(
         &self,
         why: &WithoutPermits,
@@ -338,9 +347,9 @@ impl LayerSettings {
                     .too_many_in_flight(limit, retry_after, request)
             }
             WithoutPermits::Failed(error) => {
-                // A permit is not charged to a full queue, so no error forwards the request.
-                let unavailable = (Reason::StoreUnavailable, Some(Duration::ZERO));
-                let rejection = self.rejection_of(error).unwrap_or(unavailable);
+                self.report_error(error, OnOverload::FailClosed);
+                let overloaded = (Reason::Overloaded, Some(Duration::ZERO));
+                let rejection = self.rejection_of(error).unwrap_or(overloaded);
                 self.reject(rejection, request)
             }
         }

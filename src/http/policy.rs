@@ -11,7 +11,7 @@ use http::{Method, StatusCode, header};
 pub(super) use self::rule::{KeyedLimit, LayerRule};
 use super::MissingKey;
 use super::asked::{Asked, CostFn, Unasked};
-use super::limits::{Choosing, Chosen, Inherited, LookUp};
+use super::limits::{Choosing, Chosen, Inherited, PendingChoice};
 #[cfg(feature = "config")]
 use super::live::{Asks, InForce, RequestRoute};
 use crate::limiter::RateLimiter;
@@ -57,7 +57,7 @@ pub(super) enum Question {
     /// The permits that it needs, and then the charge. A request that is not limited has neither.
     Checks(Asked),
     /// That depends on a look-up.
-    LookUp(LookUp),
+    PendingChoice(PendingChoice),
     /// Nothing: the request is rejected.
     Rejected(Unasked),
 }
@@ -211,7 +211,7 @@ impl Policy {
         }
         match choosing {
             None => Asked::new(checks).map(Question::Checks),
-            Some(choosing) => Ok(Question::LookUp(LookUp {
+            Some(choosing) => Ok(Question::PendingChoice(PendingChoice {
                 checks,
                 choosing,
                 inherited: self.inherited,

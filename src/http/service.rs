@@ -44,7 +44,7 @@ where
         let (mut parts, body) = request.into_parts();
         let asked = match self.settings.policy.question(&parts) {
             Question::Checks(asked) => asked,
-            Question::LookUp(lookup) => {
+            Question::PendingChoice(lookup) => {
                 let inner = self.release_inner();
                 let settings = Arc::clone(&self.settings);
                 let waiting = Waiting::for_lookup(inner, (parts, body), lookup, settings);
@@ -52,7 +52,7 @@ where
             }
             Question::Rejected(unasked) => {
                 self.release_inner();
-                return ResponseFuture::answered(self.settings.answer(unasked, &parts));
+                return ResponseFuture::answered(self.settings.reject_unasked(unasked, &parts));
             }
         };
         if !asked.permits.is_empty() {

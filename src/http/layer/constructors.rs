@@ -197,6 +197,33 @@ impl RateLimitLayer {
     /// Limits that a closure chooses for each request, by a key that an extractor takes from it. A request without a
     /// key is handled [as for other limits](Self::on_missing_key). See [`from_fn`](Self::from_fn).
     ///
+    /// The closure gets the key [as it is counted](Key::as_str), to pass it on. What it chooses by is in the request's head.
+    ///
+    /// ```
+    /// use http::request::Parts;
+    /// use tollgate::key::Header;
+    /// use tollgate::layer::ChosenLimits;
+    /// use tollgate::{Check, Key, Limit, Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// // One name, so an upgrade keeps what was used.
+    /// let free = Limit::token_bucket("api", Quota::per_minute(10))?;
+    /// let pro = Limit::token_bucket("api", Quota::per_minute(1_000))?;
+    /// let choose = move |request: &Parts, user: &Key| {
+    ///     let plan = request.headers.get("x-plan").and_then(|plan| plan.to_str().ok());
+    ///     match plan {
+    ///         Some("pro") => Check::new(&pro, user).into(),
+    ///         Some("free") => Check::new(&free, user).into(),
+    ///         _ => ChosenLimits::reject("no such plan"),
+    ///     }
+    /// };
+    /// let layer = RateLimitLayer::from_key(&limiter, Header::new("x-user")?, choose)?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Returns no error at present.

@@ -68,7 +68,7 @@ impl<T> Clone for KnownValue<T> {
 }
 
 impl<T> KnownValue<T> {
-    pub(super) fn as_found(&self) -> LookupResult<'_, T> {
+    pub(super) fn as_result(&self) -> LookupResult<'_, T> {
         match self {
             Self::Value(value) => LookupResult::Known(value),
             Self::Unknown => LookupResult::Unknown,
@@ -318,6 +318,7 @@ where
     T: Send + Sync + 'static,
 {
     /// Starts a task that forgets what changed.
+    #[track_caller]
     pub(super) fn follow(self: &Arc<Self>, mut changes: impl ChangeSource) {
         let cache = Arc::downgrade(self);
         let task = Runtime::current().spawn(async move {

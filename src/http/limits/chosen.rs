@@ -55,13 +55,13 @@ where
             return Err(MissingKey::new("the request has no id to look up"));
         };
         if let Some(known) = lookup.known(&id) {
-            return Ok(Chosen::Now(choose(parts, &id, known.as_found())));
+            return Ok(Chosen::Now(choose(parts, &id, known.as_result())));
         }
         let lookup = lookup.clone();
         let choose = Arc::clone(&choose);
         Ok(Chosen::Later(Box::pin(async move {
             let found = lookup.find(id.clone()).await;
-            let choose = move |parts: &Parts| choose(parts, &id, found.as_found());
+            let choose = move |parts: &Parts| choose(parts, &id, found.as_result());
             Box::new(choose) as Box<dyn FnOnce(&Parts) -> ChosenLimits + Send>
         })))
     })

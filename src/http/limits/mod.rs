@@ -2,10 +2,11 @@
 
 mod cache;
 mod chosen;
-mod look_up;
+mod inherited;
 mod lookup;
+mod lookup_result;
+mod pending;
 mod reject;
-mod result;
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -13,10 +14,11 @@ use std::time::Duration;
 use http::StatusCode;
 
 pub(super) use self::chosen::{CHOSEN, Choose, Choosing, Chosen, by_key, by_lookup, by_request};
-pub(super) use self::look_up::{Inherited, LookUp};
+pub(super) use self::inherited::Inherited;
 pub use self::lookup::Lookup;
+pub use self::lookup_result::LookupResult;
+pub(super) use self::pending::PendingChoice;
 pub(super) use self::reject::Reject;
-pub use self::result::LookupResult;
 use crate::nouns::Check;
 
 /// The limits of a request, which a closure chooses: see
@@ -59,8 +61,17 @@ impl ChosenLimits {
         Self::reject_with(StatusCode::FORBIDDEN, reason)
     }
 
+    /// Sets `Retry-After` of a rejection. It changes no other choice.
+    #[must_use]
+    pub fn with_retry_after(mut self, wait: Duration) -> Self {
+        if let Self::Reject { retry_after, .. } = &mut self {
+            *retry_after = Some(wait);
+        }
+        self
+    }
+
     /// Rejects the request with a status from 400 to 599. Any other counts as 403. Use 402 for an account that has to
-    /// pay. For 503, set `retry_after` of [`Reject`](Self::Reject).
+    /// pay. For 503, add [`with_retry_after`](Self::with_retry_after).
     #[must_use]
     pub fn reject_with(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
         Self::Reject {

@@ -1,4 +1,4 @@
-//! What a look-up found.
+//! The result of a look-up.
 
 /// The result of a [`Lookup`](crate::layer::Lookup).
 #[derive(Debug, PartialEq, Eq)]
@@ -10,3 +10,11 @@ pub enum LookupResult<'a, T> {
     /// The look-up failed or took too long, and the cache has no value.
     Failed,
 }
+
+impl<T> Clone for LookupResult<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for LookupResult<'_, T> {}

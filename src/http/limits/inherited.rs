@@ -1,13 +1,7 @@
-//! The checks of limits that are chosen for each request, and the look-up that has to end before.
+//! What limits inherit from the layer that they are chosen for.
 
-use std::task::{Context, Poll, ready};
-
-use http::request::Parts;
-
-use super::{Choosing, ChosenLimits, Reject};
-use crate::http::asked::{Asked, Unasked};
-use crate::nouns::Limit;
-use crate::nouns::{Check, Enforced, OnStoreFailure};
+use super::{ChosenLimits, Reject};
+use crate::nouns::{Check, Enforced, Limit, OnStoreFailure};
 
 /// What limits inherit from the layer, if they are chosen for each request, or come from a configuration.
 #[derive(Clone, Copy)]
@@ -15,13 +9,6 @@ pub(in crate::http) struct Inherited {
     pub(in crate::http) on_store_failure: OnStoreFailure,
     /// `None`: as the limits say.
     pub(in crate::http) enforced: Option<Enforced>,
-}
-
-/// The checks of a request, of which some depend on a look-up.
-pub(in crate::http) struct LookUp {
-    pub(in crate::http) checks: Vec<Check>,
-    pub(in crate::http) choosing: Choosing,
-    pub(in crate::http) inherited: Inherited,
 }
 
 impl Inherited {
@@ -66,23 +53,5 @@ impl Inherited {
             Some(enforced) => check.with_enforced(enforced),
             None => check,
         }
-    }
-}
-
-impl LookUp {
-    /// Goes on with the look-up of a request. When it ends, returns what the request asks.
-    pub(in crate::http) fn poll(
-        &mut self,
-        parts: &Parts,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Asked, Unasked>> {
-        let choose = ready!(self.choosing.as_mut().poll(cx));
-        Poll::Ready(match self.inherited.checks(choose(parts)) {
-            Ok(chosen) => {
-                self.checks.extend(chosen);
-                Asked::new(std::mem::take(&mut self.checks))
-            }
-            Err(reject) => Err(Unasked::Rejected(reject)),
-        })
     }
 }
