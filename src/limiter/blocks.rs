@@ -7,6 +7,7 @@ use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, Source};
 use crate::store::Answer;
 use crate::telemetry;
 
+/// # Operators
 impl RateLimiter {
     /// Blocks a key under a limit for a time, at most 366 days, on all replicas: an operator shuts a client out. It replaces a
     /// block that the key may have. Returns the decision of a peek afterwards.

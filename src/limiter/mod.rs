@@ -1,13 +1,21 @@
 //! The rate limiter: the core of the crate, without HTTP.
 
+// The documentation has the methods in the order of these groups.
+mod constructors;
+
+mod calls;
+
+mod waiting;
+
+mod permits;
+
 mod blocks;
 mod denied_keys;
+
 mod failover;
 mod observed;
-mod permits;
 mod registry;
 mod unanswered;
-mod waiting;
 
 use std::fmt;
 use std::sync::Weak;
@@ -25,14 +33,14 @@ use self::unanswered::Unanswered;
 pub(crate) use self::unanswered::UnansweredSettlement;
 use self::waiting::Turns;
 pub(crate) use self::waiting::WaitSettings;
-use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Receipt};
-use crate::store::{Answer, MemoryStore, Store};
+use crate::nouns::{ConfigError, Group, Limit, Op};
+use crate::store::Answer;
 use crate::telemetry::Throttles;
 
-/// A rate limiter on a [`Store`]: the core of the crate, without HTTP.
+/// A rate limiter on a [`Store`](crate::store::Store): the core of the crate, without HTTP.
 ///
 /// A limiter is a handle: cheap to clone and to share between layers, tasks and queues. It does not
-/// own limits. Each call takes the [`Limit`] and the [`Key`], so a quota can change between calls.
+/// own limits. Each call takes the [`Limit`] and the [`Key`](crate::Key), so a quota can change between calls.
 ///
 /// ```
 /// use std::time::Duration;
@@ -97,234 +105,6 @@ struct Shared {
 }
 
 impl RateLimiter {
-    /// Creates a limiter on a store.
-    pub fn new(store: impl Store) -> Self {
-        let shared = Shared {
-            store: Failover::new(store),
-            registry: Registry::default(),
-            turns: Turns::default(),
-            blocked: Throttles::default(),
-            denied_keys: OnceLock::new(),
-            agents: OnceLock::new(),
-            permit_lease: OnceLock::new(),
-            unanswered: Unanswered::default(),
-        };
-        Self {
-            shared: Arc::new(shared),
-        }
-    }
-
-    /// Creates a limiter on the embedded store: for one process, for development and for tests. In
-    /// tests, tokio's paused time controls it: see [`MemoryStore`].
-    #[must_use]
-    pub fn in_memory() -> Self {
-        Self::new(MemoryStore::new())
-    }
-
-    /// Connects to Redis and creates a limiter that shares its budgets with all replicas on that
-    /// Redis. The URL is `redis://[user:password@]host[:port][/database]`. The prefix of the keys is a name for the service:
-    /// limiters with the same prefix [share](crate::RedisStore::builder) the budgets of limits with the same name.
-    ///
-    /// A wrong address or password is an error at once. Use
-    /// [`RedisStore::builder`](crate::RedisStore::builder) to start without Redis, to set
-    /// deadlines, or to bring a pool.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the URL or the prefix is invalid, or if the server cannot be used.
-    #[cfg(feature = "redis")]
-    pub async fn redis(url: &str, prefix: &str) -> Result<Self, ConfigError> {
-        Ok(Self::new(crate::RedisStore::connect(url, prefix).await?))
-    }
-
-    /// Creates a limiter as [`redis`](Self::redis) does, but without connecting: a service that restarts during an outage
-    /// starts. The first check connects. Until Redis answers, requests are decided by their [failure
-    /// policy](crate::guide::outages).
-    ///
-    /// ```
-    /// # #[cfg(feature = "redis")]
-    /// # fn main() -> Result<(), tollgate::ConfigError> {
-    /// let limiter = tollgate::RateLimiter::redis_lazy("redis://127.0.0.1/", "shop")?;
-    /// # Ok(())
-    /// # }
-    /// # #[cfg(not(feature = "redis"))]
-    /// # fn main() {}
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the URL or the prefix is invalid.
-    #[cfg(feature = "redis")]
-    pub fn redis_lazy(url: &str, prefix: &str) -> Result<Self, ConfigError> {
-        Ok(Self::new(
-            crate::RedisStore::builder(prefix).url(url).build()?,
-        ))
-    }
-
-    /// Consumes one unit if the budget has it.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store does not decide, as every check does, unless the limit has a [failure
-    /// policy](Limit::with_on_store_failure). A denial is not an error.
-    pub async fn check(&self, limit: &Limit, key: impl Into<Key>) -> Result<Decision, Error> {
-        self.check_n(limit, key, 1).await
-    }
-
-    /// Consumes `n` units, all or none. Zero units are always allowed.
-    pub async fn check_n(
-        &self,
-        limit: &Limit,
-        key: impl Into<Key>,
-        n: u32,
-    ) -> Result<Decision, Error> {
-        self.apply(Op::Charge, Check::new(limit, key).with_cost(n))
-            .await
-    }
-
-    /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing: no denial counts, and no block
-    /// begins.
-    pub async fn peek(
-        &self,
-        limit: &Limit,
-        key: impl Into<Key>,
-        n: u32,
-    ) -> Result<Decision, Error> {
-        self.apply(Op::Peek, Check::new(limit, key).with_cost(n))
-            .await
-    }
-
-    /// Gives back `n` units of a charge, for example of work that was not done. Returns the decision
-    /// of a peek of cost 0 afterwards.
-    ///
-    /// The [receipt](Decision::receipt) comes from the decision that charged the units, under the
-    /// same limit and key. A refund never allows more than if its charge had not been made:
-    ///
-    /// | algorithm | units given back |
-    /// |---|---|
-    /// | token bucket, leaky bucket, GCRA | `n`, but at most the cost of the charge less the refill since then, or, if that is more, the level of the bucket after the charge less the refill and other refunds since then |
-    /// | fixed window | `n`, if the window of the charge is in force. A window that starts with a charge keeps its end if that charge is refunded |
-    /// | sliding window | `n`, if the sub-window of the charge still counts |
-    /// | sliding log | `n`, if the charge still counts; with more than 1,024 newer entries, from the oldest entries |
-    ///
-    /// A receipt is void after a reset of the budget, after its loss by the store, after a clock was
-    /// set back by more than a period, and after a change of the limit's rate or period. A refund
-    /// gives nothing back then. After a smaller step of the clock, receipts of new charges are void until the clock has
-    /// caught up with the first charge that the budget counts: a charge is known by its time, and a charge from before
-    /// that budget began may have the same. Giving back the wrong one would mint units.
-    ///
-    /// A receipt is valid for one refund. For the next refund of the same charge, use [`Receipt::after`].
-    ///
-    /// ```
-    /// # use tollgate::{Key, Limit, Quota, RateLimiter};
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let limiter = RateLimiter::in_memory();
-    /// let tokens = Limit::fixed_window("tokens", Quota::per_hour(1_000))?;
-    /// let alice = Key::new("alice");
-    ///
-    /// let decision = limiter.check_n(&tokens, &alice, 800).await?;
-    /// // The work used only 300 of them.
-    /// if let Some(receipt) = decision.receipt() {
-    ///     let left = limiter.refund(&tokens, &alice, 500, receipt).await?;
-    ///     assert_eq!(left.remaining(), 700);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn refund(
-        &self,
-        limit: &Limit,
-        key: impl Into<Key>,
-        n: u32,
-        receipt: Receipt,
-    ) -> Result<Decision, Error> {
-        let refund = Check::new(limit, key).with_cost(n).with_receipt(receipt);
-        self.apply(Op::Refund, refund).await
-    }
-
-    /// Replaces the cost of a charge by its real cost, when that is known: tokens of a language model, bytes sent,
-    /// the cost of a query. Returns the decision of a peek of cost 0 afterwards.
-    ///
-    /// If `cost` is less than was charged, the difference is given back, as by a [refund](Self::refund). If it is more,
-    /// the difference is charged now, even if the budget has fewer units: the debt delays later checks. It is
-    /// [bounded](Limit::with_max_debt). Without a receipt, the whole cost is charged.
-    ///
-    /// A charge that was decided [locally](crate::decision::Source::Local) is settled where it counts: here, until the store
-    /// is charged for it after the outage. After that, a higher cost is charged to the store, and a lower one gives nothing
-    /// back.
-    ///
-    /// To settle a group in one call, [apply](Self::apply) [`Op::Settle`] to checks with their receipts.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tollgate::{Key, Limit, Quota, RateLimiter};
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let limiter = RateLimiter::in_memory();
-    /// let tokens = Limit::token_bucket("tokens", Quota::per_minute(6_000))?;
-    /// let alice = Key::new("alice");
-    ///
-    /// let estimate = limiter.check_n(&tokens, &alice, 500).await?;
-    /// // The answer of the model was longer than the bucket.
-    /// limiter.settle(&tokens, &alice, 7_000, estimate.receipt()).await?;
-    /// let denied = limiter.check_n(&tokens, &alice, 500).await?;
-    /// assert_eq!(denied.retry_after(), Some(Duration::from_secs(15)));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store does not answer. If it [may have charged](Error::may_have_charged), do not settle
-    /// again: the difference would count twice.
-    pub async fn settle(
-        &self,
-        limit: &Limit,
-        key: impl Into<Key>,
-        cost: u32,
-        receipt: impl Into<Option<Receipt>>,
-    ) -> Result<Decision, Error> {
-        let settled = Check::new(limit, key).with_cost(cost).with_receipt(receipt);
-        self.apply(Op::Settle, settled).await
-    }
-
-    /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to
-    /// full. Also deletes the local budget, even if the store then fails. Returns the decision of a peek of cost 0 afterwards.
-    pub async fn reset(&self, limit: &Limit, key: impl Into<Key>) -> Result<Decision, Error> {
-        self.apply(Op::Reset, Check::new(limit, key)).await
-    }
-
-    /// Decides several checks as one [group](Group), in one call to the store: all are charged, or
-    /// none.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store does not decide. It [is misuse](Error::is_misuse) if there are
-    /// no checks, more than 255, or two checks of one budget.
-    pub async fn check_all(
-        &self,
-        group: impl TryInto<Group, Error: Into<Error>>,
-    ) -> Result<Decision, Error> {
-        self.apply(Op::Charge, group).await
-    }
-
-    /// Applies an operation to a check or to a group of checks, in one call to the store.
-    ///
-    /// The answer is an error that [is misuse](Error::is_misuse) if the checks
-    /// [are no group](Group::new), if the store cannot decide their limits together, or, on Redis, if this is called outside
-    /// of a tokio runtime.
-    pub fn apply(&self, op: Op, group: impl TryInto<Group, Error: Into<Error>>) -> Answer {
-        let group = match group.try_into() {
-            Ok(group) => group,
-            Err(error) => return Answer::ready(Err(error.into())),
-        };
-        match op {
-            Op::Charge => self.charge(group),
-            _ => self.apply_unobserved(op, group),
-        }
-    }
-
     /// Applies an operation, without observing it.
     #[inline]
     pub(crate) fn apply_unobserved(&self, op: Op, group: Group) -> Answer {
@@ -408,6 +188,7 @@ impl RateLimiter {
     }
 }
 
+/// # The end of a program
 impl RateLimiter {
     /// Waits until the work in the background has ended: the [settlements](crate::layer::Settlement) in flight are answered,
     /// which takes at most five seconds, and the store has confirmed all released [permits](Permit), which takes at most one.

@@ -1,11 +1,16 @@
 //! Limits: a name, a quota and an algorithm.
 
+// The documentation has the methods in the order of these groups.
+mod constructors;
+
+mod settings;
+
 mod block;
+
 #[cfg(feature = "serde")]
 mod config;
 mod enforced;
 mod range;
-mod settings;
 mod share;
 #[cfg(feature = "serde")]
 mod written;
@@ -26,10 +31,7 @@ use self::range::{check_name, check_quota};
 pub(crate) use self::written::Written;
 use super::quota::period;
 use super::{ConfigError, OnStoreFailure, Quota};
-use crate::algorithm::{
-    Anchor, Bucket, Concurrency, FixedWindow, Gcra, LeakyBucket, Mode, Rule, SlidingLog,
-    SlidingWindow, TokenBucket,
-};
+use crate::algorithm::{Anchor, FixedWindow, LeakyBucket, Mode, Rule, SlidingWindow};
 
 /// A name, a quota and an algorithm (the quota policy of the IETF draft).
 ///
@@ -198,122 +200,6 @@ impl Algorithm {
 }
 
 impl Limit {
-    /// A bucket that holds `burst` tokens and refills `limit` tokens every `period`, evenly.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the name or a number is out of range, like all constructors.
-    pub fn token_bucket(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| {
-            Ok(Rule::TokenBucket(TokenBucket(Bucket::new(quota)?)))
-        })
-    }
-
-    /// A queue that holds `burst` units and drains `limit` units every `period`, evenly. An allowed
-    /// check has a [`delay`](crate::Decision::delay), which the caller waits out.
-    pub fn leaky_bucket(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::leaky(name, quota, Mode::Queue)
-    }
-
-    /// A leaky bucket without delays: a check that fits is allowed at once.
-    pub fn leaky_bucket_meter(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::leaky(name, quota, Mode::Meter)
-    }
-
-    fn leaky(name: &str, quota: Quota, mode: Mode) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| {
-            Ok(Rule::LeakyBucket(LeakyBucket {
-                bucket: Bucket::new(quota)?,
-                mode,
-            }))
-        })
-    }
-
-    /// The generic cell rate algorithm: `limit` units every `period`, `burst` at once.
-    pub fn gcra(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| {
-            Ok(Rule::Gcra(Gcra(Bucket::new(quota)?)))
-        })
-    }
-
-    /// At most `limit` units in a window that starts with the key's first request and lasts
-    /// `period`.
-    pub fn fixed_window(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::fixed(name, quota, Anchor::First)
-    }
-
-    /// At most `limit` units in each window aligned to the clock: a `per_day` window starts at
-    /// midnight UTC. Windows are multiples of the period since 1970 in UTC, so a window of 7 days starts on Thursday.
-    /// There are no months and no time zones.
-    pub fn fixed_window_aligned(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::fixed(name, quota, Anchor::Clock)
-    }
-
-    fn fixed(name: &str, quota: Quota, anchor: Anchor) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| {
-            Ok(Rule::FixedWindow(FixedWindow::new(quota, anchor)?))
-        })
-    }
-
-    /// The two-counter sliding window: the count of this period, plus the count of the previous
-    /// period weighted by its overlap with the window.
-    pub fn sliding_window(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::sliding_window_with(name, quota, 1)
-    }
-
-    /// A sliding window of 1 to 100 sub-windows. More sub-windows follow uneven traffic more
-    /// closely, at 7 bytes of state each.
-    pub fn sliding_window_with(
-        name: &str,
-        quota: Quota,
-        sub_windows: u32,
-    ) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| {
-            Ok(Rule::SlidingWindow(SlidingWindow::new(quota, sub_windows)?))
-        })
-    }
-
-    /// Exactly `limit` units in any window of `period`, wherever it starts.
-    ///
-    /// After a change to a shorter period or a smaller limit, the log of a key keeps the size and the
-    /// expiry of the larger quota until the key was idle for the longer period, or is reset.
-    pub fn sliding_log(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| {
-            Ok(Rule::SlidingLog(SlidingLog::new(quota)?))
-        })
-    }
-
-    /// At most `limit` requests of a key at once. Range: 1 to 1,000,000.
-    ///
-    /// A rate says how many requests may start in a time. This says how many may be in flight: a slow endpoint with ten
-    /// connections to its database needs the second. A layer acquires a permit for each request, and holds it until the
-    /// response ends. Without HTTP, see [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit).
-    ///
-    /// Its [quota](Self::quota) is `limit`, without a period.
-    ///
-    /// ```
-    /// use tollgate::Limit;
-    /// use tollgate::limit::OnStoreFailure;
-    ///
-    /// # fn main() -> Result<(), tollgate::ConfigError> {
-    /// let exports = Limit::concurrency("exports", 3)?
-    ///     .with_on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
-    /// assert_eq!(exports.to_string(), "3 at once");
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the name or the number is out of range.
-    pub fn concurrency(name: &str, limit: u32) -> Result<Self, ConfigError> {
-        let rule = check_name(name)
-            .and_then(|()| Concurrency::new(limit).map_err(|error| error.at("limit")))
-            .map_err(|error| error.of_limit(name))?;
-        let quota = Quota::new(limit.into(), Duration::ZERO);
-        Ok(Self::of_rule(name, quota, Rule::Concurrency(rule)))
-    }
-
     fn new(
         name: &str,
         quota: Quota,

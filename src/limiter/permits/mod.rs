@@ -51,6 +51,7 @@ impl Agents {
     }
 }
 
+/// # Requests in flight
 impl RateLimiter {
     /// Acquires a permit of a [concurrency limit](Limit::concurrency), if one is free and no caller waits. `None`: no permit
     /// is free.

@@ -62,6 +62,7 @@ fn counts_denials(group: &Group) -> bool {
     group.iter().any(|check| check.limit().counts_denials())
 }
 
+/// # Waiting for units
 impl RateLimiter {
     /// Consumes a unit, and waits for it for at most `max_wait`.
     ///

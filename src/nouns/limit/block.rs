@@ -210,6 +210,7 @@ pub(super) struct Block {
     blocking: Blocking,
 }
 
+/// # Blocks
 impl Limit {
     /// Blocks keys that keep being denied. Default: only operators [block](crate::RateLimiter::block) keys.
     ///

@@ -8,6 +8,7 @@ use crate::nouns::{ConfigError, Key, OnStoreFailure};
 
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
 
+/// # Settings
 impl Limit {
     /// Sets the outcome of checks when the store is unavailable. Default: that of the layer. Without a layer,
     /// the check is an error.

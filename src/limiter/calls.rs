@@ -1,0 +1,175 @@
+//! The calls of an application.
+
+use super::RateLimiter;
+use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, Receipt};
+use crate::store::Answer;
+
+/// # Checks
+impl RateLimiter {
+    /// Consumes one unit if the budget has it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store does not decide, as every check does, unless the limit has a [failure
+    /// policy](Limit::with_on_store_failure). A denial is not an error.
+    pub async fn check(&self, limit: &Limit, key: impl Into<Key>) -> Result<Decision, Error> {
+        self.check_n(limit, key, 1).await
+    }
+
+    /// Consumes `n` units, all or none. Zero units are always allowed.
+    pub async fn check_n(
+        &self,
+        limit: &Limit,
+        key: impl Into<Key>,
+        n: u32,
+    ) -> Result<Decision, Error> {
+        self.apply(Op::Charge, Check::new(limit, key).with_cost(n))
+            .await
+    }
+
+    /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing: no denial counts, and no block
+    /// begins.
+    pub async fn peek(
+        &self,
+        limit: &Limit,
+        key: impl Into<Key>,
+        n: u32,
+    ) -> Result<Decision, Error> {
+        self.apply(Op::Peek, Check::new(limit, key).with_cost(n))
+            .await
+    }
+
+    /// Decides several checks as one [group](Group), in one call to the store: all are charged, or
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store does not decide. It [is misuse](Error::is_misuse) if there are
+    /// no checks, more than 255, or two checks of one budget.
+    pub async fn check_all(
+        &self,
+        group: impl TryInto<Group, Error: Into<Error>>,
+    ) -> Result<Decision, Error> {
+        self.apply(Op::Charge, group).await
+    }
+
+    /// Applies an operation to a check or to a group of checks, in one call to the store.
+    ///
+    /// The answer is an error that [is misuse](Error::is_misuse) if the checks
+    /// [are no group](Group::new), if the store cannot decide their limits together, or, on Redis, if this is called outside
+    /// of a tokio runtime.
+    pub fn apply(&self, op: Op, group: impl TryInto<Group, Error: Into<Error>>) -> Answer {
+        let group = match group.try_into() {
+            Ok(group) => group,
+            Err(error) => return Answer::ready(Err(error.into())),
+        };
+        match op {
+            Op::Charge => self.charge(group),
+            _ => self.apply_unobserved(op, group),
+        }
+    }
+}
+
+/// # Refunds, real costs and resets
+impl RateLimiter {
+    /// Gives back `n` units of a charge, for example of work that was not done. Returns the decision
+    /// of a peek of cost 0 afterwards.
+    ///
+    /// The [receipt](Decision::receipt) comes from the decision that charged the units, under the
+    /// same limit and key. A refund never allows more than if its charge had not been made:
+    ///
+    /// | algorithm | units given back |
+    /// |---|---|
+    /// | token bucket, leaky bucket, GCRA | `n`, but at most the cost of the charge less the refill since then, or, if that is more, the level of the bucket after the charge less the refill and other refunds since then |
+    /// | fixed window | `n`, if the window of the charge is in force. A window that starts with a charge keeps its end if that charge is refunded |
+    /// | sliding window | `n`, if the sub-window of the charge still counts |
+    /// | sliding log | `n`, if the charge still counts; with more than 1,024 newer entries, from the oldest entries |
+    ///
+    /// A receipt is void after a reset of the budget, after its loss by the store, after a clock was
+    /// set back by more than a period, and after a change of the limit's rate or period. A refund
+    /// gives nothing back then. After a smaller step of the clock, receipts of new charges are void until the clock has
+    /// caught up with the first charge that the budget counts: a charge is known by its time, and a charge from before
+    /// that budget began may have the same. Giving back the wrong one would mint units.
+    ///
+    /// A receipt is valid for one refund. For the next refund of the same charge, use [`Receipt::after`].
+    ///
+    /// ```
+    /// # use tollgate::{Key, Limit, Quota, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let tokens = Limit::fixed_window("tokens", Quota::per_hour(1_000))?;
+    /// let alice = Key::new("alice");
+    ///
+    /// let decision = limiter.check_n(&tokens, &alice, 800).await?;
+    /// // The work used only 300 of them.
+    /// if let Some(receipt) = decision.receipt() {
+    ///     let left = limiter.refund(&tokens, &alice, 500, receipt).await?;
+    ///     assert_eq!(left.remaining(), 700);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn refund(
+        &self,
+        limit: &Limit,
+        key: impl Into<Key>,
+        n: u32,
+        receipt: Receipt,
+    ) -> Result<Decision, Error> {
+        let refund = Check::new(limit, key).with_cost(n).with_receipt(receipt);
+        self.apply(Op::Refund, refund).await
+    }
+
+    /// Replaces the cost of a charge by its real cost, when that is known: tokens of a language model, bytes sent,
+    /// the cost of a query. Returns the decision of a peek of cost 0 afterwards.
+    ///
+    /// If `cost` is less than was charged, the difference is given back, as by a [refund](Self::refund). If it is more,
+    /// the difference is charged now, even if the budget has fewer units: the debt delays later checks. It is
+    /// [bounded](Limit::with_max_debt). Without a receipt, the whole cost is charged.
+    ///
+    /// A charge that was decided [locally](crate::decision::Source::Local) is settled where it counts: here, until the store
+    /// is charged for it after the outage. After that, a higher cost is charged to the store, and a lower one gives nothing
+    /// back.
+    ///
+    /// To settle a group in one call, [apply](Self::apply) [`Op::Settle`] to checks with their receipts.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{Key, Limit, Quota, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let tokens = Limit::token_bucket("tokens", Quota::per_minute(6_000))?;
+    /// let alice = Key::new("alice");
+    ///
+    /// let estimate = limiter.check_n(&tokens, &alice, 500).await?;
+    /// // The answer of the model was longer than the bucket.
+    /// limiter.settle(&tokens, &alice, 7_000, estimate.receipt()).await?;
+    /// let denied = limiter.check_n(&tokens, &alice, 500).await?;
+    /// assert_eq!(denied.retry_after(), Some(Duration::from_secs(15)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store does not answer. If it [may have charged](Error::may_have_charged), do not settle
+    /// again: the difference would count twice.
+    pub async fn settle(
+        &self,
+        limit: &Limit,
+        key: impl Into<Key>,
+        cost: u32,
+        receipt: impl Into<Option<Receipt>>,
+    ) -> Result<Decision, Error> {
+        let settled = Check::new(limit, key).with_cost(cost).with_receipt(receipt);
+        self.apply(Op::Settle, settled).await
+    }
+
+    /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to
+    /// full. Also deletes the local budget, even if the store then fails. Returns the decision of a peek of cost 0 afterwards.
+    pub async fn reset(&self, limit: &Limit, key: impl Into<Key>) -> Result<Decision, Error> {
+        self.apply(Op::Reset, Check::new(limit, key)).await
+    }
+}

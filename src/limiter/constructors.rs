@@ -1,0 +1,79 @@
+//! How a limiter is made.
+
+use std::sync::{Arc, OnceLock};
+
+use super::failover::Failover;
+use super::registry::Registry;
+use super::unanswered::Unanswered;
+use super::waiting::Turns;
+use super::{RateLimiter, Shared};
+use crate::nouns::ConfigError;
+use crate::store::{MemoryStore, Store};
+use crate::telemetry::Throttles;
+
+/// # Constructors
+impl RateLimiter {
+    /// Creates a limiter on a store.
+    pub fn new(store: impl Store) -> Self {
+        let shared = Shared {
+            store: Failover::new(store),
+            registry: Registry::default(),
+            turns: Turns::default(),
+            blocked: Throttles::default(),
+            denied_keys: OnceLock::new(),
+            agents: OnceLock::new(),
+            permit_lease: OnceLock::new(),
+            unanswered: Unanswered::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Creates a limiter on the embedded store: for one process, for development and for tests. In
+    /// tests, tokio's paused time controls it: see [`MemoryStore`].
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::new(MemoryStore::new())
+    }
+
+    /// Connects to Redis and creates a limiter that shares its budgets with all replicas on that
+    /// Redis. The URL is `redis://[user:password@]host[:port][/database]`. The prefix of the keys is a name for the service:
+    /// limiters with the same prefix [share](crate::RedisStore::builder) the budgets of limits with the same name.
+    ///
+    /// A wrong address or password is an error at once. Use
+    /// [`RedisStore::builder`](crate::RedisStore::builder) to start without Redis, to set
+    /// deadlines, or to bring a pool.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URL or the prefix is invalid, or if the server cannot be used.
+    #[cfg(feature = "redis")]
+    pub async fn redis(url: &str, prefix: &str) -> Result<Self, ConfigError> {
+        Ok(Self::new(crate::RedisStore::connect(url, prefix).await?))
+    }
+
+    /// Creates a limiter as [`redis`](Self::redis) does, but without connecting: a service that restarts during an outage
+    /// starts. The first check connects. Until Redis answers, requests are decided by their [failure
+    /// policy](crate::guide::outages).
+    ///
+    /// ```
+    /// # #[cfg(feature = "redis")]
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let limiter = tollgate::RateLimiter::redis_lazy("redis://127.0.0.1/", "shop")?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "redis"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URL or the prefix is invalid.
+    #[cfg(feature = "redis")]
+    pub fn redis_lazy(url: &str, prefix: &str) -> Result<Self, ConfigError> {
+        Ok(Self::new(
+            crate::RedisStore::builder(prefix).url(url).build()?,
+        ))
+    }
+}
