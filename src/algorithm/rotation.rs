@@ -10,7 +10,7 @@
 //!   long, else the longest. A denied check stores the new counter, so that its `retry_after` stays
 //!   correct.
 //! - A counter is removed when its quota had no check for the longest period. Until then, an empty
-//!   counter is kept, too. Otherwise a short quota would start from the long quota's full count
+//!   counter is also kept. Otherwise a short quota would start from the long quota's full count
 //!   again and again. A denied check is also a use of the quota. It is stored once half a period
 //!   has passed since the last store, so a counter is kept for half a period more.
 //! - When the budget is full, all counters are removed.

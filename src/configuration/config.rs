@@ -32,7 +32,7 @@ use crate::nouns::{Algorithm, BlockFields, LimitFields, OnStoreFailure, Written}
 /// ```
 ///
 /// The guide about [live configuration](crate::guide::live_configuration) has all fields. `Config` is
-/// [deserializable](serde::Deserialize), too, for other formats.
+/// [deserializable](serde::Deserialize) for other formats.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(title = "Limits of tollgate"))]
@@ -248,7 +248,7 @@ pub(crate) struct Match {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(regex(pattern = "^/[^?#]*$")))]
     pub(crate) path: Option<String>,
-    /// The method, or several, such as `GET`, which is `HEAD`, too. Default: all.
+    /// The method, or several, such as `GET`, which is also `HEAD`. Default: all.
     #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
     pub(crate) method: OneOrMany<String>,
 }

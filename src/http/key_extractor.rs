@@ -12,7 +12,7 @@ use crate::nouns::Key;
 /// Extracts a key from a request's head.
 ///
 /// An extractor only sees the head, so a request is decided before its body arrives. The trait is
-/// object-safe: `Arc<dyn KeyExtractor>` is an extractor, too.
+/// object-safe: `Arc<dyn KeyExtractor>` is also an extractor.
 ///
 /// Do not use a value that clients choose freely as a key: a client that changes it with each
 /// request gets a fresh budget each time. Use the authenticated user or the peer's address. For
@@ -311,7 +311,7 @@ where
     }
 }
 
-// Not derived: a derived implementation would require `K: Clone`, too.
+// Not derived: a derived implementation would also require `K: Clone`.
 impl<F: Clone, K> Clone for FromFn<F, K> {
     fn clone(&self) -> Self {
         Self {

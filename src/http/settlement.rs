@@ -27,7 +27,7 @@ use crate::telemetry::{self, Throttle};
 ///   charged nothing, so nothing is settled.
 /// - Before a program ends, [`RateLimiter::flush`] waits for the settlements in flight.
 ///
-/// With several layers, it has the charges of all of them. A request that is not limited has a settlement, too, without
+/// With several layers, it has the charges of all of them. A request that is not limited also has a settlement, without
 /// charges.
 ///
 /// ```

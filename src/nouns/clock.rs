@@ -92,7 +92,7 @@ impl ManualClock {
 
 /// The time of this process. It starts at the system's time and never steps back.
 ///
-/// It reads tokio's clock, so paused time in a test pauses the store, too.
+/// It reads tokio's clock, so paused time in a test also pauses the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessClock {
     started: Instant,

@@ -63,7 +63,7 @@ use crate::algorithm::{Anchor, FixedWindow, LeakyBucket, Mode, Rule, SlidingWind
 /// # Configuration
 ///
 /// With serde, a limit is its own configuration format. A period has a unit: a bare number is an
-/// error. Unknown fields and fields of another algorithm are errors, too.
+/// error. Unknown fields and fields of another algorithm are also errors.
 ///
 /// ```
 /// use tollgate::{Limit, Quota};

@@ -96,7 +96,7 @@ impl Bucket {
         // back would credit the drain since then. Less than a unit, which has `micros` parts, was not charged.
         let is_whole = units >= u64::from(receipt.cost);
         if is_whole && of_level > 0 && charged_since < micros {
-            // As if the last charge had not been made, for receipts of earlier charges, too. After a part of it, a
+            // As if the last charge had not been made, also for receipts of earlier charges. After a part of it, a
             // later charge would look like the other part.
             level.used -= back;
         } else {

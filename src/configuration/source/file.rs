@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_secs(10);
 ///
 /// - Its directory is watched, and not the file. So an editor may write a new file and rename it, and Kubernetes may
 ///   swap the symbolic link of a `ConfigMap`.
-/// - The file is read every 10 seconds, too: network file systems report no changes.
+/// - The file is also read every 10 seconds: network file systems report no changes.
 /// - A version is new if its text differs. One that cannot be read, or is no configuration, is reported once.
 ///
 /// Replace a file by renaming another one. A file that is written in place is read when it has not changed for 50 ms,
@@ -144,7 +144,7 @@ impl WatchedFile {
     fn new_watcher(&self) -> Result<RecommendedWatcher, (PathBuf, notify::Error)> {
         let changes = Arc::clone(&self.changes);
         let changed = move |event: notify::Result<Event>| {
-            // Reading the file is an event, too.
+            // Reading the file is also an event.
             if !event.is_ok_and(|event| event.kind.is_access()) {
                 changes.notify_one();
             }

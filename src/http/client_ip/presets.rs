@@ -117,7 +117,7 @@ impl ClientIp {
     ///
     /// With another proxy before Fly.io's, `Fly-Client-IP` is the address of that proxy. Use
     /// [`behind`](Self::behind) with the networks of both, and with the addresses that Fly.io assigned to
-    /// your app (`fly ips list`): Fly.io appends them to `X-Forwarded-For`, too.
+    /// your app (`fly ips list`): Fly.io also appends them to `X-Forwarded-For`.
     ///
     /// # Errors
     ///

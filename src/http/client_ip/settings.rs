@@ -38,7 +38,7 @@ impl ClientIp {
     /// **Every request must come through all these proxies.** A client that reaches the service with
     /// fewer hops chooses its own address. If you know the addresses of the proxies, use
     /// [`behind`](Self::behind). Behind an Envoy with `use_remote_address` and `xff_num_trusted_hops`,
-    /// count that Envoy, too: one more than its hops.
+    /// count also that Envoy: one more than its hops.
     ///
     /// A request with fewer addresses has no key, unless [`on_missing`](Self::on_missing) is set.
     ///

@@ -145,7 +145,7 @@ impl HeaderSettings {
     }
 
     /// What `Retry-After` says of a wait, in whole seconds, rounded up, at least 1: 0 would say "now". Not
-    /// before the layers `outside` allow the request, too.
+    /// before the layers `outside` also allow the request.
     pub(super) fn retry_after(&self, wait: Duration, outside: Option<NextAllowed>) -> Duration {
         let outside = outside.map_or(0, NextAllowed::seconds);
         Duration::from_secs(self.jitter.lengthen(seconds(wait).max(outside).max(1)))

@@ -137,7 +137,7 @@ fn replaces(
     is_stricter
 }
 
-/// Removes the times when the budget is full again: a request that exceeds the capacity is denied then, too.
+/// Removes the times when the budget is full again: a request that exceeds the capacity is also denied then.
 pub(super) fn remove_resets(headers: &mut HeaderMap) {
     headers.remove(RESET);
     headers.remove(RESET_AFTER);

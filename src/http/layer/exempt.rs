@@ -34,14 +34,14 @@ impl RateLimitLayer {
 
     /// Adds a predicate for requests that are answered with 403, such as those from
     /// [forbidden networks](crate::key::ClientIp::may_be_in). They consume nothing, and the store is not
-    /// asked. A request that a `skip` predicate matches, too, is forbidden. Default: none. The whole path of a request is its
+    /// asked. A request that a `skip` predicate also matches is forbidden. Default: none. The whole path of a request is its
     /// [`original_path`](crate::layer::original_path).
     #[must_use]
     pub fn forbid(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.forbid.push(Arc::new(predicate)))
     }
 
-    /// Limits CORS preflight requests, too.
+    /// Also limits CORS preflight requests.
     ///
     /// A preflight request is an `OPTIONS` request with two headers that any client can send. By
     /// default it is not limited, because a browser sends it unasked and a CORS layer answers it. If

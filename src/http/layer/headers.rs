@@ -27,7 +27,7 @@ impl RateLimitLayer {
     /// # let limiter = RateLimiter::in_memory();
     /// let limit = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100), PeerIp)?;
     /// let cors = CorsLayer::new().allow_origin(Any).expose_headers(limit.exposed_headers());
-    /// // The CORS layer is added last, so it is outside: its headers are on denials, too.
+    /// // The CORS layer is added last, so it is outside: its headers are also on denials.
     /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit).layer(cors);
     /// # let _ = app;
     /// # Ok(())
@@ -53,7 +53,7 @@ impl RateLimitLayer {
         self.with(|settings| settings.headers.report_on = responses)
     }
 
-    /// Sends the `RateLimit` and `RateLimit-Policy` fields of an [IETF draft](IetfDraft), too. They are
+    /// Also sends the `RateLimit` and `RateLimit-Policy` fields of an [IETF draft](IetfDraft). They are
     /// not a standard yet, so choose the revision that your clients read.
     ///
     /// `RateLimit-Policy` has every limit that was checked: its capacity, and the seconds in which it is
@@ -102,7 +102,7 @@ impl RateLimitLayer {
         self.with(|settings| settings.headers.sends_x_ratelimit = false)
     }
 
-    /// Sends `X-RateLimit-Reset-After`, too: the seconds until the budget is full again, with three
+    /// Also sends `X-RateLimit-Reset-After`: the seconds until the budget is full again, with three
     /// decimals.
     #[must_use]
     pub fn reset_after_header(self) -> Self {

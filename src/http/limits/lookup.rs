@@ -16,7 +16,7 @@ use crate::store::ChangeSource;
 ///
 /// - One look-up is in flight for each id. All requests of the id wait for it. It is a task, so a client that
 ///   disconnects does not cancel it for others.
-/// - A value is fresh for [`ttl`](Self::ttl). An id that the application does not know is remembered, too, for
+/// - A value is fresh for [`ttl`](Self::ttl). An id that the application does not know is also remembered, for
 ///   [`unknown_ttl`](Self::unknown_ttl).
 /// - The first request after that starts a new look-up. If that fails, or takes longer than
 ///   [`patience`](Self::patience), the old value is used, for up to [`stale_for`](Self::stale_for). A failed

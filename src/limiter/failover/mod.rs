@@ -103,7 +103,7 @@ impl Failover {
         answer.resolved(move |answer| shared.resolve(answer, op, &group, policy))
     }
 
-    /// Asks the store, without anything to decide in its place. Its answer ends the outage of the others, too.
+    /// Asks the store, without anything to decide in its place. Its answer also ends the outage of the others.
     fn ask_store(&self, op: Op, group: Group) -> Answer {
         let answer = self.store().apply(op, group);
         if !self.shared.owes_charges() {
@@ -149,7 +149,7 @@ impl Failover {
         }
     }
 
-    /// Resets or blocks the local budgets, too. Otherwise a client that an operator lets in again stays denied.
+    /// Also resets or blocks the local budgets. Otherwise a client that an operator lets in again stays denied.
     fn change_local(&self, op: Op, group: Group) -> Answer {
         if let Some(local) = self.shared.local.get() {
             local.change(op, &group);

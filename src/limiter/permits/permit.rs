@@ -78,7 +78,7 @@ impl Permit {
     }
 
     /// Whether the store has confirmed the permit within the last [lease](crate::RateLimiter::set_permit_lease). Otherwise
-    /// another process may hold it, too: this process was blocked, or could not reach the store. A long job can check this
+    /// another process may also hold it: this process was blocked, or could not reach the store. A long job can check this
     /// before each step.
     #[must_use]
     pub fn is_renewed(&self) -> bool {

@@ -81,7 +81,7 @@ impl LimitFields {
             .at(field));
         }
         match self.limit {
-            // A number of more than 32 bits is out of range, too.
+            // A number of more than 32 bits is also out of range.
             Some(limit) => Ok(u32::try_from(limit).unwrap_or(u32::MAX)),
             None => Err(ConfigError::new(
                 "`limit` is missing; write the most requests of a key at once, such as 3",

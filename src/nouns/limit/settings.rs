@@ -117,7 +117,7 @@ impl Limit {
     /// requests in flight that cost more than their estimates, more passes than the quota, and the order of the
     /// settlements matters.
     ///
-    /// Exact arithmetic bounds the used units of a budget, too:
+    /// Exact arithmetic also bounds the used units of a budget:
     ///
     /// | algorithm | the most used units |
     /// |---|---|

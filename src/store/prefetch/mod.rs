@@ -52,7 +52,7 @@ const SHARDS: usize = 64;
 /// otherwise. Some limits cannot be prefetched, and are an error of the builder: the sliding log,
 /// which is exact, the leaky bucket as a queue, which lets checks leave one by one, and limits that
 /// [block keys](Limit::with_block_policy). A
-/// layer with a prefetched limit and others is an error, too, because a layer charges all of its
+/// layer with a prefetched limit and others is also an error, because a layer charges all of its
 /// limits or none.
 ///
 /// ```no_run
@@ -196,7 +196,7 @@ impl<S: Store> SharedBlocks<S> {
             }
             Op::Peek => self.peek(check, now),
             Op::Reset => {
-                // A reset voids the prefetched units, too.
+                // A reset also voids the prefetched units.
                 self.forget(check);
                 None
             }

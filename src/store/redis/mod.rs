@@ -81,7 +81,7 @@ use crate::nouns::{Check, ConfigError, Error, Group, Key, Limit, Op};
 ///
 /// The store's Redis user needs `~shop:*` (with your prefix) and `+evalsha +eval +script|load
 /// +time +mget +exists +psetex +del +getrange +set +setrange +strlen +pexpire +pttl +ping +unwatch`,
-/// and nothing else. On a cluster it needs `+asking +cluster|slots`, too.
+/// and nothing else. On a cluster it also needs `+asking +cluster|slots`.
 ///
 /// ```no_run
 /// use std::time::Duration;

@@ -29,7 +29,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// redis-cli PUBLISH shop-config:limits changed
 /// ```
 ///
-/// On a cluster, the key has the hash tag of a partition, too: [`key`](Self::key) returns it.
+/// On a cluster, the key also has the hash tag of a partition: [`key`](Self::key) returns it.
 ///
 /// - All replicas read the new version within a second. The text of a message is ignored.
 /// - A message that was missed costs at most 10 seconds: the key is read that often. While there is no subscription, it
@@ -92,7 +92,7 @@ impl RedisSource {
         })
     }
 
-    /// The key, which is the name of the channel, too. On a cluster, it is `prefix-config:{tag}name`, in the slot of the
+    /// The key, which is also the name of the channel. On a cluster, it is `prefix-config:{tag}name`, in the slot of the
     /// first partition.
     #[must_use]
     pub fn key(&self) -> &str {

@@ -133,7 +133,7 @@ impl Connect for Server {
     fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a> {
         Box::pin(async move {
             let info = self.login().await?;
-            // Version 3 of the protocol sends messages to a connection that has other uses, too.
+            // Version 3 of the protocol sends messages to a connection that also has other uses.
             let settings = info
                 .redis_settings()
                 .clone()
