@@ -78,8 +78,8 @@ impl RateLimiter {
     /// stays where it is, even if units are given back before it. Under other algorithms, and for groups, the processes
     /// ask when the units are available, and the first one to ask gets them.
     ///
-    /// If the units will not be available in time, the caller is denied at once. Behind other
-    /// waiters that also reserve their units, if the queue of this process is too long. Else the denial comes after
+    /// If the units will not be available in time, the caller is denied at once. Behind waiters that reserve their units, it
+    /// is also denied at once if the queue of this process is too long. Else the denial comes after
     /// `max_wait`. Dropping the future cancels the wait. Reserved units are left to the
     /// next waiter of this process, or given back. The place in a leaky bucket as a queue stays taken.
     ///
