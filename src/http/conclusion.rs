@@ -7,8 +7,8 @@ use http::{Extensions, Response};
 use tokio::time::Instant;
 
 use super::acquiring::WithoutPermits;
-use super::asked::Unasked;
 use super::headers::Fields;
+use super::request_checks::RejectedEarly;
 use super::settings::LayerSettings;
 use super::settlement::{Closing, Settlement};
 use super::stacked::NextAllowed;
@@ -83,25 +83,25 @@ impl LayerSettings {
     }
 
     /// The response to a request that is rejected before anything is asked.
-    pub(super) fn reject_unasked<B>(
+    pub(super) fn reject_early<B>(
         &self,
-        unasked: Unasked,
+        rejected: RejectedEarly,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        match unasked {
-            Unasked::Forbidden => self.forbid(request),
-            Unasked::Rejected(reject) => {
+        match rejected {
+            RejectedEarly::Forbidden => self.forbid(request),
+            RejectedEarly::Rejected(reject) => {
                 telemetry::rejected(&self.names, &reject.reason);
                 self.responder.rejected(&reject, request)
             }
-            Unasked::MissingKey {
+            RejectedEarly::MissingKey {
                 limit,
                 missing,
                 status,
             } => self
                 .responder
                 .missing_key(limit.as_ref(), &missing, status, request),
-            Unasked::Misconfigured(error) => {
+            RejectedEarly::Misconfigured(error) => {
                 telemetry::misconfigured(&self.events, &self.names, &error);
                 self.reject((Reason::Misconfigured, None), request)
             }

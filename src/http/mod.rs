@@ -1,7 +1,6 @@
 //! Everything that knows HTTP.
 
 mod acquiring;
-mod asked;
 mod body;
 mod client_ip;
 mod conclusion;
@@ -22,6 +21,7 @@ mod number;
 mod path;
 mod peer;
 mod policy;
+mod request_checks;
 mod responder;
 mod service;
 mod settings;

@@ -10,10 +10,10 @@ use http::{Method, StatusCode, header};
 
 pub(super) use self::rule::{KeyedLimit, LayerRule};
 use super::MissingKey;
-use super::asked::{Asked, CostFn, Unasked};
 use super::limits::{Choosing, Chosen, Inherited, PendingChoice};
 #[cfg(feature = "config")]
 use super::live::{Asks, InForce, RequestRoute};
+use super::request_checks::{CostFn, RejectedEarly, RequestChecks};
 use crate::limiter::RateLimiter;
 use crate::nouns::{Check, ConfigError, Enforced, Key, Limit, MAX_GROUP, OnStoreFailure};
 use crate::telemetry::{self, Throttle};
@@ -55,11 +55,11 @@ pub(super) struct Policy {
 /// What a request asks, or why it asks nothing.
 pub(super) enum Question {
     /// The permits that it needs, and then the charge. A request that is not limited has neither.
-    Checks(Asked),
+    Checks(RequestChecks),
     /// That depends on a look-up.
     PendingChoice(PendingChoice),
     /// Nothing: the request is rejected.
-    Rejected(Unasked),
+    Rejected(RejectedEarly),
 }
 
 impl Policy {
@@ -178,12 +178,12 @@ impl Policy {
     }
 
     #[inline]
-    fn try_question(&self, parts: &Parts) -> Result<Question, Unasked> {
+    fn try_question(&self, parts: &Parts) -> Result<Question, RejectedEarly> {
         if self.forbid.iter().any(|forbid| forbid(parts)) {
-            return Err(Unasked::Forbidden);
+            return Err(RejectedEarly::Forbidden);
         }
         if self.exempts(parts) {
-            return Ok(Question::Checks(Asked::default()));
+            return Ok(Question::Checks(RequestChecks::default()));
         }
         if let [LayerRule::Fixed(only)] = &*self.rules
             && !only.limit.is_concurrency()
@@ -195,7 +195,7 @@ impl Policy {
                     None
                 }
             };
-            return Ok(Question::Checks(Asked {
+            return Ok(Question::Checks(RequestChecks {
                 permits: Vec::new(),
                 group,
             }));
@@ -203,14 +203,14 @@ impl Policy {
         self.question_of_several(parts)
     }
 
-    fn question_of_several(&self, parts: &Parts) -> Result<Question, Unasked> {
+    fn question_of_several(&self, parts: &Parts) -> Result<Question, RejectedEarly> {
         let mut checks = Vec::with_capacity(self.rules.len());
         let mut choosing = None;
         for rule in &self.rules {
             choosing = self.add(rule, parts, &mut checks)?.or(choosing);
         }
         match choosing {
-            None => Asked::new(checks).map(Question::Checks),
+            None => RequestChecks::new(checks).map(Question::Checks),
             Some(choosing) => Ok(Question::PendingChoice(PendingChoice {
                 checks,
                 choosing,
@@ -225,7 +225,7 @@ impl Policy {
         rule: &LayerRule,
         parts: &Parts,
         checks: &mut Vec<Check>,
-    ) -> Result<Option<Choosing>, Unasked> {
+    ) -> Result<Option<Choosing>, RejectedEarly> {
         match rule {
             LayerRule::Fixed(keyed) => match keyed.key.extract(parts) {
                 Ok(key) => checks.push(self.check(keyed, key, parts)),
@@ -233,7 +233,11 @@ impl Policy {
             },
             LayerRule::Chosen(choose) => match choose(parts) {
                 Ok(Chosen::Now(limits)) => {
-                    checks.extend(self.inherited.checks(limits).map_err(Unasked::Rejected)?);
+                    checks.extend(
+                        self.inherited
+                            .checks(limits)
+                            .map_err(RejectedEarly::Rejected)?,
+                    );
                 }
                 Ok(Chosen::Later(choosing)) => return Ok(Some(choosing)),
                 Err(missing) => self.skip_or_reject(None, missing)?,
@@ -254,7 +258,7 @@ impl Policy {
         in_force: &InForce,
         parts: &Parts,
         checks: &mut Vec<Check>,
-    ) -> Result<(), Unasked> {
+    ) -> Result<(), RejectedEarly> {
         let route = RequestRoute::from_parts(parts);
         for applied in in_force.limits_at(&route) {
             match applied.check_for(parts, self.cost.as_ref()) {
@@ -263,7 +267,7 @@ impl Policy {
                     checks.push(check);
                 }
                 Ok(Asks::Nothing) => {}
-                Ok(Asks::Reject(reject)) => return Err(Unasked::Rejected(reject)),
+                Ok(Asks::Reject(reject)) => return Err(RejectedEarly::Rejected(reject)),
                 Err(missing) => self.skip_or_reject(Some(applied.limit()), missing)?,
             }
         }
@@ -279,7 +283,11 @@ impl Policy {
 
     /// Skips a limit, if the layer does so for requests without its key, or rejects the request. A limit in shadow mode
     /// rejects no request. `None`: a chosen limit.
-    fn skip_or_reject(&self, limit: Option<&Limit>, missing: MissingKey) -> Result<(), Unasked> {
+    fn skip_or_reject(
+        &self,
+        limit: Option<&Limit>,
+        missing: MissingKey,
+    ) -> Result<(), RejectedEarly> {
         let is_enforced = match limit {
             Some(limit) => limit.enforced_percent() == 100,
             None => self.inherited.enforced.is_none_or(Enforced::is_always),
@@ -293,7 +301,7 @@ impl Policy {
         let name = limit.map(Limit::name);
         telemetry::missing_key(&self.events, name, missing.logged(), status.is_some());
         match status {
-            Some(status) => Err(Unasked::MissingKey {
+            Some(status) => Err(RejectedEarly::MissingKey {
                 limit: limit.cloned(),
                 missing,
                 status,

@@ -50,9 +50,9 @@ where
                 let waiting = Waiting::for_lookup(inner, (parts, body), lookup, settings);
                 return ResponseFuture::waiting(waiting);
             }
-            Question::Rejected(unasked) => {
+            Question::Rejected(rejected) => {
                 self.release_inner();
-                return ResponseFuture::answered(self.settings.reject_unasked(unasked, &parts));
+                return ResponseFuture::answered(self.settings.reject_early(rejected, &parts));
             }
         };
         if !asked.permits.is_empty() {

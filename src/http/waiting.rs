@@ -12,9 +12,9 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower_service::Service;
 
 use super::acquiring::Acquiring;
-use super::asked::Asked;
 use super::conclusion::{Conclusion, Report, Undecided};
 use super::limits::PendingChoice;
+use super::request_checks::RequestChecks;
 use super::settings::LayerSettings;
 use super::{InFlight, ResponseBody};
 use crate::nouns::Group;
@@ -77,7 +77,7 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
     pub(super) fn for_permits(
         service: S,
         request: (Parts, ReqBody),
-        asked: Asked,
+        asked: RequestChecks,
         settings: Arc<LayerSettings>,
     ) -> Self {
         let since = Instant::now();
@@ -189,8 +189,8 @@ where
                     };
                     match ready!(lookup.poll(parts, cx)) {
                         Ok(asked) => self.stage = Stage::asking(asked, *since, settings, parts),
-                        Err(unasked) => {
-                            let response = settings.reject_unasked(unasked, parts);
+                        Err(rejected) => {
+                            let response = settings.reject_early(rejected, parts);
                             return Poll::Ready(Ok(Next::Rejected(response)));
                         }
                     }
@@ -244,7 +244,7 @@ where
 impl Stage {
     /// The stage of a request whose permits and charge are known.
     fn asking(
-        asked: Asked,
+        asked: RequestChecks,
         since: Instant,
         settings: &Arc<LayerSettings>,
         parts: &mut Parts,

@@ -38,7 +38,7 @@ impl Throttle {
         Some(std::mem::take(&mut state.unreported))
     }
 
-    /// Returns how many were not reported, when the last report is a second ago. Asked where things
+    /// Returns how many were not reported, when the last report is a second ago. RequestChecks where things
     /// go well, so that the count of one outage is not left for the next.
     pub(crate) fn overdue(&self) -> Option<u64> {
         if !self.some_unreported.load(Ordering::Relaxed) {

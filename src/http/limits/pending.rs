@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 use http::request::Parts;
 
 use super::{Choosing, Inherited};
-use crate::http::asked::{Asked, Unasked};
+use crate::http::request_checks::{RejectedEarly, RequestChecks};
 use crate::nouns::Check;
 
 /// The checks of a request, of which some depend on a look-up.
@@ -21,14 +21,14 @@ impl PendingChoice {
         &mut self,
         parts: &Parts,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Asked, Unasked>> {
+    ) -> Poll<Result<RequestChecks, RejectedEarly>> {
         let choose = ready!(self.choosing.as_mut().poll(cx));
         Poll::Ready(match self.inherited.checks(choose(parts)) {
             Ok(chosen) => {
                 self.checks.extend(chosen);
-                Asked::new(std::mem::take(&mut self.checks))
+                RequestChecks::new(std::mem::take(&mut self.checks))
             }
-            Err(reject) => Err(Unasked::Rejected(reject)),
+            Err(reject) => Err(RejectedEarly::Rejected(reject)),
         })
     }
 }

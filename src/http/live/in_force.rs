@@ -8,9 +8,9 @@ use http::request::Parts;
 use super::names::PlanOf;
 use super::pattern::{Pattern, RequestRoute};
 use crate::configuration::Config;
-use crate::http::asked::CostFn;
 use crate::http::copies::Copies;
 use crate::http::limits::Reject;
+use crate::http::request_checks::CostFn;
 use crate::http::{KeyExtractor, MissingKey};
 use crate::nouns::{Check, Limit};
 

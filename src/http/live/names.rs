@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use crate::http::asked::CostFn;
+use crate::http::request_checks::CostFn;
 use crate::http::{Global, KeyExtractor, PeerIp};
 use crate::nouns::ConfigError;
 

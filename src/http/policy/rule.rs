@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::http::KeyExtractor;
-use crate::http::asked::CostFn;
 use crate::http::copies::Copies;
 use crate::http::fallbacks::watched;
 use crate::http::limits::{CHOSEN, Choose};
 #[cfg(feature = "config")]
 use crate::http::live::Live;
+use crate::http::request_checks::CostFn;
 use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 
 /// What adds checks to those of a request.

@@ -1,4 +1,4 @@
-//! What a request asks of a store: permits, and then a charge. Or why it asks nothing.
+//! What is asked for a request: permits, and then a charge. Or why the request is rejected early.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ pub(super) type CostFn = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 
 /// The permits that a request needs, and then the charge.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct RequestChecks {
     pub(super) permits: Vec<Check>,
     pub(super) group: Option<Group>,
 }
 
 /// Why a request is rejected without a decision.
-pub(super) enum Unasked {
+pub(super) enum RejectedEarly {
     /// It is forbidden.
     Forbidden,
     /// The application rejects it.
@@ -35,23 +35,23 @@ pub(super) enum Unasked {
     Misconfigured(Error),
 }
 
-impl Asked {
+impl RequestChecks {
     /// Divides checks into the permits of concurrency limits and a charge. An application may choose too many checks, or two
     /// of one budget.
-    pub(super) fn new(checks: Vec<Check>) -> Result<Self, Unasked> {
+    pub(super) fn new(checks: Vec<Check>) -> Result<Self, RejectedEarly> {
         let is_permit = |check: &Check| check.limit().is_concurrency();
         let (permits, rates): (Vec<Check>, Vec<Check>) = checks.into_iter().partition(is_permit);
         check_distinct(&permits)?;
         let group = match rates.is_empty() {
             true => None,
-            false => Some(Group::new(rates).map_err(Unasked::Misconfigured)?),
+            false => Some(Group::new(rates).map_err(RejectedEarly::Misconfigured)?),
         };
         Ok(Self { permits, group })
     }
 }
 
 /// A request needs at most one permit of a key under a limit: a second one would wait for the first.
-fn check_distinct(permits: &[Check]) -> Result<(), Unasked> {
+fn check_distinct(permits: &[Check]) -> Result<(), RejectedEarly> {
     for (number, permit) in permits.iter().enumerate() {
         if permits
             .iter()
@@ -59,7 +59,7 @@ fn check_distinct(permits: &[Check]) -> Result<(), Unasked> {
             .any(|other| other.shares_budget_with(permit))
         {
             let name = permit.limit().name();
-            return Err(Unasked::Misconfigured(Error::misuse(format!(
+            return Err(RejectedEarly::Misconfigured(Error::misuse(format!(
                 "a request needs two permits of one key under the limit `{name}`"
             ))));
         }

@@ -1,0 +1,53 @@
+//! Events of keys that are denied often, and of blocks.
+
+use std::time::Duration;
+
+use super::{TARGET, Throttles, metrics, milliseconds};
+use crate::nouns::{Check, Decision, Key, Limit, Op};
+
+/// A key was denied too often, and a block of it begins.
+pub(crate) fn blocked(at_most: &Throttles, check: &Check, length: Duration) {
+    metrics::blocked(check.limit().name());
+    if let Some(unreported) = at_most.for_subject(check.key()).report() {
+        tracing::warn!(
+            target: TARGET,
+            limit = check.limit().name(),
+            key = %check.key(),
+            blocked_for_ms = milliseconds(length),
+            unreported,
+            "key blocked after too many denials"
+        );
+    }
+}
+
+/// The blocks that begin with a denial.
+pub(crate) fn blocks_of<'a>(
+    at_most: &Throttles,
+    op: Op,
+    checks: impl Iterator<Item = &'a Check>,
+    decision: &Decision,
+) {
+    for (check, verdict) in checks.zip(decision.verdicts()) {
+        if verdict.begins_block() && check.may_begin_block(op) {
+            blocked(at_most, check, verdict.blocked_for().unwrap_or_default());
+        }
+    }
+}
+
+/// The keys that were denied most often in a period.
+pub(crate) fn most_denied_keys(period: Duration, denials: u64, keys: &str) {
+    let period_ms = milliseconds(period);
+    tracing::info!(target: TARGET, period_ms, denials, keys, "most denied keys");
+}
+
+/// An operator blocked a key.
+pub(crate) fn blocked_by_operator(limit: &Limit, key: &Key, length: Duration) {
+    let limit = limit.name();
+    let blocked_for_ms = milliseconds(length);
+    tracing::info!(target: TARGET, limit, %key, blocked_for_ms, "key blocked by an operator");
+}
+
+/// An operator ended the block of a key.
+pub(crate) fn unblocked_by_operator(limit: &Limit, key: &Key) {
+    tracing::info!(target: TARGET, limit = limit.name(), %key, "key unblocked by an operator");
+}
