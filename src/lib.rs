@@ -137,7 +137,7 @@ pub mod limit {
     pub use crate::nouns::{Limit, Quota};
 }
 
-/// What a recorder of metrics may need. The [guide](https://docs.rs/tollgate/latest/tollgate/guide/observability/) lists all metrics.
+/// Boundaries for the histograms of a recorder. The [guide](https://docs.rs/tollgate/latest/tollgate/guide/observability/) lists all metrics.
 #[cfg(feature = "metrics")]
 pub mod metrics {
     pub use crate::telemetry::HISTOGRAMS;

@@ -88,7 +88,7 @@ pub(crate) struct Level {
     more: RareLevel,
 }
 
-/// What few levels have. A level with a next phase cannot be refunded, so it never has both.
+/// The fields that few levels have. A level with a next phase cannot be refunded, so it never has both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RareLevel {
     Nothing,
@@ -96,7 +96,7 @@ enum RareLevel {
     Then(Slower),
 }
 
-/// What was given back, and what may be.
+/// The parts that were given back, and that may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct GivenBack {
     /// The parts that were given back since `since`.

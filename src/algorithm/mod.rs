@@ -73,7 +73,7 @@ pub(crate) enum Effect {
     Commit,
 }
 
-/// What a check asks for.
+/// The units that a check asks for, and its patience.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cost {
     pub(crate) units: u64,

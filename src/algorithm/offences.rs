@@ -38,7 +38,7 @@ impl Blocking {
     };
 }
 
-/// What is known of a key's offences.
+/// The record of a key's offences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Offences {
     denials: u32,

@@ -1,4 +1,4 @@
-//! What can be checked without the names that an application gives.
+//! Checks that need no names of the application.
 
 use std::collections::HashMap;
 

@@ -109,7 +109,7 @@ pub(crate) struct LimitConfig {
     /// Whether a fixed window starts with the first request of a key (`first`, the default) or by the clock (`clock`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) anchor: Option<Anchor>,
-    /// What requests are counted by: a name that the application gave to an extractor, or several, which are joined.
+    /// The key by which requests are counted: a name that the application gave to an extractor, or several, which are joined.
     pub(crate) key: KeyConfig,
     /// The requests that the limit applies to. Of several, one has to match. Default: all.
     #[serde(rename = "match", default, skip_serializing_if = "OneOrMany::is_empty")]

@@ -28,7 +28,7 @@ pub(super) struct Undecided {
     pub(super) observed: Observed,
 }
 
-/// What happens to a request.
+/// The outcome of a request.
 pub(super) enum Conclusion<B> {
     /// It is forwarded, after the delay. There is a report if the store decided.
     Forward {
@@ -39,7 +39,7 @@ pub(super) enum Conclusion<B> {
     Reject(Response<ResponseBody<B>>),
 }
 
-/// What the response to an allowed request reports, and settles.
+/// The report of the response to an allowed request, and its settlement.
 pub(super) struct Report {
     fields: Fields,
     closing: Option<Box<Closing>>,
@@ -269,7 +269,7 @@ impl LayerSettings {
             })
     }
 
-    /// What `Retry-After` says of a wait. The layers outside left theirs with the request.
+    /// The time of `Retry-After` for a wait. The layers outside left theirs with the request.
     pub(super) fn retry_after(&self, wait: Duration, request: &Parts) -> Duration {
         self.headers
             .retry_after(wait, NextAllowed::read(&request.extensions))

@@ -16,7 +16,7 @@ use crate::limiter::Permit;
 #[derive(Clone)]
 pub struct InFlight {
     permits: Arc<[Permit]>,
-    /// Of a layer outside.
+    /// The permits of a layer outside.
     outside: Option<Arc<Self>>,
 }
 

@@ -1,4 +1,4 @@
-//! What is asked for a request: from its head to permits and checks.
+//! The policy of a layer: from the head of a request to permits and checks.
 
 mod rule;
 
@@ -52,7 +52,7 @@ pub(super) struct Policy {
     events: Arc<Throttle>,
 }
 
-/// What a request asks, or why it asks nothing.
+/// The checks of a request, or why there are none.
 pub(super) enum Question {
     /// The permits that it needs, and then the charge. A request that is not limited has neither.
     Checks(RequestChecks),
@@ -171,7 +171,7 @@ impl Policy {
         })
     }
 
-    /// What is asked for a request.
+    /// The permits and checks of a request.
     #[inline]
     pub(super) fn question(&self, parts: &Parts) -> Question {
         self.try_question(parts).unwrap_or_else(Question::Rejected)

@@ -1,4 +1,4 @@
-//! What is asked for a request: permits, and then a charge. Or why the request is rejected early.
+//! The permits that a request needs, and then its charge. Or why it is rejected early.
 
 use std::sync::Arc;
 

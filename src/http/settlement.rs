@@ -300,7 +300,7 @@ impl fmt::Debug for Settlement {
 
 type OnResponse = Arc<dyn Fn(&response::Parts) -> Settled + Send + Sync>;
 
-/// What a response settles, of the charges of its layer.
+/// The charges of a layer that its response settles.
 pub(super) enum Settled {
     Nothing,
     /// All of them, at no cost.
@@ -330,7 +330,7 @@ impl SettlementSettings {
         self.inserts || !self.on_response.is_empty()
     }
 
-    /// What settles a request at its response, if anything does.
+    /// The end of a request that its layer settles.
     pub(super) fn closing(
         &self,
         settlement: &Settlement,

@@ -94,7 +94,7 @@ struct Shared {
     store: Failover,
     registry: Registry,
     turns: Turns,
-    /// Of events about blocks.
+    /// The throttles of events about blocks.
     blocked: Throttles,
     /// Where denials are counted by key.
     denied_keys: OnceLock<DeniedKeys>,

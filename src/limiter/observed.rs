@@ -1,4 +1,4 @@
-//! What is seen of a check: its span, its metrics, and its key if it is denied.
+//! The observation of a check: its span, its metrics, and its key if it is denied.
 //!
 //! A check has an outcome when its caller gets it. So a request that waits for units counts once, however often the store was
 //! asked, and a call whose caller is gone counts as none.

@@ -72,7 +72,7 @@ pub struct Check {
     rare: Option<Box<Rare>>,
 }
 
-/// What few checks have.
+/// The fields that few checks have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rare {
     max_wait: Micros,
@@ -186,7 +186,7 @@ impl Check {
         }
     }
 
-    /// What happens if the store is unavailable. `None`: the check fails.
+    /// The policy for a store that is unavailable. `None`: the check fails.
     pub(crate) fn failure_policy(&self) -> Option<OnStoreFailure> {
         self.limit
             .on_store_failure()
@@ -269,7 +269,7 @@ impl Check {
         self.rare.as_ref()?.receipt
     }
 
-    /// What the check asks of its algorithm.
+    /// The cost that the check asks of its algorithm.
     #[inline]
     pub(crate) fn asked(&self) -> Cost {
         let (max_wait, patience) = match &self.rare {

@@ -16,7 +16,7 @@ use super::Limit;
 pub struct Error {
     kind: ErrorKind,
     may_have_charged: bool,
-    /// Of an open circuit breaker.
+    /// The time until an open circuit breaker probes.
     probe_after_ms: u32,
     /// The limit of the check that failed, if the store said so.
     limit: Option<Limit>,

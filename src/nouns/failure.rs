@@ -1,4 +1,4 @@
-//! What happens to a check when the store is unavailable.
+//! The outcome of a check when the store is unavailable.
 
 use super::ConfigError;
 

@@ -124,7 +124,7 @@ struct Definition {
     /// In units.
     max_debt: Option<u64>,
     block: Option<Block>,
-    /// Of a concurrency limit.
+    /// The `Retry-After` of a concurrency limit.
     retry_after: Duration,
 }
 
@@ -152,11 +152,11 @@ impl Definition {
     }
 }
 
-/// What happens when the store is unavailable.
+/// The policy for a store that is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct WhenUnavailable {
     policy: OnStoreFailure,
-    /// Of a local limit.
+    /// The share of a local limit.
     share: Option<Limit>,
 }
 

@@ -1,4 +1,4 @@
-//! What an algorithm decides.
+//! The outcome of an algorithm.
 
 use std::fmt;
 
@@ -57,7 +57,7 @@ impl Blocked {
         self.0 != 0 && !self.begins()
     }
 
-    /// What stands of it, `elapsed` later.
+    /// The same block, `elapsed` later.
     pub(super) const fn after(self, elapsed: Micros) -> Self {
         Self::standing(self.left().saturating_sub(elapsed))
     }

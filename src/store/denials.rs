@@ -72,7 +72,7 @@ pub(super) struct Denials {
     hashers: [DefaultHashBuilder; 2],
     /// The number of the last change that the store confirmed.
     confirmed: AtomicU64,
-    /// Of each budget, or of several that share a place.
+    /// The changes of each budget, or of several that share a place.
     changes: Box<[BudgetChanges]>,
     started: Instant,
     /// The time when the last denial expires, in microseconds since the start.
@@ -100,7 +100,7 @@ pub(super) struct AskedAt {
     confirmed: u64,
 }
 
-/// What identifies a check.
+/// The identity of a check.
 #[derive(Clone, Copy)]
 pub(super) struct CheckId {
     /// The hash of its budgets and costs.
@@ -254,7 +254,7 @@ impl Denials {
         self.is_unchanged_since(asked, group).then_some(now)
     }
 
-    /// What identifies a group.
+    /// The identity of a group.
     pub(super) fn known(&self, group: &[Check]) -> CheckId {
         let [mut high, mut low] = [0, 1].map(|half| self.hashers[half].build_hasher());
         let mut quota = self.hashers[0].build_hasher();
@@ -404,11 +404,11 @@ impl Denial {
 /// A refund or a reset under way. It is over when this is dropped.
 pub(super) struct ChangeUnderWay {
     denials: Arc<Denials>,
-    /// Of its budgets.
+    /// The places of its budgets.
     places: Vec<usize>,
     /// Its keys that may be blocked.
     keys: Vec<Option<CheckId>>,
-    /// Of these, the denials of keys that it blocked.
+    /// The denials of the keys that it blocked.
     blocked: Vec<(CheckId, Decision)>,
     end: ChangeEnd,
 }

@@ -158,7 +158,7 @@ impl fmt::Debug for RedisEvents {
     }
 }
 
-/// What is announced on a channel is not received. Reported once, until it is.
+/// Announcements on a channel are not received. Reported once, until they are.
 pub(crate) fn changes_not_followed(channel: &str, error: &str) {
     tracing::warn!(
         target: TARGET,

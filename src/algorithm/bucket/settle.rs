@@ -1,4 +1,4 @@
-//! What a bucket gives back, and what it charges beyond its capacity.
+//! Refunds of a bucket, and charges beyond its capacity.
 //!
 //! Two levels that differ by the refunded units at the charge differ at the refund by at most the lowest point of the
 //! higher one in between. Two lower bounds of that point are known, and at most the larger one is given back:

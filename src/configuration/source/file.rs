@@ -49,7 +49,7 @@ const POLL: Duration = Duration::from_secs(10);
 /// ```
 pub struct FileSource {
     file: Arc<Mutex<WatchedFile>>,
-    /// What was read last, or why it could not be read.
+    /// The text that was read last, or why it could not be read.
     last: Option<Result<String, String>>,
     changes: Arc<Notify>,
     path: PathBuf,

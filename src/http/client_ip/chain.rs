@@ -54,7 +54,7 @@ impl Chain {
     /// Calls `visit` with each entry, the newest first, until it returns a result. All lines of the
     /// header are one list, whose end is the newest entry.
     ///
-    /// What a client sends is to the left of what proxies append. So nothing to the left of the entry
+    /// The entries of a client are to the left of those that proxies append. So nothing to the left of the entry
     /// that decides is read.
     pub(super) fn find<T>(
         self,
@@ -78,7 +78,7 @@ impl Chain {
     }
 }
 
-/// What may still be read.
+/// The bytes and entries that may still be read.
 struct ReadAllowance {
     entries: usize,
     bytes: usize,
@@ -104,7 +104,7 @@ fn x_forwarded_for<T>(
     budget: &mut ReadAllowance,
     visit: &mut impl FnMut(Hop) -> Option<T>,
 ) -> Option<T> {
-    // What is cut off may start within an entry.
+    // The cut may be within an entry.
     let cut = line.len().saturating_sub(budget.bytes);
     let mut rest = Some(&line[cut..]);
     while let Some(unread) = rest {

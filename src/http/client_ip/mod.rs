@@ -99,7 +99,7 @@ struct ClientIpEvents {
     invalid: Throttle,
 }
 
-/// What happens to a request whose client address is missing or invalid, where a trusted proxy should
+/// The outcome of a request whose client address is missing or invalid, where a trusted proxy should
 /// have written it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -112,7 +112,7 @@ pub enum OnUnknownClient {
     UsePeer,
 }
 
-/// What the head of a request says of its client.
+/// The client, as the head of a request names it.
 enum ClientFound {
     /// The client: the peer, or the address that a trusted proxy names.
     Client(IpAddr),

@@ -1,4 +1,4 @@
-//! What to trust behind the proxies and platforms that are used most.
+//! Settings for the proxies and platforms that are used most.
 
 use super::{ClientIp, Networks};
 use crate::nouns::ConfigError;

@@ -55,7 +55,7 @@ pub(super) struct Ietf {
     draft: IetfDraft,
     made_at: Instant,
     deciding: ReportedBudget,
-    /// Of each limit of the layer.
+    /// The budget of each limit of the layer.
     budgets: Vec<ReportedBudget>,
     /// The response's `Retry-After`, in seconds.
     retry_after: Option<u64>,
@@ -310,7 +310,7 @@ fn is_digit(first: u8) -> bool {
     first.is_ascii_digit()
 }
 
-/// What the dictionary of revision 7 says: `remaining` and `reset`. `None` if there is none.
+/// The members of the dictionary of revision 7: `remaining` and `reset`. `None` if there is none.
 fn dictionary(headers: &HeaderMap) -> Option<[Option<u64>; 2]> {
     let lines: Vec<_> = headers
         .get_all(BUDGET)

@@ -57,7 +57,7 @@ impl Default for HeaderSettings {
     }
 }
 
-/// What a response reports. It is made at the decision, and written when there is a response.
+/// The report of a response. It is made at the decision, and written when there is a response.
 ///
 /// Each request carries it to its response, so what few layers send is in a box.
 #[derive(Default)]
@@ -144,7 +144,7 @@ impl HeaderSettings {
         fields
     }
 
-    /// What `Retry-After` says of a wait, in whole seconds, rounded up, at least 1: 0 would say "now". Not
+    /// The `Retry-After` for a wait, in whole seconds, rounded up, at least 1: 0 would say "now". Not
     /// before the layers `outside` also allow the request.
     pub(super) fn retry_after(&self, wait: Duration, outside: Option<NextAllowed>) -> Duration {
         let outside = outside.map_or(0, NextAllowed::seconds);
@@ -321,9 +321,9 @@ fn numbers(headers: &HeaderMap, name: &HeaderName) -> Vec<Option<u64>> {
 /// Whether a budget has fewer units left than the request cost.
 #[derive(Clone, Copy)]
 struct UsedUp {
-    /// Of this layer.
+    /// A budget of this layer.
     here: bool,
-    /// Of a layer further inside.
+    /// A budget of a layer further inside.
     inside: bool,
 }
 

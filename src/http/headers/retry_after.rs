@@ -15,7 +15,7 @@ use crate::nouns::ConfigError;
 /// The longest jitter: a day.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// What the `Retry-After` of a response says, in whole seconds, rounded down. A line that
+/// The `Retry-After` of a response, in whole seconds, rounded down. A line that
 /// is neither seconds nor a date does not count.
 pub(super) fn stated(headers: &HeaderMap) -> Option<u64> {
     let lines = headers.get_all(RETRY_AFTER).iter();

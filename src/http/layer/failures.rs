@@ -1,4 +1,4 @@
-//! What happens to a request that the store does not decide.
+//! The outcome of a request that the store does not decide.
 
 use std::sync::Arc;
 

@@ -50,7 +50,7 @@ impl Default for CacheSettings {
     }
 }
 
-/// What a look-up found.
+/// The result of a look-up, as the cache keeps it.
 pub(super) enum KnownValue<T> {
     Value(Arc<T>),
     Unknown,
@@ -118,7 +118,7 @@ pub(super) struct Cache<I, T> {
     entries: Entries<I, CachedValue<T>>,
     flights: Mutex<HashMap<I, LookUpInFlight<T>>>,
     next_flight: AtomicU64,
-    /// What look-ups with a lower number found may have changed since.
+    /// The values of look-ups with a lower number may have changed since.
     doubtful_below: AtomicU64,
     followed: Followers,
     permits: Arc<Semaphore>,

@@ -1,4 +1,4 @@
-//! What chooses the limits of a request, and when.
+//! The choice of the limits of a request.
 
 use std::hash::Hash;
 use std::pin::Pin;

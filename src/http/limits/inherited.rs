@@ -1,9 +1,9 @@
-//! What limits inherit from the layer that they are chosen for.
+//! Settings that limits inherit from their layer.
 
 use super::{ChosenLimits, Reject};
 use crate::nouns::{Check, Enforced, Limit, OnStoreFailure};
 
-/// What limits inherit from the layer, if they are chosen for each request, or come from a configuration.
+/// The settings that limits inherit from the layer, if they are chosen for each request, or come from a configuration.
 #[derive(Clone, Copy)]
 pub(in crate::http) struct Inherited {
     pub(in crate::http) on_store_failure: OnStoreFailure,

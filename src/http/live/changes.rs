@@ -1,4 +1,4 @@
-//! What a new version of a configuration changes, for operators.
+//! The changes of a new version of a configuration, for operators.
 
 use super::InForce;
 use super::in_force::Applied;

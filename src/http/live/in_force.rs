@@ -44,7 +44,7 @@ impl Scope {
 pub(in crate::http) struct Applied {
     pub(super) scope: Scope,
     pub(super) cost: CostOf,
-    /// Of requests without a plan of their own.
+    /// The limit of requests without a plan of their own.
     pub(super) limit: Planned,
     pub(super) plans: Option<Plans>,
 }
@@ -56,7 +56,7 @@ pub(super) struct Plans {
 }
 
 impl Plans {
-    /// What the plan of a request says, if it has one here.
+    /// The limit of a request's plan, if it has one here.
     fn find(&self, parts: &Parts) -> Option<&OfPlan> {
         self.limits.get(&*(self.plan_of)(parts)?)
     }
@@ -93,7 +93,7 @@ pub(super) enum CostOf {
     Request(CostFn),
 }
 
-/// What a limit asks of a request.
+/// The check of a limit for a request.
 pub(in crate::http) enum Asks {
     Check(Check),
     Nothing,
@@ -136,7 +136,7 @@ impl Applied {
         &self.limit.limit
     }
 
-    /// What the limit asks of a request. `cost` is that of the layer.
+    /// The check of the limit for a request. `cost` is that of the layer.
     pub(in crate::http) fn check_for(
         &self,
         parts: &Parts,

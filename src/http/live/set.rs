@@ -96,7 +96,7 @@ impl Replaced {
     }
 }
 
-/// What a layer needs of the limits.
+/// A layer that follows the limits.
 struct Attached {
     limiter: WeakLimiter,
     /// The number of its fixed limits. Gone with the layer.

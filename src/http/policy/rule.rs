@@ -1,4 +1,4 @@
-//! What adds to the question about a request: fixed limits, limits that are chosen, limits from a configuration.
+//! The rules of a policy: fixed limits, limits that are chosen, limits from a configuration.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::http::live::Live;
 use crate::http::request_checks::CostFn;
 use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 
-/// What adds checks to those of a request.
+/// A rule that adds checks to a request.
 #[derive(Clone)]
 pub(in crate::http) enum LayerRule {
     /// A limit that is the same for all requests.
@@ -58,7 +58,7 @@ pub(in crate::http) struct KeyedLimit {
     pub(in crate::http) limit: Limit,
     /// Whether the limit came without a failure policy, so that it has that of the layer.
     fails_as_layer: bool,
-    /// What checks hold instead of `limit`, so that threads share no reference count.
+    /// Copies that checks hold instead of `limit`, so that threads share no reference count.
     pub(super) copies: Copies,
     pub(in crate::http) key: Arc<dyn KeyExtractor>,
     /// In place of the policy's cost.

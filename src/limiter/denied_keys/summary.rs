@@ -1,4 +1,4 @@
-//! What is said of the keys that were denied.
+//! The summary of the keys that were denied.
 
 use std::fmt;
 use std::time::Duration;

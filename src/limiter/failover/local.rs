@@ -14,7 +14,7 @@ const MAX_BUDGETS: usize = 100_000;
 pub(super) struct Local {
     store: MemoryStore,
     pub(super) ledger: Ledger,
-    /// Of events about blocks.
+    /// The throttles of events about blocks.
     blocked: Throttles,
     /// Whether a task charges what is owed.
     pub(super) is_settling: Arc<AtomicBool>,

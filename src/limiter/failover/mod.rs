@@ -1,4 +1,4 @@
-//! What happens to a check when the store is unavailable, by the policies of its limits.
+//! The outcome of a check when the store is unavailable, by the policies of its limits.
 //!
 //! The policies apply outside of all wrappers of a store. Inside, they would hide failures from a wrapper. So they are
 //! part of the limiter. All layers of a limiter share its local budgets.

@@ -80,7 +80,7 @@ async fn settle(shared: Weak<SharedFailover>, _turn: SettlingTurn) {
     }
 }
 
-/// What was charged.
+/// The sum of the charges.
 #[derive(Default)]
 struct Sum {
     budgets: usize,

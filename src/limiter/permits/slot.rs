@@ -11,7 +11,7 @@ use super::permit::{Permit, SlotKey};
 use crate::nouns::{Error, HolderId};
 use crate::store::permits::Claim;
 
-/// What a caller gets: a permit, none, or an error.
+/// The outcome for a caller: a permit, none, or an error.
 pub(super) type PermitOutcome = Result<Option<Permit>, Error>;
 
 pub(super) type PermitCaller = Sender<PermitOutcome>;

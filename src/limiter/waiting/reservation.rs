@@ -43,7 +43,7 @@ impl Reservation {
         is_in_time && self.group.iter().zip(group).all(is_same)
     }
 
-    /// By how much the turn is after `deadline`.
+    /// The time from `deadline` to the turn.
     pub(super) fn is_late_by(&self, deadline: Instant) -> Duration {
         self.turn.saturating_duration_since(deadline)
     }

@@ -38,7 +38,7 @@ fn lock(queues: &Budgets) -> MutexGuard<'_, HashMap<BudgetId, Arc<WaitingQueue>>
 #[derive(Default)]
 struct WaitingQueue {
     front: Width,
-    /// Of the waiters at the front, those that were denied there: they ask again in the order of their denials.
+    /// The waiters at the front that were denied there. They ask again in the order of their denials.
     repeats: Width,
     waiting: AtomicUsize,
     /// The costs of all waiters.
@@ -118,7 +118,7 @@ struct Place {
     has_cost: bool,
     front: Option<OwnedSemaphorePermit>,
     queues: Budgets,
-    /// Of all queues.
+    /// The number of places in all queues.
     places: Arc<AtomicUsize>,
 }
 

@@ -23,7 +23,7 @@ struct Size {
     ending: usize,
 }
 
-/// What an answer says of the units of a waiter at the front.
+/// The units of a waiter at the front, by the answer that it got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnitsFound {
     /// They are there.

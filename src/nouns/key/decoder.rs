@@ -11,7 +11,7 @@ pub(super) fn is_encoded(text: &[u8]) -> bool {
     text.len() <= text::MAX && after_key(text).is_some_and(<[u8]>::is_empty)
 }
 
-/// What follows the key at the start of a text.
+/// The rest of a text that starts with a key.
 fn after_key(text: &[u8]) -> Option<&[u8]> {
     match text.split_first()? {
         (b'*', rest) => Some(rest),

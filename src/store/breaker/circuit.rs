@@ -80,7 +80,7 @@ struct Changes {
 /// A change of state by a call that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CircuitChange {
-    /// By these calls.
+    /// It opened by these calls.
     Opened(Calls),
     /// A check was sent in place of a probe.
     HalfOpened,

@@ -67,7 +67,7 @@ impl Denials {
         Some((denial, is_fresh))
     }
 
-    /// What identifies a group, and its keys that may be blocked.
+    /// The identities of a group, and of its keys that may be blocked.
     pub(super) fn all_known(&self, group: &[Check]) -> Vec<CheckId> {
         let blockable = group.iter().filter(|check| check.blocking().is_some());
         blockable
@@ -76,7 +76,7 @@ impl Denials {
             .collect()
     }
 
-    /// What identifies a key under a limit that may block it.
+    /// The identity of a key under a limit that may block it.
     pub(super) fn known_key(&self, check: &Check) -> CheckId {
         let limit = check.limit();
         let key = check.key();

@@ -84,7 +84,7 @@ struct SharedBlocks<S: Store> {
 }
 
 struct PrefetchSettings {
-    /// By name: the limit, and its largest block.
+    /// The limits by name, each with its largest block.
     limits: HashMap<String, (Limit, u64)>,
     max_age: Duration,
 }

@@ -239,7 +239,7 @@ impl Connections {
 }
 
 impl ConnectionState {
-    /// What the next task that connects has to hold. An attempt that is far beyond its timeout is on a runtime that
+    /// The lock that the next task which connects has to hold. An attempt that is far beyond its timeout is on a runtime that
     /// stands still, and others must not wait for it.
     fn turn_to_connect(&mut self) -> Arc<tokio::sync::Mutex<()>> {
         let at_most = CONNECT_TIMEOUT.saturating_mul(2);

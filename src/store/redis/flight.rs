@@ -288,7 +288,7 @@ impl Call {
             }
             None => false,
         };
-        // What a part of a divided call says that failed by its key, all of them say together.
+        // Parts of a divided call that failed because of their keys are reported together.
         if !(is_of_key && self.is_divided) {
             self.watch.end(!is_alive);
         }

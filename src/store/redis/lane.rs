@@ -373,7 +373,7 @@ pub(super) struct CallPlace {
     /// The number of its call.
     call: u64,
     pub(super) batch: Batch,
-    /// What is left of a batch that is sent apart.
+    /// The parts that are left of a batch that is sent apart.
     rest: Vec<Batch>,
 }
 

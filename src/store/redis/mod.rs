@@ -113,9 +113,9 @@ struct Lanes {
 /// How a key chooses its lane.
 #[derive(Clone)]
 enum Choice {
-    /// By a hash of this process.
+    /// A hash of this process.
     Hash(DefaultHashBuilder),
-    /// By its partition of a cluster, for which there is a lane each.
+    /// Its partition of a cluster, for which there is a lane each.
     Partition(Arc<Cluster>),
 }
 

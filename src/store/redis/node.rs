@@ -18,7 +18,7 @@ pub(super) struct Node {
     pub(super) breaker: Option<Arc<Breaker>>,
 }
 
-/// What all nodes of a store have in common.
+/// The settings that all nodes of a store share.
 pub(super) struct Nodes {
     pub(super) terms: Arc<Terms>,
     pub(super) deadline: Duration,

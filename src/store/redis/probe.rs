@@ -11,7 +11,7 @@ use super::call;
 use super::connection::Connections;
 use crate::store::breaker::Probe;
 
-/// What a store does when the circuit breaker of a server opens. It is set when the store is complete.
+/// The reaction of a store when the circuit breaker of a server opens. It is set when the store is complete.
 pub(super) type OnOpened = Arc<OnceLock<Box<dyn Fn(&Connections) + Send + Sync>>>;
 
 /// One lone call of the script, without a check, on the node's connection. A new connection is validated

@@ -64,7 +64,7 @@ pub struct RedisSource {
     format: Format,
     /// Whether it was reported that Redis is unavailable, since the key was last read.
     is_unavailable: bool,
-    /// What was read last, or why it could not be read.
+    /// The text that was read last, or why it could not be read.
     last: Option<Result<String, String>>,
     feed: Feed,
 }

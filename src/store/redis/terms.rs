@@ -1,4 +1,4 @@
-//! What a new connection has to meet.
+//! The terms that a new connection has to meet.
 
 use std::sync::Arc;
 

@@ -40,7 +40,7 @@ pub(super) struct Charge {
     pub(super) block: Micros,
 }
 
-/// What a charge or a peek rarely has.
+/// The terms that a charge or a peek rarely has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RareTerms {
     /// Whether its limit is in shadow mode, and so must not keep others of its group from being charged.

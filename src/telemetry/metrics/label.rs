@@ -2,7 +2,7 @@
 
 use crate::nouns::{Decision, Source, Verdict};
 
-/// What a limit decided.
+/// The outcome of a limit, as a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Allowed,

@@ -1,4 +1,4 @@
-//! What stands in place of `limits` without the feature `metrics`: nothing.
+//! `limits` without the feature `metrics`: nothing.
 
 use super::recorder::Level;
 use super::{Origin, Outcome};

@@ -1,4 +1,4 @@
-//! What stands in place of `recorder` without the feature `metrics`: nothing.
+//! `recorder` without the feature `metrics`: nothing.
 
 use super::names::Metric;
 

@@ -194,7 +194,7 @@ impl RedisStoreBuilder {
         Ok(())
     }
 
-    /// What the URL or the pool names.
+    /// The servers that the URL or the pool names.
     fn target(&mut self) -> Result<Target, ConfigError> {
         let tls = self.tls.take();
         let credentials = self.credentials.take();

@@ -66,7 +66,7 @@ pub(super) struct Cluster {
 #[derive(Default)]
 struct SlotTable {
     nodes: HashMap<Address, Arc<Node>>,
-    /// Of each partition.
+    /// The node of each partition.
     owners: Vec<Option<Arc<Node>>>,
 }
 

@@ -26,7 +26,7 @@ pub(in crate::store::redis) struct Subscription {
     pub(super) _connection: MultiplexedConnection,
 }
 
-/// What a subscription has received.
+/// The messages that a subscription has received.
 #[derive(Default)]
 pub(super) struct Messages {
     received: Notify,

@@ -15,7 +15,7 @@ use super::server::Server;
 use super::{Connect, Provider};
 use crate::nouns::ConfigError;
 
-/// What a URL names, and how errors and events call it.
+/// The servers that a URL names, and how errors and events call them.
 pub(in crate::store::redis) struct Target {
     pub(in crate::store::redis) topology: Topology,
     pub(in crate::store::redis) name: String,

@@ -1,4 +1,4 @@
-//! What a call tells the circuit breaker.
+//! The outcome of a call, for the circuit breaker.
 
 use std::sync::Arc;
 
