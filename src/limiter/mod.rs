@@ -22,6 +22,8 @@ use std::sync::Weak;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio::runtime::Handle as Runtime;
+
 pub use self::denied_keys::{DeniedKey, DeniedKeys, DeniedSummary};
 use self::failover::Failover;
 pub(crate) use self::observed::Observed;
@@ -194,7 +196,7 @@ impl RateLimiter {
     /// which takes at most five seconds, and the store has confirmed all released [permits](Permit), which takes at most one.
     ///
     /// If a program ends before that, the estimates of its last requests stand, and its last permits count until their lease
-    /// expires. Call this last, also after a graceful shutdown of a server.
+    /// expires. Call this last, also after a graceful shutdown of a server. Outside of a tokio runtime it does nothing.
     ///
     /// ```
     /// # use tollgate::RateLimiter;
@@ -205,6 +207,10 @@ impl RateLimiter {
     /// # }
     /// ```
     pub async fn flush(&self) {
+        // Without a runtime, nothing in flight is answered.
+        if Runtime::try_current().is_err() {
+            return;
+        }
         self.flush_settlements().await;
         self.flush_permits().await;
     }

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use tokio::runtime::Handle as Runtime;
+use tokio::runtime::{Handle as Runtime, Id};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::nouns::{Decision, Error};
@@ -25,8 +25,8 @@ pub(crate) struct Promised {
     deadline: Instant,
     /// For errors.
     server: Arc<str>,
-    /// Started at the first poll inside a runtime.
-    timer: Option<Pin<Box<Sleep>>>,
+    /// Started at the first poll inside a runtime, of which it is.
+    timer: Option<(Id, Pin<Box<Sleep>>)>,
 }
 
 struct PromiseSlot(Mutex<PromiseState>);
@@ -138,14 +138,17 @@ impl Promised {
     }
 
     /// Whether the deadline is over. Outside of a runtime there are no timers: the sender alone
-    /// enforces the deadline then.
+    /// enforces the deadline then. The timer of a runtime that was shut down panics, so another runtime has its own.
     fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.timer.is_none() && Runtime::try_current().is_ok() {
-            self.timer = Some(Box::pin(sleep_until(self.deadline)));
-        }
-        self.timer
-            .as_mut()
-            .is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+        let Ok(runtime) = Runtime::try_current() else {
+            return false;
+        };
+        let deadline = self.deadline;
+        let own = self.timer.take_if(|(id, _)| *id == runtime.id());
+        let (_, timer) = self
+            .timer
+            .insert(own.unwrap_or_else(|| (runtime.id(), Box::pin(sleep_until(deadline)))));
+        timer.as_mut().poll(cx).is_ready()
     }
 
     fn give_up(&self) -> Poll<Result<Decision, Error>> {

@@ -675,6 +675,14 @@ fn stuck_settlements() -> Scripted {
     })
 }
 
+#[test]
+fn flush_outside_of_a_runtime_does_nothing() {
+    let limiter = limiter();
+    let mut flushing = std::pin::pin!(limiter.flush());
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(flushing.as_mut().poll(&mut cx).is_ready());
+}
+
 #[tokio::test(start_paused = true)]
 async fn limiter_that_is_dropped_with_settlements_in_flight_says_how_many() {
     let (limiter, (log, _guard)) = (RateLimiter::new(stuck_settlements()), Log::start());

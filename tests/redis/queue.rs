@@ -246,6 +246,53 @@ fn check_outside_of_a_runtime_is_an_error_at_once() {
 }
 
 #[test]
+fn answer_that_outlives_its_runtime_is_awaited_in_another() {
+    let server = RedisServer::start();
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let (first, second) = (runtime(), runtime());
+    let store = store(&server).build().unwrap();
+    let limit = Limit::gcra("all", Quota::per_second(9)).unwrap();
+    first
+        .block_on(async {
+            store
+                .apply(Op::Charge, Check::new(&limit, "a").into())
+                .await
+        })
+        .unwrap();
+    server.pause(true);
+    let mut answers = {
+        let _inside = first.enter();
+        let ask = || store.apply(Op::Charge, Check::new(&limit, "b").into());
+        [ask(), ask(), ask()]
+    };
+    // Each has a timer of the first runtime then.
+    first.block_on(async {
+        for answer in &mut answers {
+            assert!(is_pending_once(answer).await);
+        }
+    });
+    first.shutdown_timeout(Duration::from_secs(60));
+    server.pause(false);
+    for answer in answers {
+        second
+            .block_on(async { timeout(Duration::from_secs(10), answer).await })
+            .expect("it does not hang")
+            .unwrap_err();
+    }
+}
+
+/// Whether an answer is not there when it is polled once.
+async fn is_pending_once(answer: &mut Answer) -> bool {
+    std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *answer).poll(cx).is_pending())).await
+}
+
+#[test]
 fn runtime_shutdown_fails_pending_checks() {
     let server = RedisServer::start();
     let runtime = || {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tollgate::key::Global;
 use tollgate::layer::OnStoreFailure;
 use tollgate::store::Op;
-use tollgate::{Check, Key, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{Check, Decision, Error, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
 use crate::support::budget::{Budget, SECOND, START, quota};
@@ -442,5 +442,55 @@ async fn acquire_asks_again_after_a_limit_failed_closed() {
     assert_eq!(
         go(&limiter, &limit, 500 * MS).await.unwrap(),
         (false, Duration::ZERO)
+    );
+}
+
+type Waiting = std::pin::Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
+
+/// Drops a future when it is woken.
+struct DropsWhenWoken<T: Send>(std::sync::Mutex<Option<T>>);
+
+impl<T: Send + 'static> std::task::Wake for DropsWhenWoken<T> {
+    fn wake(self: std::sync::Arc<Self>) {
+        let dropped = self.0.lock().unwrap().take();
+        drop(dropped);
+    }
+}
+
+#[test]
+fn waker_may_drop_another_waiter_at_once() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let limiter = RateLimiter::in_memory();
+            let limit = Limit::fixed_window("limit", Quota::per_hour(1)).unwrap();
+            let receipt = limiter.check(&limit, "k").await.unwrap().receipt().unwrap();
+            let waiting = || -> Waiting {
+                let (limiter, limit) = (limiter.clone(), limit.clone());
+                Box::pin(async move { limiter.acquire(&limit, "k", 7_200_000 * MS).await })
+            };
+            let (mut first, mut second) = (waiting(), waiting());
+            let polled = |waiter: &mut Waiting, waker: &std::task::Waker| {
+                let mut cx = std::task::Context::from_waker(waker);
+                waiter.as_mut().poll(&mut cx).is_pending()
+            };
+            assert!(polled(&mut first, std::task::Waker::noop()));
+            assert!(polled(&mut second, std::task::Waker::noop()));
+            let drops = DropsWhenWoken(std::sync::Mutex::new(Some(second)));
+            let waker = std::sync::Arc::new(drops).into();
+            assert!(polled(&mut first, &waker));
+            limiter.refund(&limit, "k", 1, receipt).await.unwrap();
+            assert!(!polled(&mut first, std::task::Waker::noop()));
+        });
+        done.send(()).unwrap();
+    });
+    let finished = is_done.recv_timeout(20_000 * MS);
+    assert!(
+        finished.is_ok(),
+        "the waker waits for a lock of its own thread"
     );
 }
