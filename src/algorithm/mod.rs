@@ -84,10 +84,10 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// That of a check that consumes nothing.
+    /// The cost of a check that consumes nothing.
     pub(crate) const NONE: Self = Self::units(0);
 
-    /// That of a check that does not wait.
+    /// The cost of a check that does not wait.
     pub(crate) const fn units(units: u64) -> Self {
         Self {
             units,

@@ -132,7 +132,7 @@ pub(crate) struct LimitConfig {
         deserialize_with = "value::tables"
     )]
     pub(crate) plans: BTreeMap<String, PlanConfig>,
-    /// The outcome of requests when the store is unavailable. Default: that of the layer.
+    /// The outcome of requests when the store is unavailable. Default: the layer's.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",

@@ -195,7 +195,7 @@ impl LayerSettings {
         Some((Reason::StoreUnavailable, Some(wait)))
     }
 
-    /// The event of an error. That of an outage is reported where the failure policy decides.
+    /// The event of an error. An outage is reported where the failure policy decides.
     fn report_error(&self, error: &Error, on_overload: OnOverload) {
         let events = &self.events;
         let names = &self.names;

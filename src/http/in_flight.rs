@@ -29,7 +29,7 @@ impl InFlight {
         }
     }
 
-    /// The same permits, with those of a layer outside.
+    /// The same permits, with the permits of a layer outside.
     pub(super) fn inside(&self, outside: Option<Self>) -> Self {
         Self {
             permits: Arc::clone(&self.permits),

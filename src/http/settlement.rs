@@ -69,7 +69,7 @@ impl OpenCharge {
 }
 
 impl Settlement {
-    /// Adds the charges of an allowed group to those of the layers outside.
+    /// Adds the charges of an allowed group to the charges of the layers outside.
     pub(super) fn from_charges(
         limiter: &RateLimiter,
         group: &Group,
@@ -114,7 +114,7 @@ impl Settlement {
         self.settle_all([(limit, cost)]) > 0
     }
 
-    /// Settles the charges under several limits, those of a layer in one call to the store. Returns how many there are. Of
+    /// Settles the charges under several limits. Charges on one limiter are settled in one call to the store. Returns how many there are. Of
     /// equal names, the first cost counts.
     pub fn settle_all<'a>(&self, costs: impl IntoIterator<Item = (&'a str, u32)>) -> usize {
         let costs: Vec<_> = costs.into_iter().collect();
@@ -167,7 +167,7 @@ impl Settlement {
         count
     }
 
-    /// Sends the settlements: those of a layer together, because their budgets differ.
+    /// Sends the settlements: on one limiter together, because their budgets differ.
     fn send(&self, mut charges: Vec<OpenCharge>) {
         while let Some(OpenCharge { limiter, check, .. }) = charges.pop() {
             let mut checks = vec![check];

@@ -20,7 +20,7 @@ impl RateLimiter {
     /// its own can use a limit of that name and algorithm, with any quota. The limit need not
     /// [block keys](Limit::with_block_policy). A block of a key that it blocks after denials already is replaced only by a limit that
     /// does, such as [by operators](crate::limit::BlockPolicy::by_operators).
-    /// A limit of a configuration is `LimitSet::limit`. The key is that of the key extractor: see
+    /// A limit of a configuration is `LimitSet::limit`. The key is the key extractor's: see
     /// [`Key::from_encoded`].
     ///
     /// A [`Prefetch`](crate::store::Prefetch) of the limit first spends the units that it holds.

@@ -17,17 +17,17 @@ pub enum Op {
     /// the block.
     Peek,
     /// Gives back the cost of every check, as far as the charge of its
-    /// [receipt](Check::receipt) still counts. The decision is that of a peek of cost 0 afterwards.
+    /// [receipt](Check::receipt) still counts. The decision equals a peek of cost 0 afterwards.
     Refund,
     /// Replaces the charge of each check's [receipt](Check::receipt) by the check's cost. If that is less, the
     /// difference is given back like a refund. If it is more, the difference is charged now, even if it does not
-    /// fit: the debt delays later checks. Without a receipt, the whole cost is charged. The decision is that of a peek
+    /// fit: the debt delays later checks. Without a receipt, the whole cost is charged. The decision equals a peek
     /// of cost 0 afterwards.
     Settle,
-    /// Deletes the state of every budget, and ends every block. The decision is that of a peek of cost 0 afterwards.
+    /// Deletes the state of every budget, and ends every block. The decision equals a peek of cost 0 afterwards.
     Reset,
     /// Blocks every key for the [time of its check](Check::with_block), in place of a block that it may have. Zero ends
-    /// the block, and forgets the denials that were counted. The decision is that of a peek of the check afterwards.
+    /// the block, and forgets the denials that were counted. The decision equals a peek of the check afterwards.
     ///
     /// The limits need not [block keys](Limit::with_block_policy).
     Block,
@@ -78,7 +78,7 @@ struct Rare {
     max_wait: Micros,
     /// If the check waits without a reservation.
     patience: Micros,
-    /// Whether a peek is that of a caller who is denied.
+    /// Whether the caller of a peek is denied.
     is_denied_caller: bool,
     block: Micros,
     receipt: Option<Receipt>,

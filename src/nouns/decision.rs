@@ -262,7 +262,7 @@ impl Decision {
             .unwrap_or(0)
     }
 
-    /// Whether its deciding limit is stricter than that of another decision.
+    /// Whether its deciding limit is stricter than another decision's.
     pub(crate) fn is_stricter_than(&self, other: &Self) -> bool {
         self.deciding.severity() > other.deciding.severity()
     }

@@ -92,7 +92,7 @@ use crate::algorithm::{Anchor, FixedWindow, LeakyBucket, Mode, Rule, SlidingWind
 /// | `sub_windows` | `sliding_window` | 1 |
 /// | `mode`: `queue` or `meter` | `leaky_bucket` | `queue` |
 /// | `anchor`: `first` or `clock` | `fixed_window` | `first` |
-/// | `on_store_failure`: [`OnStoreFailure`](crate::limit::OnStoreFailure) | all | that of the layer |
+/// | `on_store_failure`: [`OnStoreFailure`](crate::limit::OnStoreFailure) | all | the layer's |
 /// | `enforce`: [percent of keys](Self::with_enforced_percent). 0 is shadow mode | all | 100 |
 /// | `max_debt`: [units](Self::with_max_debt) | all but `concurrency` | no bound |
 /// | `block`: [when keys are blocked](Self::with_block_policy), such as `{"after": "20/5min", "for": "10m", "factor": 2, "max": "1d"}`. Without `after`, only operators block | all but `concurrency` | no key is blocked |

@@ -66,7 +66,7 @@ const UNSETTLED_FOR: Duration = Duration::from_secs(60);
 pub(super) struct Denials {
     cache: Cache<u128, Denial, ByVerdicts>,
     max_age: Duration,
-    /// That of a blocked key.
+    /// The longest time for a blocked key.
     blocked_max_age: Duration,
     /// Two, each with its own seed: a check is identified by 128 bits that no client can foresee.
     hashers: [DefaultHashBuilder; 2],

@@ -14,7 +14,7 @@ use super::{RedisEvents, TARGET};
 pub(crate) struct Trace(Option<Box<Span>>);
 
 impl Trace {
-    /// That of the current span.
+    /// The current span.
     #[inline]
     pub(crate) fn current() -> Self {
         if !is_traced() {

@@ -36,7 +36,7 @@ pub(super) struct Single {
 pub(super) enum ForwardingProblem {
     /// There is no header, or it has fewer addresses than hops.
     Missing,
-    /// All addresses are those of trusted proxies.
+    /// All addresses belong to trusted proxies.
     AllTrusted,
     Invalid(&'static str),
 }

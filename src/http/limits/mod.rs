@@ -38,8 +38,8 @@ use crate::nouns::Check;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChosenLimits {
-    /// The request is decided by these checks, and by those of the layer's other limits, as one group: all are
-    /// charged, or none. No checks mean no limit. A limit without a failure policy has that of the layer.
+    /// The request is decided by these checks and the checks of the layer's other limits, as one group: all are
+    /// charged, or none. No checks mean no limit. A limit without a failure policy has the layer's.
     Checks(Vec<Check>),
     /// The request is not limited here. The layer's other limits decide.
     Unlimited,

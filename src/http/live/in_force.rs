@@ -111,7 +111,7 @@ impl InForce {
             .filter(|limit| limit.scope.includes(route))
     }
 
-    /// All limits, those of plans among them.
+    /// All limits, also the limits of plans.
     pub(super) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
         self.limits.iter().flat_map(Applied::all_limits)
     }
@@ -136,7 +136,7 @@ impl Applied {
         &self.limit.limit
     }
 
-    /// The check of the limit for a request. `cost` is that of the layer.
+    /// The check of the limit for a request. `cost` is the layer's.
     pub(in crate::http) fn check_for(
         &self,
         parts: &Parts,

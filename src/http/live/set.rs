@@ -125,7 +125,7 @@ impl LimitSet {
         })
     }
 
-    /// Replaces all limits by those of a new version. Requests in flight keep their limits. A version that equals the one
+    /// Replaces all limits by a new version. Requests in flight keep their limits. A version that equals the one
     /// in force changes nothing.
     ///
     /// # Errors

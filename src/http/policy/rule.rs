@@ -56,7 +56,7 @@ impl LayerRule {
 #[derive(Clone)]
 pub(in crate::http) struct KeyedLimit {
     pub(in crate::http) limit: Limit,
-    /// Whether the limit came without a failure policy, so that it has that of the layer.
+    /// Whether the limit came without a failure policy, so that it has the layer's.
     fails_as_layer: bool,
     /// Copies that checks hold instead of `limit`, so that threads share no reference count.
     pub(super) copies: Copies,

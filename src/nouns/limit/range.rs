@@ -1,4 +1,4 @@
-//! The ranges of all names and quotas. Those of an algorithm are beside its arithmetic.
+//! The ranges of all names and quotas. The ranges of an algorithm are beside its arithmetic.
 
 use crate::algorithm::range::{MAX_PERIOD, MAX_PRODUCT};
 use crate::nouns::{ConfigError, Quota};

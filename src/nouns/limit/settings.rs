@@ -10,7 +10,7 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
 
 /// # Settings
 impl Limit {
-    /// Sets the outcome of checks when the store is unavailable. Default: that of the layer. Without a layer,
+    /// Sets the outcome of checks when the store is unavailable. Default: the layer's. Without a layer,
     /// the check is an error.
     ///
     /// ```
@@ -107,7 +107,7 @@ impl Limit {
         self.shared.enforced.includes(self.name(), key)
     }
 
-    /// Sets the largest debt of a budget, in units. Default: no bound but that of exact arithmetic.
+    /// Sets the largest debt of a budget, in units. Default: only exact arithmetic bounds it.
     ///
     /// A [settlement](crate::RateLimiter::settle) may charge more units than the budget has left. Then checks are
     /// denied until the debt is repaid. A bucket repays it at its rate. A window forgets it at its end, and a log
@@ -140,7 +140,7 @@ impl Limit {
         self.shared.max_debt
     }
 
-    /// The outcome of checks when the store is unavailable. `None` if it is that of the layer.
+    /// The outcome of checks when the store is unavailable. `None` if it is the layer's.
     #[must_use]
     pub fn on_store_failure(&self) -> Option<OnStoreFailure> {
         self.shared.failure.as_ref().map(|failure| failure.policy)

@@ -22,7 +22,7 @@ pub(super) struct CallWindow {
     known: u32,
 }
 
-/// Calls, and those of them that failed.
+/// Calls, and how many of them failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Calls {
     pub(super) all: u32,

@@ -111,7 +111,7 @@ impl RedisStoreBuilder {
     /// | `rediss-cluster://...` | the same by TLS, with the feature `tls` |
     /// | `...?protocol=resp3` | RESP3. Default: RESP2, which every server speaks |
     ///
-    /// The user and the password of a URL with sentinels are those of Redis. Those of the sentinels are settings:
+    /// The user and the password of a URL with sentinels are for Redis. The sentinels have settings of their own:
     /// `?sentinel_username=...&sentinel_password=...`. Percent-encode special characters in them all.
     ///
     /// A host is resolved anew for each connection, so a name that moves to another server is followed. With TLS,

@@ -35,7 +35,7 @@ impl CommandError {
     }
 }
 
-/// Runs a command on the first lane's connection. `prefix` is that of the keys it needs, for the message of a missing
+/// Runs a command on the first lane's connection. `prefix` begins the keys that it needs, for the message of a missing
 /// right.
 pub(super) async fn run<T: FromRedisValue>(
     lanes: &Lanes,

@@ -64,7 +64,7 @@ use crate::nouns::{Check, ConfigError, Error, Group, Key, Limit, Op};
 /// - The store recovers from a restart, a failover and `SCRIPT FLUSH` by itself. The pause between
 ///   attempts to connect is at most a second.
 /// - Every new connection is validated. A wrong password, a missing permission or a read-only replica is an error
-///   that says so. So is a server in cluster mode, unless the URL is that of a cluster.
+///   that says so. So is a server in cluster mode, unless the URL names a cluster.
 /// - A budget has the key `prefix:{key}:kind:limit`. It expires in the second after it is full
 ///   again. On a cluster it is `prefix:{partition}{key}:kind:limit`: see
 ///   [`partitions`](RedisStoreBuilder::partitions).
@@ -77,7 +77,7 @@ use crate::nouns::{Check, ConfigError, Error, Group, Key, Limit, Op};
 ///   for as long as it works.
 /// - Tasks of the caller's tokio runtime send the checks. If that runtime stops being polled, or a
 ///   task blocks its worker in the poll that sends a check, other checks may stall until their
-///   deadlines.
+///   deadlines. A check outside of a tokio runtime [is misuse](crate::Error::is_misuse).
 ///
 /// The store's Redis user needs `~shop:*` (with your prefix) and `+evalsha +eval +script|load
 /// +time +mget +exists +psetex +del +getrange +set +setrange +strlen +pexpire +pttl +ping +unwatch`,
@@ -194,7 +194,7 @@ impl Lanes {
         }
     }
 
-    /// The lane of a group: that of its first key.
+    /// The lane of a group: its first key chooses it.
     fn lane(&self, group: &[Check]) -> &Arc<Lane> {
         &self.lanes[group.first().map_or(0, |first| self.index(first.key()))]
     }

@@ -48,7 +48,7 @@ impl Tls {
         Self::default()
     }
 
-    /// Trusts the CA certificates in this PEM, instead of those of the operating system.
+    /// Trusts the CA certificates in this PEM, instead of the operating system's.
     pub fn ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.ca = Some(pem.into());
         self

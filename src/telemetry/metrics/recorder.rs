@@ -91,7 +91,7 @@ pub(super) fn record(metric: &Metric, labels: &[(&'static str, &str)], value: f6
 
 /// A part of a gauge, which is taken off when it is dropped.
 pub(crate) struct Level {
-    /// That of the recorder which was in force when the amount was last zero. So what is added is taken off again.
+    /// The gauge of the recorder that was in force when the amount was last zero. So what is added is taken off again.
     gauge: Gauge,
     amount: usize,
 }

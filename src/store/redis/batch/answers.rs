@@ -121,7 +121,7 @@ impl Batch {
         Some(())
     }
 
-    /// Reads the verdicts of a run of single charges. Those of allowed charges follow from the first.
+    /// Reads the verdicts of a run of single charges. The verdicts of allowed charges follow from the first.
     fn read_in_short(
         &self,
         run: &Run,
