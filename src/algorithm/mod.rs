@@ -317,6 +317,7 @@ impl Rule {
 /// The verdict of the first of several identical charges at the same instant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct First {
+    pub(crate) remaining: u64,
     pub(crate) reset_after: Micros,
     /// The rounding of `reset_after`, in parts of the limit's rate.
     pub(crate) slack: u64,

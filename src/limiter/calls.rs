@@ -5,6 +5,9 @@ use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, Receipt};
 use crate::store::Answer;
 
 /// # Checks
+///
+/// Each returns an error if the store does not decide, unless the limit has a [failure
+/// policy](Limit::with_on_store_failure). A denial is not an error. A call on Redis needs a tokio runtime.
 impl RateLimiter {
     /// Consumes one unit if the budget has it.
     ///
@@ -71,6 +74,8 @@ impl RateLimiter {
 }
 
 /// # Refunds, real costs and resets
+///
+/// Each returns an error if the store does not answer.
 impl RateLimiter {
     /// Gives back `n` units of a charge, for example of work that was not done. Returns the decision
     /// of a peek of cost 0 afterwards.

@@ -6,6 +6,7 @@ mod sketch;
 mod summary;
 
 use std::hash::BuildHasher;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, mem};
@@ -13,7 +14,6 @@ use std::{fmt, mem};
 use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
 
-use self::report::Reports;
 use self::shard::{Denied, SketchShard};
 use self::sketch::Counted;
 pub use self::summary::{DeniedKey, DeniedSummary};
@@ -79,7 +79,8 @@ struct SharedCounts {
     hasher: DefaultHashBuilder,
     period: Mutex<Period>,
     shards: [Mutex<SketchShard>; SHARDS],
-    reports: Reports,
+    /// Whether a task waits for the end of the period.
+    report_is_due: AtomicBool,
 }
 
 /// The periods of the summaries.
@@ -116,14 +117,13 @@ impl DeniedKeys {
         let shards = std::array::from_fn(|_| Mutex::default());
         let hasher = DefaultHashBuilder::default();
         let period = Mutex::new(period);
-        let reports = Reports::default();
         Self {
             shared: Arc::new(SharedCounts {
                 secret,
                 hasher,
                 period,
                 shards,
-                reports,
+                report_is_due: AtomicBool::new(false),
             }),
         }
     }

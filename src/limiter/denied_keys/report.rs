@@ -3,7 +3,7 @@
 //! A period begins with its first denial, which starts a task that sleeps for the period. While nothing is denied, there is no
 //! task.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,16 +15,10 @@ use crate::telemetry;
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-#[derive(Default)]
-pub(super) struct Reports {
-    /// Whether a task waits for the end of the period.
-    is_due: AtomicBool,
-}
-
 impl SharedCounts {
     /// Reports the denials of the period when it ends. Outside of a runtime, a later denial inside one starts that.
     pub(super) fn report(shared: &Arc<Self>) {
-        let is_due = &shared.reports.is_due;
+        let is_due = &shared.report_is_due;
         if is_due.load(Ordering::Relaxed) {
             return;
         }
@@ -51,7 +45,7 @@ impl Drop for PeriodEnd {
             return;
         };
         // A denial that is counted from here on begins a period of its own, even if this one still has it.
-        shared.reports.is_due.store(false, Ordering::Release);
+        shared.report_is_due.store(false, Ordering::Release);
         let ended = shared.next_period();
         let keys: Vec<_> = ended
             .keys()

@@ -63,6 +63,8 @@ fn counts_denials(group: &Group) -> bool {
 }
 
 /// # Waiting for units
+///
+/// Each needs a tokio runtime, which has the timers: outside of one, the error [is misuse](Error::is_misuse).
 impl RateLimiter {
     /// Consumes a unit, and waits for it for at most `max_wait`.
     ///

@@ -10,6 +10,8 @@ use crate::algorithm::{
 use crate::nouns::{ConfigError, Quota};
 
 /// # Constructors
+///
+/// Each returns an error if the name or a number of the quota is out of its range: the error says which, and what to use.
 impl Limit {
     /// A bucket that holds `burst` tokens and refills `limit` tokens every `period`, evenly.
     ///

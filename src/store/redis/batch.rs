@@ -316,9 +316,9 @@ impl Batch {
 
     /// The request for the script.
     pub(super) fn body(&self) -> Vec<u8> {
-        let limits = self.limits.iter().map(|(limit, blocks)| wire::WireLimit {
-            rule: limit.rule(),
-            blocking: blocks.then(|| limit.blocking().unwrap_or(&Blocking::NONE)),
+        let limits = self.limits.iter().map(|(limit, blocks)| {
+            let blocking = blocks.then(|| limit.blocking().unwrap_or(&Blocking::NONE));
+            (limit.rule(), blocking)
         });
         let mut body = wire::Body::new(limits);
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();

@@ -27,7 +27,7 @@ use crate::store::denials::{ChangeUnderWay, Denials};
 use crate::store::heartbeat::Heartbeat;
 use crate::store::permits::Claim;
 use crate::store::promise::{Promise, Promised};
-use crate::telemetry::{Queued as QueuedLevel, Trace};
+use crate::telemetry::{Level, Trace};
 
 /// The calls in flight while each is answered within the pace.
 const IN_FLIGHT: usize = 2;
@@ -91,7 +91,7 @@ struct LaneQueue {
     /// Empty batches, whose memory is used again.
     spare: Vec<Batch>,
     /// In the gauge of queued checks. It is set when a call is sent and when it is answered.
-    level: QueuedLevel,
+    level: Level,
 }
 
 /// Whether a check may be rejected before it is sent.

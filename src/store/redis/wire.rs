@@ -7,7 +7,7 @@ use std::time::Duration;
 
 pub(super) use self::permits::permits;
 use crate::algorithm::offences::Blocking;
-use crate::algorithm::{Anchor, Bucket, Cost, First, Followed, MAX_EXACT, Mode, Rule};
+use crate::algorithm::{Anchor, Bucket, Cost, First, MAX_EXACT, Mode, Rule};
 use crate::nouns::{Blocked, Check, Micros, Op, Outcome, Receipt};
 
 /// The status of a verdict, as in `scripts/main.lua`.
@@ -132,13 +132,6 @@ const WITH_TERMS: u64 = 8;
 /// `ARGV[1]` of a batch: the limits, then the runs.
 pub(super) struct Body(Vec<u8>);
 
-/// A limit, and how it blocks keys, if the checks ask that.
-#[derive(Clone, Copy)]
-pub(super) struct WireLimit<'a> {
-    pub(super) rule: &'a Rule,
-    pub(super) blocking: Option<&'a Blocking>,
-}
-
 /// `ARGV[1]` of a single charge, with a cost above 0.
 pub(super) fn single(limit: &Rule, cost: u32) -> Vec<u8> {
     let mut body = Body(Vec::with_capacity(64));
@@ -148,16 +141,18 @@ pub(super) fn single(limit: &Rule, cost: u32) -> Vec<u8> {
 }
 
 impl Body {
-    pub(super) fn new<'a>(limits: impl ExactSizeIterator<Item = WireLimit<'a>>) -> Self {
+    /// Each limit comes with how it blocks keys, if the checks ask that.
+    pub(super) fn new<'a>(
+        limits: impl ExactSizeIterator<Item = (&'a Rule, Option<&'a Blocking>)>,
+    ) -> Self {
         let mut body = Self(Vec::with_capacity(64));
         body.push_name("batch");
         body.push(limits.len() as u64, 2);
-        for limit in limits {
-            limit
-                .blocking
-                .into_iter()
-                .for_each(|blocking| body.push_blocking(blocking));
-            body.push_limit(limit.rule);
+        for (rule, blocking) in limits {
+            if let Some(blocking) = blocking {
+                body.push_blocking(blocking);
+            }
+            body.push_limit(rule);
         }
         body
     }
@@ -323,18 +318,16 @@ impl<'a> Reply<'a> {
     }
 
     /// The first of several charges that were allowed at once. The others follow from it.
-    pub(super) fn first_of_several(&mut self) -> Option<FirstVerdict> {
+    pub(super) fn first_of_several(&mut self) -> Option<First> {
         let remaining = self.number()?;
         let reset_after = self.number()?;
         let slack = self.number()?;
         let returned = self.number()?;
-        Some(FirstVerdict {
+        Some(First {
             remaining,
-            first: First {
-                reset_after,
-                slack,
-                returned,
-            },
+            reset_after,
+            slack,
+            returned,
         })
     }
 
@@ -369,41 +362,22 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// The first of several charges that were allowed at once.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FirstVerdict {
-    remaining: u64,
-    first: First,
-}
-
-impl FirstVerdict {
-    /// The verdict of the charge that follows `before` others of the same cost.
-    pub(super) fn later(self, before: u16, cost: u32, limit: &Rule) -> Option<RawVerdict> {
+impl RawVerdict {
+    /// The verdict of a charge that follows `before` others of the same cost.
+    pub(super) fn following(first: First, before: u16, cost: u32, limit: &Rule) -> Option<Self> {
         let charged = u64::from(before) * u64::from(cost);
-        let followed = limit.follow(self.first, charged, cost.into());
-        let Followed {
-            reset_after,
-            delay,
-            drains_after,
-        } = followed;
-        let remaining = self.remaining.checked_sub(charged)?;
-        let status = ALLOWED;
-        let retry_after = None;
-        let drains_after = Some(drains_after);
-        let blocked_for = 0;
-        Some(RawVerdict {
-            status,
-            remaining,
-            retry_after,
-            reset_after,
-            delay,
-            drains_after,
-            blocked_for,
+        let followed = limit.follow(first, charged, cost.into());
+        Some(Self {
+            status: ALLOWED,
+            remaining: first.remaining.checked_sub(charged)?,
+            retry_after: None,
+            reset_after: followed.reset_after,
+            delay: followed.delay,
+            drains_after: Some(followed.drains_after),
+            blocked_for: 0,
         })
     }
-}
 
-impl RawVerdict {
     /// `None` if a number is out of range.
     fn new(
         status: i64,

@@ -18,7 +18,7 @@ pub(crate) use self::label::{Origin, Outcome};
 #[cfg(feature = "metrics")]
 pub use self::names::HISTOGRAMS;
 pub(crate) use self::recorder::Level;
-pub(crate) use self::store::{BreakerMetrics, Queued, StoreMetrics};
+pub(crate) use self::store::{BreakerMetrics, StoreMetrics};
 use crate::nouns::{Decision, Error, Limit, Source};
 
 /// Counts the decision of each limit of a group.

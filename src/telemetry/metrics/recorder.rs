@@ -96,6 +96,12 @@ pub(crate) struct Level {
     amount: usize,
 }
 
+impl Default for Level {
+    fn default() -> Self {
+        Self::none()
+    }
+}
+
 impl Level {
     pub(super) const fn none() -> Self {
         Self {

@@ -38,44 +38,24 @@ impl StoreMetrics {
     }
 
     /// The checks that a lane has queued or in flight.
-    pub(crate) fn queued(&self, level: &mut Queued, checks: usize) {
-        level
-            .0
-            .set(&QUEUED_CHECKS, &[("store", &*self.store)], checks);
-    }
-}
-
-/// The part of one lane in the gauge of queued checks.
-pub(crate) struct Queued(Level);
-
-impl Default for Queued {
-    fn default() -> Self {
-        Self(Level::none())
+    pub(crate) fn queued(&self, level: &mut Level, checks: usize) {
+        level.set(&QUEUED_CHECKS, &[("store", &*self.store)], checks);
     }
 }
 
 /// The metrics of one circuit breaker.
 pub(crate) struct BreakerMetrics {
     store: Arc<str>,
-    levels: Mutex<Levels>,
-}
-
-/// Its parts in the gauge of breakers.
-struct Levels {
-    open: Level,
-    half_open: Level,
+    /// The parts in the gauge of breakers: open, and half-open.
+    levels: Mutex<[Level; 2]>,
 }
 
 impl BreakerMetrics {
     /// `store` is the label.
     pub(crate) fn new(store: Arc<str>) -> Self {
-        let levels = Levels {
-            open: Level::none(),
-            half_open: Level::none(),
-        };
         Self {
             store,
-            levels: Mutex::new(levels),
+            levels: Mutex::new([Level::none(), Level::none()]),
         }
     }
 
@@ -96,11 +76,8 @@ impl BreakerMetrics {
         let store = ("store", &*self.store);
         recorder::add(&BREAKER_TRANSITIONS, &[store, ("state", state)], 1);
         let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
-        levels
-            .open
-            .set(&BREAKERS, &[store, ("state", "open")], open);
-        levels
-            .half_open
-            .set(&BREAKERS, &[store, ("state", "half_open")], half_open);
+        let [open_level, half_open_level] = &mut *levels;
+        open_level.set(&BREAKERS, &[store, ("state", "open")], open);
+        half_open_level.set(&BREAKERS, &[store, ("state", "half_open")], half_open);
     }
 }

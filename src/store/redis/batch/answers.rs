@@ -135,7 +135,7 @@ impl Batch {
         if allowed > 0 {
             let first = reply.first_of_several()?;
             for before in 0..allowed {
-                into.push(first.later(before, charge.cost, rule)?);
+                into.push(RawVerdict::following(first, before, charge.cost, rule)?);
             }
         }
         if allowed < run.times {
