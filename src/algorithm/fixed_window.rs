@@ -109,7 +109,7 @@ impl Counter for Window {
             Anchor::First => shape
                 .end_from(self.end.saturating_sub(self.shape.period))
                 .max(self.end),
-            // To the end of an aligned window. Otherwise two old windows could share it.
+            // It lasts to the end of an aligned window. Otherwise two old windows could share it.
             Anchor::Clock if is_shorter => shape.end_from(self.at),
             Anchor::Clock => shape.end_from(self.end - 1),
         };

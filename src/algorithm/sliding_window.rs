@@ -254,7 +254,7 @@ impl SlidingWindow {
         for (step, &leaving) in view.counts.iter().rev().enumerate() {
             full -= leaving;
             if let Some(free) = room.checked_sub(full) {
-                // Of the leaving sub-window, `free` units may still overlap.
+                // `free` units of the leaving sub-window may still overlap.
                 let left = (free * self.length).checked_div(leaving).unwrap_or(0);
                 let start = (view.newest + step as u64) * self.length;
                 return start + self.length.saturating_sub(left);

@@ -145,7 +145,7 @@ impl SourceText {
         if why == "missing field `limits`" {
             why += "; write `limits = []` if there are none";
         }
-        // Of a name that is there twice, the path ends with `?`.
+        // The path of a name that is there twice ends with `?`.
         let field = match field.trim_end_matches(".?") {
             "" | "." | "?" => String::new(),
             field => format!("`{field}`: "),

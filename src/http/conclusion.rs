@@ -381,7 +381,7 @@ impl Fields {
             next_allowed.leave_in(response.extensions_mut());
         }
         self.write(response.status(), response.headers_mut(), inside);
-        // Of equals, the handler and the layers outside see that of the outer layer.
+        // The handler and the layers outside see the outer layer's, if two are equal.
         let extensions = response.extensions_mut();
         if let Some(decision) = decision
             && !extensions

@@ -47,7 +47,7 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// For handlers that outlast their response. Without [`insert_permits`](crate::RateLimitLayer::insert_permits), the request is
+/// An extractor for handlers that outlast their response. Without [`insert_permits`](crate::RateLimitLayer::insert_permits), the request is
 /// answered 500.
 #[cfg(feature = "axum")]
 impl<S: Sync> axum::extract::FromRequestParts<S> for InFlight {

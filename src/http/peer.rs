@@ -12,7 +12,7 @@ use super::{KeyExtractor, MissingKey};
 use crate::nouns::Key;
 use crate::telemetry;
 
-/// For the log only: clients should not see how the service is built.
+/// This text is for the log: clients should not see how the service is built.
 const ADVICE: &str = "the peer's address is unknown: with axum, serve the router with \
     `into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable the feature `tonic`; \
     elsewhere, put the peer's `SocketAddr` into the request's extensions";

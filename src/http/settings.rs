@@ -42,7 +42,7 @@ pub(super) struct LayerSettings {
     pub(super) wait: WaitSettings,
     pub(super) settlement: SettlementSettings,
     pub(super) inserts_permits: bool,
-    /// For requests that the store did not decide.
+    /// The throttle of events about requests that the store did not decide.
     pub(super) events: Arc<Throttle>,
     pub(super) shadow_events: Arc<Throttle>,
 }

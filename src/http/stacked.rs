@@ -22,7 +22,7 @@ use crate::nouns::{Decision, later};
 pub(super) struct NextAllowed(Instant);
 
 impl NextAllowed {
-    /// Of a decision that was made just now. `None` if no budget is used up.
+    /// The time for a decision that was made just now. `None` if no budget is used up.
     #[inline]
     pub(super) fn after(decision: &Decision) -> Option<Self> {
         let after = || Duration::from_micros(decision.next_after());

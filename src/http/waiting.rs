@@ -31,28 +31,28 @@ pub(super) struct Waiting<S, ReqBody> {
 }
 
 enum Stage {
-    /// For permits. The group is charged when they are there.
+    /// The request waits for permits. The group is charged when they are there.
     Acquiring {
         acquiring: Acquiring,
         group: Option<Group>,
         since: Instant,
         settings: Arc<LayerSettings>,
     },
-    /// For look-ups of the application.
+    /// It waits for look-ups of the application.
     LookingUp {
         lookup: PendingChoice,
         since: Instant,
         settings: Arc<LayerSettings>,
     },
-    /// For a decision.
+    /// It waits for a decision.
     Checking {
         answer: Answer,
         undecided: Undecided,
         settings: Arc<LayerSettings>,
     },
-    /// For the delay of an allowed request.
+    /// It is allowed, and waits for its delay.
     Delaying(Pin<Box<Sleep>>),
-    /// For the inner service.
+    /// It waits for the inner service.
     Preparing,
 }
 

@@ -59,7 +59,7 @@ impl RateLimiter {
     /// Applies an operation to a check or to a group of checks, in one call to the store.
     ///
     /// The answer is an error that [is misuse](Error::is_misuse) if the checks
-    /// [are no group](Group::new), if the store cannot decide their limits together, or, on Redis, if this is called outside
+    /// [are not a group](Group::new), if the store cannot decide their limits together, or, on Redis, if this is called outside
     /// of a tokio runtime.
     pub fn apply(&self, op: Op, group: impl TryInto<Group, Error: Into<Error>>) -> Answer {
         let group = match group.try_into() {
@@ -137,7 +137,7 @@ impl RateLimiter {
     /// is charged for it after the outage. After that, a higher cost is charged to the store, and a lower one gives nothing
     /// back.
     ///
-    /// To settle a group in one call, [apply](Self::apply) [`Op::Settle`] to checks with their receipts.
+    /// A group is settled in one call if you [apply](Self::apply) [`Op::Settle`] to checks with their receipts.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -66,7 +66,7 @@ impl Drop for UnansweredSettlement {
 impl RateLimiter {
     /// Waits until the settlements in flight are answered, for at most five seconds.
     pub(super) async fn flush_settlements(&self) {
-        // What is left is reported when the limiter is dropped.
+        // The rest is reported when the limiter is dropped.
         drop(timeout(FLUSHES_WITHIN, self.shared.unanswered.answered()).await);
     }
 

@@ -92,7 +92,7 @@ impl fmt::Debug for ConfigError {
 
 impl StdError for ConfigError {}
 
-/// For conversions that cannot fail, where a setting accepts any conversion.
+/// A conversion that cannot fail, where a setting accepts any conversion.
 impl From<Infallible> for ConfigError {
     fn from(never: Infallible) -> Self {
         match never {}

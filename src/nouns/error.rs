@@ -222,7 +222,7 @@ impl Error {
     }
 }
 
-/// For conversions into a [`Group`](crate::store::Group) that cannot fail.
+/// A conversion into a [`Group`](crate::store::Group) that cannot fail.
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}

@@ -74,7 +74,7 @@ impl fmt::Debug for Blocked {
 }
 
 impl Outcome {
-    /// The outcome of an algorithm whose allowed checks have no delay, and whose state is no level.
+    /// The outcome of an algorithm whose allowed checks have no delay, and whose state is not a level.
     pub(crate) const fn undelayed(
         allowed: bool,
         exceeds_capacity: bool,

@@ -83,7 +83,7 @@ impl Receipt {
 
     /// The store's time at which the bucket would be full again if nothing else were charged or given back, in
     /// microseconds since the Unix epoch. A refund gives back more from a loaded bucket.
-    /// 0 if it is unknown, and for algorithms that are no bucket.
+    /// 0 if it is unknown, and for algorithms that are not buckets.
     #[must_use]
     pub const fn drains_at(&self) -> u64 {
         self.drains_at

@@ -56,7 +56,7 @@ const VERDICTS_PER_WEIGHT: usize = 4;
 /// The longest time for which a denial is remembered.
 const MAX_AGE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// For how long it is remembered that a cost exceeds the capacity. Such a denial has no `retry_after`.
+/// The time for which it is remembered that a cost exceeds the capacity. Such a denial has no `retry_after`.
 const EXCEEDS_FOR: Duration = Duration::from_secs(1);
 
 /// The longest time that a refund or a reset can take after its caller was dropped or its answer was

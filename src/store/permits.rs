@@ -121,7 +121,7 @@ impl Claim {
     }
 }
 
-/// For each claim, the permits that were granted to its holder since it began. A part of a store may be unavailable.
+/// The permits of each claim: so many were granted to its holder since it began. A part of a store may be unavailable.
 pub type Claimed = Pin<Box<dyn Future<Output = Vec<Result<u64, Error>>> + Send>>;
 
 /// A store of the permits of concurrency limits, such as [`MemoryStore`](crate::MemoryStore) and `RedisStore`.

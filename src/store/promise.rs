@@ -23,7 +23,7 @@ pub(crate) struct Promise(Arc<PromiseSlot>);
 pub(crate) struct Promised {
     slot: Arc<PromiseSlot>,
     deadline: Instant,
-    /// For errors.
+    /// The name of the server in errors.
     server: Arc<str>,
     /// Started at the first poll inside a runtime, of which it is.
     timer: Option<(Id, Pin<Box<Sleep>>)>,

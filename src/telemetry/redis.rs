@@ -91,7 +91,7 @@ impl RedisEvents {
         }
     }
 
-    /// The server had closed an idle connection, which is no failure.
+    /// The server had closed an idle connection, which is not a failure.
     pub(crate) fn replaced(&self, error: &dyn Display) {
         if let Some(unreported) = self.replaced.report() {
             let server = &*self.server;

@@ -68,7 +68,7 @@ pub(crate) fn lookup_failed(at_most: &Throttle, error: &str) {
     }
 }
 
-/// An announcement is no id of the look-up that follows it.
+/// An announcement is not an id of the look-up that follows it.
 pub(crate) fn change_not_understood(at_most: &Throttle, id: &str) {
     if let Some(unreported) = at_most.report() {
         let start: String = id.chars().take(64).collect();

@@ -31,7 +31,7 @@ const POLL: Duration = Duration::from_secs(10);
 /// - Its directory is watched, and not the file. So an editor may write a new file and rename it, and Kubernetes may
 ///   swap the symbolic link of a `ConfigMap`.
 /// - The file is also read every 10 seconds: network file systems report no changes.
-/// - A version is new if its text differs. One that cannot be read, or is no configuration, is reported once.
+/// - A version is new if its text differs. One that cannot be read, or is not a configuration, is reported once.
 ///
 /// Replace a file by renaming another one. A file that is written in place is read when it has not changed for 50 ms,
 /// and a part of a file can be a valid configuration with fewer limits.
@@ -71,7 +71,7 @@ impl FileSource {
     ///
     /// # Errors
     ///
-    /// Returns an error if the end of its name [is no known format](Format::from_path).
+    /// Returns an error if the end of its name [is not a known format](Format::from_path).
     pub fn new(path: impl Into<PathBuf>) -> Result<Self, ConfigError> {
         let path = path.into();
         let format = Format::from_path(&path)?;

@@ -72,7 +72,7 @@ struct RareFields {
     next_allowed: Option<NextAllowed>,
     reset_after: Option<ResetAfter>,
     ietf: Option<Ietf>,
-    /// For the response's extensions.
+    /// The decision for the response's extensions.
     decision: Option<Decision>,
 }
 

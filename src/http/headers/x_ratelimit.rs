@@ -40,7 +40,7 @@ pub(super) struct XRateLimit {
 enum Reset {
     /// In seconds since the Unix epoch, by the store's clock.
     Epoch(u64),
-    /// By the clock of this process.
+    /// The clock of this process says when.
     At(Instant),
 }
 
@@ -87,7 +87,7 @@ impl XRateLimit {
         if is_reported && !replaces(headers, self.remaining, (reset, reset_after), used_up) {
             return;
         }
-        // What an insert replaces shows that it was there, without a look-up of its own.
+        // The value that an insert replaces shows that it was there, without a look-up of its own.
         let limit = headers
             .try_insert(LIMIT, repeated(self.capacity))
             .ok()

@@ -43,7 +43,7 @@ impl RateLimitLayer {
 
     /// Sets the outcome of a request when the store [is overloaded](crate::Error::is_overloaded):
     /// more checks wait for an answer than it was built for. Default: fail closed. A flood of
-    /// requests is no outage. To fail open would open the limit to the flood.
+    /// requests is not an outage. To fail open would open the limit to the flood.
     #[must_use]
     pub fn on_overload(self, outcome: OnOverload) -> Self {
         self.with(|settings| settings.on_overload = outcome)

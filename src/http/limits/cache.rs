@@ -123,7 +123,7 @@ pub(super) struct Cache<I, T> {
     followed: Followers,
     permits: Arc<Semaphore>,
     events: Throttle,
-    /// For announcements that have no id.
+    /// The throttle of events about announcements without an id.
     unknown_ids: Throttle,
 }
 

@@ -14,7 +14,7 @@ pub(in crate::http) struct Reject {
 }
 
 impl Reject {
-    /// A status that is no error counts as 403.
+    /// A status that is not an error counts as 403.
     pub(in crate::http) fn new(
         status: StatusCode,
         reason: Cow<'static, str>,

@@ -10,7 +10,7 @@ pub(super) const MOST_SPELLED: usize = 8_192;
 /// How often a path is decoded, at most. A proxy and a service behind may each do so.
 const MOST_DECODINGS: usize = 3;
 
-/// What a router or a proxy behind may take a path for, if that can be another one: it may decode the path, and remove
+/// The paths that a router or a proxy behind may take a path for, if there are others: it may decode the path, and remove
 /// repeated slashes, dot segments, parameters after a `;`, and a slash at the end, before or after.
 pub(super) fn spellings(path: &str, is_plain: bool) -> Vec<String> {
     if is_plain && (path.len() == 1 || !path.ends_with('/')) {

@@ -31,7 +31,7 @@ const IN_EVENT: usize = 10;
 ///
 /// It is off until a limiter [counts](RateLimiter::count_denied_keys) with it. Then the event `most denied keys` names the first
 /// ten, once in each minute with a denial, and [`current`](Self::current) and [`previous`](Self::previous) return more. Metrics cannot do this:
-/// a key is no label.
+/// a key is not a label.
 ///
 /// ```
 /// use tollgate::denied_keys::DeniedKeys;
@@ -61,7 +61,7 @@ const IN_EVENT: usize = 10;
 /// is exact. With more, the count of a key may be too large, by at most [`error`](DeniedKey::error). A key with more than 1/64 of
 /// the denials of its shard, a sixteenth of all keys, is always found.
 ///
-/// Of more than 65,536 denials in a period, a growing part is left out at random, and the others count for them. Of ten million
+/// If there are more than 65,536 denials in a period, a growing part is left out at random, and the others count for them. Of ten million
 /// denials, 97 % are left out. The count of a key with a hundredth of them is then wrong by about 4 %.
 ///
 /// Denials of a limit in shadow mode do not count, nor do requests that are rejected because the store is unavailable.

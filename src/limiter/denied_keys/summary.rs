@@ -87,7 +87,7 @@ impl DeniedKey {
         self.denials
     }
 
-    /// By how much [`denials`](Self::denials) may be too large.
+    /// The most by which [`denials`](Self::denials) may be too large.
     #[must_use]
     pub const fn error(&self) -> u64 {
         self.error

@@ -100,7 +100,7 @@ async fn settle_once(shared: &Weak<SharedFailover>, sum: &mut Sum) -> Option<Vec
             break;
         }
         let charges = owed.into_iter().filter_map(|(check, units, since)| {
-            // What has drained since is not owed.
+            // Units that have drained since are not owed.
             let units = units.min(local.used(&check));
             // It is no request of the client: it is not blocked, and no offence.
             let check = check.without_blocks();

@@ -53,7 +53,7 @@ impl Agents {
 
 /// # Requests in flight
 ///
-/// To acquire a permit needs a tokio runtime: outside of one, the error [is misuse](Error::is_misuse).
+/// Acquiring a permit needs a tokio runtime: outside of one, the error [is misuse](Error::is_misuse).
 impl RateLimiter {
     /// Acquires a permit of a [concurrency limit](Limit::concurrency), if one is free and no caller waits. `None`: no permit
     /// is free.

@@ -41,7 +41,7 @@ enum Unserved {
     Failed(Error),
 }
 
-/// The group of a caller that waits: its denial is no offence if the wait may end it.
+/// The group of a caller that waits: its denial is not an offence if the wait may end it.
 fn patient(group: &Group, wait: Duration) -> Group {
     if !counts_denials(group) {
         return group.clone();

@@ -54,7 +54,7 @@ pub struct BlockPolicy {
 impl BlockPolicy {
     /// Blocks a key that is denied `denials` times in a window of `within`, which starts with the first of these
     /// denials. Ranges: 1 to 1,000,000 denials, 1 us to 366 days. Use a window that is several times as long as the period of
-    /// the limit: within one, a client that retries once or twice a period is no offender.
+    /// the limit: within one, a client that retries once or twice a period is not an offender.
     pub const fn after(denials: u32, within: Duration) -> Self {
         Self {
             within,

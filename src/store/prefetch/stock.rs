@@ -109,7 +109,7 @@ impl Stock {
             .remaining()
             .saturating_add(left)
             .min(verdict.capacity());
-        // Of the oldest block, the level is not known.
+        // The level of the oldest block is not known.
         let outcome = Outcome {
             remaining,
             drains_after: 0,

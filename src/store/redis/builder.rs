@@ -179,7 +179,7 @@ impl RedisStoreBuilder {
     /// than zero, at most a minute, because a longer deadline hangs requests.
     ///
     /// A check takes one round trip and, behind other checks, at most some milliseconds more. So a deadline should be at least
-    /// the slowest round trip that is no outage (its p99.9) and 20 ms. Of a thousand checks, all but one took at most
+    /// the slowest round trip that is not an outage (its p99.9) and 20 ms. Of a thousand checks, all but one took at most
     /// this long, on two cores that clients and Redis share (`make attack`):
     ///
     /// | round trip | 1 check | 100 checks at once | 1,024 checks at once |

@@ -234,7 +234,7 @@ impl ChangeSource for RedisChannel {
                 return Some(Change::Of(id));
             }
             match self.feed.subscribe().await {
-                // What was announced before is unknown.
+                // Earlier announcements are unknown.
                 Ok(true) => return Some(Change::Unknown),
                 Ok(false) => {}
                 Err(error) => telemetry::changes_not_followed(&self.feed.channel, &error),

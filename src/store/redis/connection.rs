@@ -181,7 +181,7 @@ impl Connections {
         self.close(handle, error, true);
     }
 
-    /// Drops a connection that the server closed while it was idle, which is no failure.
+    /// Drops a connection that the server closed while it was idle, which is not a failure.
     pub(super) fn replace(&self, handle: &Handle, error: &dyn Display) {
         self.close(handle, error, false);
     }

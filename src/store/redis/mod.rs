@@ -142,7 +142,7 @@ impl RedisStore {
             .lanes
             .iter()
             .filter_map(|lane| lane.route.breaker_state());
-        // Of several nodes, the worst.
+        // The worst of several nodes.
         states
             .max_by_key(|state| match state {
                 BreakerState::Closed => 0,

@@ -11,9 +11,9 @@ use crate::telemetry::RedisEvents;
 use super::cluster::Cluster;
 
 pub(super) enum Route {
-    /// To one server.
+    /// One server.
     Fixed(Arc<Node>),
-    /// To the node of a cluster that has the slot of this partition.
+    /// The node of a cluster that has the slot of this partition.
     Partition(Arc<Cluster>, usize),
 }
 

@@ -35,7 +35,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// - A message that was missed costs at most 10 seconds: the key is read that often. While there is no subscription, it
 ///   is read each second. A store with a pool has none.
 /// - If Redis is unavailable, the limits stay as they are. An event reports it once.
-/// - A key that is missing, or is no string, or no configuration, is reported once. The limits stay as they are. So is
+/// - A key that is missing, or is not a string or not a configuration, is reported once. The limits stay as they are. So is
 ///   a value of more than 1 MiB.
 ///
 /// The store's Redis user needs `~prefix-config:*` (from Redis 7 on, `%R~prefix-config:*` is enough) and `&prefix-config:*
@@ -202,7 +202,7 @@ impl RedisSource {
 impl ConfigSource for RedisSource {
     async fn next(&mut self) -> Option<Result<Config, ConfigError>> {
         loop {
-            // What changed before a subscription is read after it.
+            // A change before the subscription is read after it.
             if !self.subscribe().await && self.last.is_some() {
                 self.wait().await;
             }

@@ -30,13 +30,13 @@ pub(super) struct Charge {
     pub(super) cost: u32,
     /// The key of the offences, if the limit blocks keys.
     pub(super) offences: Option<u16>,
-    /// For a charge or a peek.
+    /// The terms of a charge or a peek.
     pub(super) terms: RareTerms,
-    /// For a refund or a settlement.
+    /// The receipt of a refund or a settlement.
     pub(super) receipt: Option<Receipt>,
-    /// For a settlement.
+    /// The largest debt of a settlement.
     pub(super) max_debt: u64,
-    /// For a block.
+    /// The length of a block.
     pub(super) block: Micros,
 }
 
@@ -113,7 +113,7 @@ impl Charge {
         }
     }
 
-    /// For a server that cannot write: a peek that counts would.
+    /// Counts no denial, because the server cannot write.
     pub(super) const fn count_nothing(&mut self) {
         self.terms.is_denied_caller = false;
     }

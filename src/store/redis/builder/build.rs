@@ -51,7 +51,7 @@ impl RedisStoreBuilder {
 
     /// Builds a store with valid settings.
     pub(in crate::store::redis) fn build_on(self, target: Target) -> RedisStore {
-        // What is denied until a time set by hand may pass before that time on the wall.
+        // A denial until a time set by hand may pass before that time on the wall.
         let remembers = self.clock.is_none();
         let deny_for = [self.deny_for, self.deny_blocked_for];
         let on_opened = OnOpened::default();
@@ -230,7 +230,7 @@ impl RedisStoreBuilder {
 
     /// Builds the store and connects, so that a wrong address or password is an error at once.
     ///
-    /// A slot of a cluster that no node serves at the moment is no error: only the checks of its keys fail.
+    /// A slot of a cluster that no node serves at the moment is not an error: only the checks of its keys fail.
     ///
     /// # Errors
     ///

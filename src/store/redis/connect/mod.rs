@@ -41,7 +41,7 @@ pub(super) type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Link, String
 /// A connection of the store's own, or one of a pool of the application.
 pub(super) enum Link {
     Own(MultiplexedConnection),
-    /// To the master that sentinels have elected.
+    /// A connection to the master that sentinels have elected.
     Elected(MultiplexedConnection, ElectionWatch),
     Pooled(deadpool_redis::Connection),
 }
