@@ -103,7 +103,7 @@ async fn user_with_the_documented_rights_alone_is_served_while_slots_move() {
     let (_, rights) = source
         .split_once("and `+evalsha")
         .expect("the documentation lists them");
-    let (rights, more) = rights.split_once("On a cluster it needs `").unwrap();
+    let (rights, more) = rights.split_once("On a cluster it also needs `").unwrap();
     let rights = [
         rights.split('`').next().unwrap(),
         more.split('`').next().unwrap(),
