@@ -10,7 +10,7 @@ use super::RateLimiter;
 use super::permits::Acquired;
 use crate::nouns::{Check, Decision, Error, Group, Op};
 use crate::store::Answer;
-use crate::telemetry::{self, CheckSpan, Origin, Outcome};
+use crate::telemetry::{self, CheckSpan, Origin, OutcomeLabel};
 
 /// A check that is asked.
 pub(crate) struct Observed {
@@ -91,9 +91,9 @@ impl RateLimiter {
         let mut acquiring = pin!(acquiring);
         let answer = poll_fn(|cx| span.poll(&mut acquiring, cx)).await;
         let denied = if is_enforced {
-            Outcome::Denied
+            OutcomeLabel::Denied
         } else {
-            Outcome::ShadowDenied
+            OutcomeLabel::ShadowDenied
         };
         match &answer {
             Ok(Acquired {
@@ -101,7 +101,7 @@ impl RateLimiter {
                 source,
                 ..
             }) => {
-                telemetry::decided_in_flight(&span, limit, Outcome::Allowed, *source);
+                telemetry::decided_in_flight(&span, limit, OutcomeLabel::Allowed, *source);
             }
             Ok(Acquired {
                 permit: None,
@@ -117,7 +117,7 @@ impl RateLimiter {
                 let outcome = if error.is_unavailable() {
                     denied
                 } else {
-                    Outcome::Error
+                    OutcomeLabel::Error
                 };
                 telemetry::undecided_in_flight(&span, limit, outcome, error);
             }

@@ -41,7 +41,7 @@ pub(crate) use self::denials::{
 pub use self::metrics::HISTOGRAMS;
 pub(crate) use self::metrics::waiting;
 pub(crate) use self::metrics::{BreakerMetrics, StoreMetrics};
-pub(crate) use self::metrics::{Level, Origin, Outcome, hold_permit};
+pub(crate) use self::metrics::{Level, Origin, OutcomeLabel, hold_permit};
 pub(crate) use self::metrics::{denied_from_cache, prefetched};
 pub(crate) use self::outages::{
     available, dropped_unsettled, permits_not_renewed, permits_unavailable, settled, unavailable,
@@ -81,16 +81,21 @@ pub(crate) fn undecided<'a>(
 }
 
 /// A check of a concurrency limit has a decision.
-pub(crate) fn decided_in_flight(span: &CheckSpan, limit: &Limit, outcome: Outcome, source: Source) {
+pub(crate) fn decided_in_flight(
+    span: &CheckSpan,
+    limit: &Limit,
+    outcome: OutcomeLabel,
+    source: Source,
+) {
     metrics::decided_in_flight(limit, outcome, source);
-    span.decided_in_flight(limit, outcome == Outcome::Allowed, source);
+    span.decided_in_flight(limit, outcome == OutcomeLabel::Allowed, source);
 }
 
 /// The store did not decide a check of a concurrency limit. Its failure has been counted.
 pub(crate) fn undecided_in_flight(
     span: &CheckSpan,
     limit: &Limit,
-    outcome: Outcome,
+    outcome: OutcomeLabel,
     error: &Error,
 ) {
     metrics::decided_in_flight(limit, outcome, Source::FailClosed);

@@ -4,7 +4,7 @@ use crate::nouns::{Decision, Source, Verdict};
 
 /// The outcome of a limit, as a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum OutcomeLabel {
     Allowed,
     Denied,
     /// Denied, because the key is blocked.
@@ -17,7 +17,7 @@ pub(crate) enum Outcome {
     Error,
 }
 
-impl Outcome {
+impl OutcomeLabel {
     pub(super) const COUNT: usize = Self::Error as usize + 1;
 
     #[inline]

@@ -15,7 +15,7 @@ use super::names::DENY_CACHE_HITS;
 use super::names::KEYS;
 use super::names::{DECISIONS, PERMITS_HELD};
 use super::recorder::{self, Address, Level};
-use super::{Origin, Outcome};
+use super::{Origin, OutcomeLabel};
 
 /// The most names of limits that are labels. Names are few, unless an application makes them of what clients send.
 const MAX_NAMES: usize = 1_000;
@@ -51,13 +51,13 @@ const EXTRACTORS: [&str; 4] = ["first", "second", "third", "further"];
 
 #[derive(Default)]
 struct OfLimit {
-    decisions: [[Option<Counter>; Origin::COUNT]; Outcome::COUNT],
+    decisions: [[Option<Counter>; Origin::COUNT]; OutcomeLabel::COUNT],
     permits: Option<Gauge>,
     keys: [Option<Counter>; EXTRACTORS.len()],
 }
 
 /// Counts a decision.
-pub(super) fn count(limit: &str, outcome: Outcome, origin: Origin) {
+pub(super) fn count(limit: &str, outcome: OutcomeLabel, origin: Origin) {
     let register = |recorder: &dyn Recorder, limit: &str| {
         let labels = [
             ("limit", limit),

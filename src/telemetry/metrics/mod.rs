@@ -14,7 +14,7 @@ mod names;
 mod recorder;
 mod store;
 
-pub(crate) use self::label::{Origin, Outcome};
+pub(crate) use self::label::{Origin, OutcomeLabel};
 #[cfg(feature = "metrics")]
 pub use self::names::HISTOGRAMS;
 pub(crate) use self::recorder::Level;
@@ -28,7 +28,7 @@ pub(super) fn decided(decision: &Decision) {
     for verdict in decision.verdicts() {
         limits::count(
             verdict.limit().name(),
-            Outcome::from_verdict(decision, verdict),
+            OutcomeLabel::from_verdict(decision, verdict),
             origin,
         );
     }
@@ -41,14 +41,14 @@ pub(super) fn undecided<'a>(
     origin: Origin,
 ) {
     for limit in limits {
-        limits::count(limit.name(), Outcome::Error, origin);
+        limits::count(limit.name(), OutcomeLabel::Error, origin);
     }
     failed(error);
 }
 
 /// Counts the decision of a concurrency limit.
 #[inline]
-pub(super) fn decided_in_flight(limit: &Limit, outcome: Outcome, source: Source) {
+pub(super) fn decided_in_flight(limit: &Limit, outcome: OutcomeLabel, source: Source) {
     limits::count(limit.name(), outcome, source.into());
 }
 

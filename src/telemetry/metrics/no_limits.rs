@@ -1,10 +1,10 @@
 //! `limits` without the feature `metrics`: nothing.
 
 use super::recorder::Level;
-use super::{Origin, Outcome};
+use super::{Origin, OutcomeLabel};
 
 #[inline]
-pub(super) const fn count(_: &str, _: Outcome, _: Origin) {}
+pub(super) const fn count(_: &str, _: OutcomeLabel, _: Origin) {}
 
 #[inline]
 pub(super) const fn found_key(_: &str, _: usize) {}
