@@ -25,7 +25,7 @@ pub(super) enum RejectedEarly {
     Forbidden,
     /// The application rejects it.
     Rejected(Reject),
-    /// It has no key. The limit is that of the key, unless the limit is chosen.
+    /// It has no key. `limit` is the limit that needs the key, or `None` if limits are chosen by request.
     MissingKey {
         limit: Option<Limit>,
         missing: MissingKey,

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use tollgate::store::{Answer, Group, Op, Store};
 use tollgate::{Check, Error, Key, Limit, MemoryStore};
 
-/// What a store does with an operation. It may ask the memory, now or later.
+/// The answer of a store to an operation. The script may ask the memory, now or later.
 type Script = dyn Fn(&Arc<MemoryStore>, Op, Group) -> Answer + Send + Sync;
 
 /// An embedded store that counts its calls, and does what its script says: at first, what the memory does. Clones share one
@@ -56,7 +56,7 @@ impl Scripted {
         Self::new(move |memory, op, group| late(after, memory.apply(op, group)))
     }
 
-    /// A store whose operations of this kind are asked `after` so long, like those of a distant one.
+    /// A store that asks the memory only `after` a delay for the operations that `late` selects, as over a slow network.
     pub fn asked_late(after: Duration, late: impl Fn(Op) -> bool + Send + Sync + 'static) -> Self {
         Self::new(move |memory, op, group| match late(op) {
             true => ask_after(after, memory, op, group),
@@ -96,7 +96,7 @@ impl Scripted {
     }
 }
 
-/// What the memory does.
+/// Answers as the memory does.
 pub fn decide(memory: &Arc<MemoryStore>, op: Op, group: Group) -> Answer {
     memory.apply(op, group)
 }

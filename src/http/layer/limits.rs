@@ -32,7 +32,7 @@ impl RateLimitLayer {
     ///
     /// Under a [concurrency limit](Limit::concurrency), a request holds a permit until its response body ends: a stream of
     /// events counts for as long as it is sent. See [`insert_permits`](Self::insert_permits) for upgraded connections. A
-    /// request acquires its permits first, that of the smallest limit before others, and then is charged. So a request
+    /// request first acquires its permits, the permit of the smallest limit before the others, and then is charged. So a request
     /// without a permit is charged under no limit, and one that a rate denies gives its permits back. A request without a
     /// permit is answered 429. With [`wait_up_to`](Self::wait_up_to) it waits for its permits, and after that for its units,
     /// until one deadline.

@@ -83,8 +83,8 @@ use super::settings::LayerSettings;
 ///
 /// Of stacked layers, the headers report a budget that is used up, or else the one with the fewest units
 /// left. Give the layers the same settings for headers: fields of different kinds are not compared. The
-/// headers of a denial are of the layer that denied. Its `Retry-After` is not before the time when the layers
-/// outside also allow the request. So is that of a 429 or 503 of your service. There are three exceptions:
+/// headers of a denial come from the layer that denied. Its `Retry-After` names a time at which the layers outside also
+/// allow the request. The same holds for the `Retry-After` of a 429 or 503 of your service. There are three exceptions:
 ///
 /// - The layers inside of one that denied were not asked, and may deny the next request.
 /// - When a sliding window or a log outside allows the next request is not known.
