@@ -100,6 +100,22 @@ async fn decided(limiter: &RateLimiter, key: &str) -> (Decision, Duration) {
     (decision.await.expect("it decides again"), start.elapsed())
 }
 
+/// Ends when the load has used up the budget of a key.
+async fn until_used_up(limiter: &RateLimiter, key: &str) {
+    let used_up = async {
+        loop {
+            match limiter.peek(&limit(), key, 1).await {
+                Ok(decision) if !decision.allowed() => break,
+                Ok(_) => yield_now().await,
+                Err(error) => assert!(error.is_unavailable(), "{error}"),
+            }
+        }
+    };
+    timeout(PATIENCE, used_up)
+        .await
+        .expect("the load uses up the budget");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_master_is_replaced_by_the_one_that_the_sentinels_elect() {
     let mut sentinels = Sentinels::start(|_| Vec::new());
@@ -116,6 +132,7 @@ async fn killed_master_is_replaced_by_the_one_that_the_sentinels_elect() {
         assert!(start.elapsed() < PATIENCE, "the sentinels agree");
     }
     println!("the master was killed: decisions again after {took:?}");
+    until_used_up(&limiter, "loaded").await;
     // The charges that were not replicated are lost, and no charge is sent twice.
     let [fewest, most] = load.stop().await;
     assert!(fewest <= 100 && most >= 50, "{fewest} to {most}");
