@@ -381,7 +381,8 @@ impl Fields {
             next_allowed.leave_in(response.extensions_mut());
         }
         self.write(response.status(), response.headers_mut(), inside);
-        // The handler and the layers outside see the outer layer's, if two are equal.
+        // If the decisions of two layers are equally severe, the handler and the layers outside see the outer layer's
+        // decision.
         let extensions = response.extensions_mut();
         if let Some(decision) = decision
             && !extensions

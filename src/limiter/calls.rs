@@ -6,7 +6,7 @@ use crate::store::Answer;
 
 /// # Checks
 ///
-/// Each returns an error if the store does not decide, unless the limit has a [failure
+/// Each call returns an error if the store does not decide, unless the limit has a [failure
 /// policy](Limit::with_on_store_failure). A denial is not an error. A call on Redis needs a tokio runtime.
 impl RateLimiter {
     /// Consumes one unit if the budget has it.
@@ -75,7 +75,7 @@ impl RateLimiter {
 
 /// # Refunds, real costs and resets
 ///
-/// Each returns an error if the store does not answer.
+/// Each call returns an error if the store does not answer.
 impl RateLimiter {
     /// Gives back `n` units of a charge, for example of work that was not done. Returns the decision
     /// of a peek of cost 0 afterwards.
@@ -137,7 +137,7 @@ impl RateLimiter {
     /// is charged for it after the outage. After that, a higher cost is charged to the store, and a lower one gives nothing
     /// back.
     ///
-    /// A group is settled in one call if you [apply](Self::apply) [`Op::Settle`] to checks with their receipts.
+    /// To settle a group in one call, [apply](Self::apply) [`Op::Settle`] to checks with their receipts.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -25,7 +25,7 @@ pub(crate) struct Promised {
     deadline: Instant,
     /// The name of the server in errors.
     server: Arc<str>,
-    /// Started at the first poll inside a runtime, of which it is.
+    /// The timer, and the runtime that drives it. It starts at the first poll inside a runtime.
     timer: Option<(Id, Pin<Box<Sleep>>)>,
 }
 

@@ -216,7 +216,7 @@ async fn limit_in_shadow_mode_denies_nobody_and_the_layer_can_enforce_a_share() 
     assert_eq!(
         status(&tried, anonymous()).await,
         200,
-        "a limit in shadow mode rejects nobody"
+        "a limit in shadow mode forwards the request"
     );
     let enforced = app(layer(&shadow, &permits).enforce(100).unwrap());
     assert_eq!(

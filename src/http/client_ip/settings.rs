@@ -174,7 +174,7 @@ impl ClientIp {
     /// Sets where the peer's address comes from. Default: the server's connect info, as for
     /// [`PeerIp`](crate::key::PeerIp).
     ///
-    /// Sets the peer for a listener that speaks the PROXY protocol, and puts the address that it received into the
+    /// Use it behind a listener that speaks the PROXY protocol and puts the address that it received into the
     /// request's extensions. See `examples/proxy_protocol.rs`.
     ///
     /// ```

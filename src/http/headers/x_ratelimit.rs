@@ -40,7 +40,7 @@ pub(super) struct XRateLimit {
 enum Reset {
     /// In seconds since the Unix epoch, by the store's clock.
     Epoch(u64),
-    /// The clock of this process says when.
+    /// At a time on the clock of this process.
     At(Instant),
 }
 

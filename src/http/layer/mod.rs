@@ -81,7 +81,7 @@ use super::settings::LayerSettings;
 ///
 /// If two of them share a budget, a request charges it twice.
 ///
-/// Of stacked layers, the headers report a budget that is used up, or else the one with the fewest units
+/// With stacked layers, the headers report a budget that is used up, or else the one with the fewest units
 /// left. Give the layers the same settings for headers: fields of different kinds are not compared. The
 /// headers of a denial come from the layer that denied. Its `Retry-After` names a time at which the layers outside also
 /// allow the request. The same holds for the `Retry-After` of a 429 or 503 of your service. There are three exceptions:

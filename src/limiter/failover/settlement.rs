@@ -102,7 +102,7 @@ async fn settle_once(shared: &Weak<SharedFailover>, sum: &mut Sum) -> Option<Vec
         let charges = owed.into_iter().filter_map(|(check, units, since)| {
             // Units that have drained since are not owed.
             let units = units.min(local.used(&check));
-            // It is no request of the client: it is not blocked, and no offence.
+            // It is not a request of the client, so it is not blocked, and its denial is not an offence.
             let check = check.without_blocks();
             let check = check.with_cost(u32::try_from(units).unwrap_or(u32::MAX));
             let answer =

@@ -64,7 +64,7 @@ fn counts_denials(group: &Group) -> bool {
 
 /// # Waiting for units
 ///
-/// Each needs a tokio runtime, which has the timers: outside of one, the error [is misuse](Error::is_misuse).
+/// Each call needs a tokio runtime for its timers: outside of one, the error [is misuse](Error::is_misuse).
 impl RateLimiter {
     /// Consumes a unit, and waits for it for at most `max_wait`.
     ///

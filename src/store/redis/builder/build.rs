@@ -51,7 +51,7 @@ impl RedisStoreBuilder {
 
     /// Builds a store with valid settings.
     pub(in crate::store::redis) fn build_on(self, target: Target) -> RedisStore {
-        // A denial until a time set by hand may pass before that time on the wall.
+        // With a clock that is set by hand, the time of this process does not say when a denial ends.
         let remembers = self.clock.is_none();
         let deny_for = [self.deny_for, self.deny_blocked_for];
         let on_opened = OnOpened::default();
