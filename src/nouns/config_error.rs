@@ -23,14 +23,34 @@ pub struct ConfigError {
     message: String,
     /// The field of a limit that is at fault, as files name it. A field of a table is written with a dot.
     field: Option<&'static str>,
+    is_of_server: bool,
 }
 
 impl ConfigError {
-    pub(crate) fn new(message: impl Into<String>) -> Self {
+    /// Creates an error, for authors of a [`Store`](crate::store::Store) that cannot decide some limits. Of a message of more
+    /// than 2,000 characters, the middle is left out.
+    pub fn new(message: impl Into<String>) -> Self {
         Self {
             message: shortened(message.into()),
             field: None,
+            is_of_server: false,
         }
+    }
+
+    /// Creates an error about a server that cannot be used, with valid settings.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_server(message: impl Into<String>) -> Self {
+        Self {
+            is_of_server: true,
+            ..Self::new(message)
+        }
+    }
+
+    /// Whether the settings are valid, and the server could not be used: it was down, did not answer in time, or turned the
+    /// connection down. A later attempt may succeed.
+    #[must_use]
+    pub const fn is_of_server(&self) -> bool {
+        self.is_of_server
     }
 
     /// The same error, about a field of a limit, unless it names one already.
@@ -57,6 +77,7 @@ impl ConfigError {
         let message = format!("limit `{}`: {}", name.escape_debug(), self.message);
         Self {
             field: self.field,
+            is_of_server: self.is_of_server,
             ..Self::new(message)
         }
     }

@@ -34,6 +34,19 @@ async fn services_with_other_prefixes_share_no_budgets_and_start_without_redis()
 }
 
 #[tokio::test]
+async fn error_tells_a_server_that_is_down_from_a_wrong_setting() {
+    let connect = async |url: &str, prefix| RateLimiter::redis(url, prefix).await.unwrap_err();
+    let down = format!("redis://127.0.0.1:{}/", free_port());
+    assert!(connect(&down, "shop").await.is_of_server());
+    let unresolved = connect("redis://no-such-host.invalid/", "shop").await;
+    assert!(unresolved.is_of_server(), "{unresolved}");
+    let scheme = connect("http://127.0.0.1/", "shop").await;
+    assert!(!scheme.is_of_server(), "{scheme}");
+    let prefix = connect(&down, "two words").await;
+    assert!(!prefix.is_of_server(), "{prefix}");
+}
+
+#[tokio::test]
 async fn replicas_on_one_redis_share_budgets() {
     let server = RedisServer::start();
     let (one, other) = (server.limiter().await, server.limiter().await);

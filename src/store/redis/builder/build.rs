@@ -234,7 +234,7 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error like [`build`](Self::build), or if the server cannot be used.
+    /// Returns an error like [`build`](Self::build), or one [of the server](ConfigError::is_of_server) if that cannot be used.
     pub async fn connect(self) -> Result<RedisStore, ConfigError> {
         let store = self.build()?;
         let mut unserved = None;
@@ -254,7 +254,7 @@ impl RedisStoreBuilder {
 }
 
 fn unusable(reason: &str) -> ConfigError {
-    ConfigError::new(format!("cannot use Redis at {reason}"))
+    ConfigError::of_server(format!("cannot use Redis at {reason}"))
 }
 
 /// Fails the queued checks of those lanes that call a server whose circuit breaker opened.
