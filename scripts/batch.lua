@@ -1,4 +1,5 @@
--- Decides a batch of groups of checks: all charges of a group are made, or none.
+-- Decides a batch of groups of checks: all charges of a group are made, or none. Permits are
+-- claimed one by one.
 -- Twin: src/store/group.rs.
 --
 -- request  I2 number of limits, then for each: its algorithm and a zero byte, I7 four numbers, as
@@ -7,7 +8,8 @@
 --          then runs: B op, B size, I2 times, and for each charge: I2 key, I2 limit (both from 1),
 --          I4 cost; if the limit blocks keys I2 key of the offences; of a block I7 its length; of
 --          a refund or a settlement I7 time, I4 cost and I7 drains_at of its charge, and of a
---          settlement I7 the largest debt; of a charge or a peek with terms (8 is added to the op)
+--          settlement I7 the largest debt; of a claim what permits.lua says; of a charge or a peek
+--          with terms (8 is added to the op)
 --          B 1 if its limit is in shadow mode, and 2 more if a denied peek counts as an offence, I7
 --          the longest wait for reserved units, I7 the longest wait.
 --          A run is one group of `size` charges that is asked `times` times in a row. With the op
@@ -43,7 +45,11 @@ for l = 1, count do
       unpack_from('>BsI7I7I7I7', request, at)
     limit.policy = policy
   end
-  limit.charge, limit.new_budget, limit.head_size = include(algorithm)
+  if algorithm == 'permits' then
+    limit.claim = include('permits', now, grace, request, write)
+  else
+    limit.charge, limit.new_budget, limit.head_size = include(algorithm)
+  end
   all_read_whole = all_read_whole and not limit.head_size
   limits[l] = limit
 end
@@ -103,6 +109,15 @@ while at <= last do
     op, times, last_k, charge = CHARGE, 1, first_k + (times - 1) * step, limit.charge
   end
   local p1, p2, p3, p4 = limit.p1, limit.p2, limit.p3, limit.p4
+  if limit.claim then
+    local granted, unreadable
+    granted, unreadable, at =
+      limit.claim(keys[first_k], value_of(first_k, WHOLE), limit.p1, at)
+    -- The next claim of the key reads what this one has written.
+    values[first_k] = nil
+    answer(ALLOWED + unreadable, granted, -1, 0, 0)
+    last_k = 0
+  end
   for k = first_k, last_k, step do
     local value, remaining, reset_after, delay, old_end
     if charge and not (behind and value_of(k + behind, WHOLE)) then

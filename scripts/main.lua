@@ -1,10 +1,10 @@
--- Decides one charge, or a batch of checks. A call is atomic.
+-- Decides one charge, one claim of permits, or a batch of checks. A call is atomic.
 -- The other side of the wire: src/store/redis/wire.rs.
 --
 -- KEYS     every budget that the call touches
--- ARGV[1]  the request: `batch` and a zero byte, then what batch.lua says. Or `permits` and a zero
---          byte, then what permits.lua says. Or a single charge, with
---          a cost above 0: its algorithm and a zero byte, I7 four numbers of its limit, I4 cost
+-- ARGV[1]  the request: `batch` and a zero byte, then what batch.lua says. Or a single charge, with
+--          a cost above 0: its algorithm and a zero byte, I7 four numbers of its limit, I4 cost. Or
+--          a single claim: `permits` and a zero byte, I7 four numbers of its limit, I4 0, the claim
 -- ARGV[2]  the time to decide by, in us since the epoch, for tests and dry runs. Default: the
 --          server's time
 --
@@ -35,12 +35,17 @@ end
 
 local algorithm, at = struct.unpack('s', ARGV[1])
 if algorithm == 'batch' then return include('batch', now, grace, at, ARGV[1]) end
-if algorithm == 'permits' then return include('permits', now, grace, at) end
 
 local key = KEYS[1]
-local p1, p2, p3, p4, cost = struct.unpack('>I7I7I7I7I4', ARGV[1], at)
-local charge, new_budget, head_size = include(algorithm)
+local p1, p2, p3, p4, cost, claim_at = struct.unpack('>I7I7I7I7I4', ARGV[1], at)
 local read, write = include('stored')
+if algorithm == 'permits' then
+  local claim = include('permits', now, grace, ARGV[1], write)
+  local granted, unreadable = claim(key, read(key), p1, claim_at)
+  if unreadable == 0 then return struct.pack('>i8i8i8', now, granted, 0) end
+  return struct.pack('>i8i8i8i8i8i8', now, -2 - unreadable, granted, -1, 0, 0)
+end
+local charge, new_budget, head_size = include(algorithm)
 
 local value = read(key, head_size)
 local new, remaining, reset_after, delay, old_end = charge(value, cost, now, p1, p2, p3, p4)

@@ -1,19 +1,19 @@
 -- Permits of concurrency limits: their holders, and the queue.
 -- Twin: src/algorithm/permits.rs, which has the reasons.
 --
--- request  for each key a claim: c8 holder, I7 granted, I7 released, I4 waiting, I4 at_once, I4
---          limit, I7 lease in us
+-- A limit has one number: the most permits of a key.
+-- claim    c8 holder, I7 granted, I7 released, I4 waiting, I4 at_once, I7 lease in us
 -- value    B  kind   I2 number of holders   I7 permits in use   I7 lower bound of the first expiry
 --          I7 time of the last write   I7 upper bound of the last expiry; for each holder: c8
 --          holder, I7 granted, I7 released, I7 expires_at, I7 lease, I4 places in the queue; then
 --          rows of the queue, each of one holder: c8 holder, I4 places
 --
--- returns  the time, then for each key how many permits were granted to the holder so far; below 0,
---          and 1 less, if the stored value was unreadable
-local now, grace, at = ...
-local read, write = include('stored')
-local request = ARGV[1]
-local CLAIM = '>c8I7I7I4I4I4I7'
+-- returns  a function (key, value, limit, at): applies the claim at `at` of the request to a key
+--          with this value (false: none). It returns how many permits were granted to the holder
+--          of which it does not know yet, 0 or UNREADABLE, and the end of the claim
+local now, grace, request, write = ...
+local UNREADABLE = 4
+local CLAIM = '>c8I7I7I4I4I7'
 local KIND, HEAD, HEAD_SIZE = 9, '>BI2I7I7I7I7', 31
 local HOLDER, HOLDER_SIZE, PLACE, PLACE_SIZE = '>c8I7I7I7I7I4', 40, '>c8I4', 12
 -- A value with one holder, and no queue.
@@ -22,7 +22,7 @@ local ALONE = '>BI2I7I7I7I7c8I7I7I7I7I4'
 local LEASE, LEASE_AT = '>I7I7', 22
 -- A queue of so many rows does not get more of a holder that has one.
 local MOST_ROWS = 64
--- What no holder has: see src/nouns/concurrency.rs and src/store/redis/wire.rs.
+-- What no holder has: see src/algorithm/permits.rs and src/store/redis/wire.rs.
 local MAX_HELD, MAX_LEASE = 1000000, 600 * 1000000
 local max, min = math.max, math.min
 
@@ -93,12 +93,13 @@ local function retain(list, is_kept)
   end
 end
 
--- The slow path: applies a claim over all holders and the queue. Returns what the reply says.
+-- The slow path: applies a claim over all holders and the queue. Returns what was granted so far,
+-- and 0 or UNREADABLE.
 local function claim(key, value, id, granted, released, waiting, at_once, limit, lease)
-  local holders, queue, is_unreadable = {}, {}, false
+  local holders, queue, unreadable = {}, {}, 0
   if value then
     holders, queue = unpack_holders(value)
-    if not holders then holders, queue, is_unreadable = {}, {}, true end
+    if not holders then holders, queue, unreadable = {}, {}, UNREADABLE end
   end
 
   local by_id = {}
@@ -174,7 +175,7 @@ local function claim(key, value, id, granted, released, waiting, at_once, limit,
   elseif value then
     write(key, false)
   end
-  return is_unreadable and -1 - own.granted or own.granted
+  return own.granted, unreadable
 end
 
 -- A claim without waiters, of a key without another holder. Returns what was granted and released
@@ -223,26 +224,24 @@ local function claim_in_vain(key, value, id, granted, released, waiting, limit, 
   return had
 end
 
-local reply = {now}
-for k = 1, #KEYS do
-  local id, granted, released, waiting, at_once, limit, lease
-  id, granted, released, waiting, at_once, limit, lease, at = struct.unpack(CLAIM, request, at)
-  local value = read(KEYS[k])
-  local alone, gave = claim_alone(value, id, granted, released, waiting, at_once, limit)
-  if alone then
-    reply[k + 1] = alone
-    if alone > gave then
+return function(key, value, limit, at)
+  local id, granted, released, waiting, at_once, lease
+  id, granted, released, waiting, at_once, lease, at = struct.unpack(CLAIM, request, at)
+  local had, gave = claim_alone(value, id, granted, released, waiting, at_once, limit)
+  if had then
+    if had > gave then
       local ends = now + lease
       local packed =
-        struct.pack(ALONE, KIND, 1, alone - gave, ends, now, ends, id, alone, gave, ends, lease, 0)
-      write(KEYS[k], packed, ends, nil, false, now, grace)
+        struct.pack(ALONE, KIND, 1, had - gave, ends, now, ends, id, had, gave, ends, lease, 0)
+      write(key, packed, ends, nil, false, now, grace)
     elseif value then
-      write(KEYS[k], false)
+      write(key, false)
     end
-  else
-    reply[k + 1] =
-      claim_in_vain(KEYS[k], value, id, granted, released, waiting, limit, lease)
-      or claim(KEYS[k], value, id, granted, released, waiting, at_once, limit, lease)
+    return had - granted, 0, at
   end
+  had = claim_in_vain(key, value, id, granted, released, waiting, limit, lease)
+  if had then return had - granted, 0, at end
+  local unreadable
+  had, unreadable = claim(key, value, id, granted, released, waiting, at_once, limit, lease)
+  return had - granted, unreadable, at
 end
-return reply

@@ -53,7 +53,7 @@ pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
 pub(crate) use token_bucket::TokenBucket;
 
-use crate::nouns::{Micros, Outcome, Receipt};
+use crate::nouns::{Claim, Micros, Outcome, Receipt};
 
 /// The largest integer of the exact range of Lua's numbers.
 pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;
@@ -117,7 +117,7 @@ pub(crate) enum Rule {
     TokenBucket(TokenBucket),
     LeakyBucket(LeakyBucket),
     Gcra(Gcra),
-    /// It has no operation here: permits are claimed.
+    /// Its one operation is a claim.
     Concurrency(Concurrency),
 }
 
@@ -135,6 +135,7 @@ enum Kind {
     Window(rotation::Counters<fixed_window::Window>),
     SubWindows(rotation::Counters<sliding_window::SubWindows>),
     Log(sliding_log::Log),
+    Permits(permits::Holders),
     /// One of these, or none, of a key with offences.
     Offender(Box<offences::Offender>),
 }
@@ -175,8 +176,18 @@ impl Rule {
             Self::TokenBucket(rule) => decide!(rule, Bucket, cost),
             Self::LeakyBucket(rule) => decide!(rule, Bucket, cost),
             Self::Gcra(rule) => decide!(rule, Bucket, cost),
-            // No store comes here: a permit is not charged.
+            // A permit is claimed, and not charged.
             Self::Concurrency(_) => Outcome::undelayed(false, true, 0, None, 0),
+        }
+    }
+
+    /// Applies a claim of permits. Nothing is granted under another limit.
+    pub(crate) fn claim(&self, slot: &mut Option<State>, now: Micros, claim: &Claim) -> Outcome {
+        match self {
+            Self::Concurrency(rule) => {
+                with_state!(Permits in slot, |state| rule.claim(state, now, claim))
+            }
+            _ => self.decide(slot, now, Cost::NONE, Effect::Dry),
         }
     }
 
@@ -342,6 +353,7 @@ impl State {
             Kind::Window(window) => window.expires_at(),
             Kind::SubWindows(counters) => counters.expires_at(),
             Kind::Log(log) => log.expires_at(),
+            Kind::Permits(holders) => holders.expires_at(),
             Kind::Offender(offender) => {
                 let budget = offender.budget.as_ref().map_or(0, Self::expires_at);
                 budget.max(offender.expires_at())
@@ -365,6 +377,7 @@ impl State {
             Kind::Window(window) => window.is_deletable(now),
             Kind::SubWindows(counters) => counters.is_deletable(now),
             Kind::Log(log) => log.expires_at() <= now,
+            Kind::Permits(holders) => holders.expires_at() <= now,
             Kind::Offender(offender) => {
                 let budget = offender.budget.as_ref();
                 budget.is_none_or(|it| it.is_deletable(now)) && offender.expires_at() <= now

@@ -22,7 +22,7 @@
 
 use std::collections::VecDeque;
 
-use crate::nouns::{ConfigError, HolderId, Micros};
+use crate::nouns::{Claim, ConfigError, Micros, Outcome};
 
 /// The most permits of a key.
 pub(crate) const MAX_PERMITS: u32 = 1_000_000;
@@ -46,27 +46,25 @@ impl Concurrency {
     pub(crate) const fn limit(self) -> u32 {
         self.limit
     }
+
+    /// Applies a claim. The units that remain are the permits that its holder does not know of yet.
+    pub(super) fn claim(self, state: &mut Option<Holders>, now: Micros, claim: &Claim) -> Outcome {
+        let mut holders = state.take().unwrap_or_default();
+        let granted = holders.claim(self, claim, now);
+        *state = Some(holders).filter(|holders| !holders.is_empty());
+        Outcome::undelayed(true, false, granted - claim.granted, None, 0)
+    }
 }
 
 /// A queue of so many rows does not get more of a holder that has one: its new places come after those.
 const MOST_ROWS: usize = 64;
 
-/// The counters of a holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
-    pub(crate) holder: HolderId,
-    pub(crate) granted: u64,
-    pub(crate) released: u64,
-    pub(crate) waiting: u32,
-    pub(crate) at_once: u32,
-    /// The most permits of the key.
-    pub(crate) limit: u32,
-    pub(crate) lease: Micros,
-}
+/// The identity of a holder.
+type HolderId = [u8; 8];
 
 /// All holders of a key, and the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Holders {
+pub(super) struct Holders {
     holders: Vec<Holder>,
     /// Places in a row of one holder, and how many.
     queue: VecDeque<(HolderId, u32)>,
@@ -83,11 +81,11 @@ struct Holder {
 
 impl Holders {
     /// Applies a claim. Returns how many permits were granted to its holder so far.
-    pub(crate) fn claim(&mut self, claim: &Claim, now: Micros) -> u64 {
+    fn claim(&mut self, rule: Concurrency, claim: &Claim, now: Micros) -> u64 {
         self.expire(now);
         let place = self.place_of(claim, now);
         self.queue_for(claim, self.holders[place].granted);
-        let mut free = u64::from(claim.limit).saturating_sub(self.in_use());
+        let mut free = u64::from(rule.limit).saturating_sub(self.in_use());
         while free > 0
             && let Some((id, count)) = self.queue.front_mut()
         {
@@ -118,7 +116,7 @@ impl Holders {
     }
 
     /// The permits that are held.
-    pub(crate) fn in_use(&self) -> u64 {
+    fn in_use(&self) -> u64 {
         let held = self
             .holders
             .iter()
@@ -127,12 +125,12 @@ impl Holders {
     }
 
     /// Whether this equals no state.
-    pub(crate) const fn is_empty(&self) -> bool {
+    const fn is_empty(&self) -> bool {
         self.holders.is_empty()
     }
 
     /// The time from which this equals no state.
-    pub(crate) fn expires_at(&self) -> Micros {
+    pub(super) fn expires_at(&self) -> Micros {
         self.holders
             .iter()
             .map(|holder| holder.expires_at)
@@ -156,22 +154,20 @@ impl Holders {
             .iter()
             .position(|holder| holder.id == claim.holder);
         let place = known.unwrap_or_else(|| {
-            let Claim {
-                holder: id, lease, ..
-            } = *claim;
             self.holders.push(Holder {
-                id,
+                id: claim.holder,
                 granted: 0,
                 released: 0,
                 expires_at: 0,
-                lease,
+                lease: claim.lease_us(),
             });
             self.holders.len() - 1
         });
         let holder = &mut self.holders[place];
         holder.granted = holder.granted.max(claim.granted);
         holder.released = holder.released.max(claim.released).min(holder.granted);
-        (holder.expires_at, holder.lease) = (now.saturating_add(claim.lease), claim.lease);
+        holder.lease = claim.lease_us();
+        holder.expires_at = now.saturating_add(holder.lease);
         place
     }
 

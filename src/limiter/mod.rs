@@ -100,8 +100,8 @@ struct Shared {
     blocked: Throttles,
     /// Where denials are counted by key.
     denied_keys: OnceLock<DeniedKeys>,
-    /// The permits of this process. `None` if the store grants none.
-    agents: OnceLock<Option<Agents>>,
+    /// The permits of this process.
+    agents: OnceLock<Agents>,
     permit_lease: OnceLock<Duration>,
     unanswered: Unanswered,
 }
@@ -114,7 +114,7 @@ impl RateLimiter {
             Op::Charge | Op::Peek if group.iter().any(|check| check.limit().counts_denials()) => {
                 self.decide_offenders(op, group)
             }
-            Op::Charge | Op::Peek => self.shared.store.apply(op, group),
+            Op::Charge | Op::Peek | Op::Claim => self.shared.store.apply(op, group),
             Op::Refund | Op::Settle | Op::Reset | Op::Block => self.give_back(op, group),
         }
     }
@@ -154,18 +154,15 @@ impl RateLimiter {
         self.shared.registry.register_all(new)
     }
 
-    /// Checks that the store can decide these limits in one group, and grants the permits of those that need some.
+    /// Checks that the store can decide these limits: those that are charged in one group, and concurrency limits one by one.
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
-        let (permits, rates): (Vec<&Limit>, Vec<&Limit>) =
+        let (claimed, charged): (Vec<&Limit>, Vec<&Limit>) =
             limits.iter().partition(|limit| limit.is_concurrency());
-        self.shared.store.check_limits(&rates)?;
-        match permits.first() {
-            Some(limit) if !self.grants_permits() => Err(ConfigError::new(
-                "the store grants no permits; use a store that does, and let a wrapper pass on `Store::permits`",
-            )
-            .of_limit(limit.name())),
-            _ => Ok(()),
-        }
+        self.shared.store.check_limits(&charged)?;
+        claimed.iter().try_for_each(|limit| {
+            let checked = self.shared.store.check_limits(&[limit]);
+            checked.map_err(|error| error.of_limit(limit.name()))
+        })
     }
 
     /// Registers the limits of a set in place of those that it had, or leaves them as they are. An error comes with its

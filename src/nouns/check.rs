@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Enforced;
-use super::{ConfigError, Key, Limit, Micros, OnStoreFailure, Receipt};
+use super::{Claim, ConfigError, Key, Limit, Micros, OnStoreFailure, Receipt};
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Cost, MAX_PERIOD};
 
@@ -31,6 +31,11 @@ pub enum Op {
     ///
     /// The limits need not [block keys](Limit::with_block_policy).
     Block,
+    /// Tells the store what a process holds and wants of a key under a [concurrency limit](Limit::concurrency), and grants
+    /// permits. The group has one check, which [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit) makes.
+    /// The [remaining](crate::Decision::remaining) units of the decision are the permits that the process does not know of
+    /// yet. A claim can be repeated.
+    Claim,
 }
 
 impl Op {
@@ -38,7 +43,7 @@ impl Op {
     pub(crate) const fn changes_each(self) -> bool {
         match self {
             Self::Charge | Self::Peek => false,
-            Self::Refund | Self::Settle | Self::Reset | Self::Block => true,
+            Self::Refund | Self::Settle | Self::Reset | Self::Block | Self::Claim => true,
         }
     }
 }
@@ -84,6 +89,7 @@ struct Rare {
     receipt: Option<Receipt>,
     /// If the limit has none.
     on_store_failure: Option<OnStoreFailure>,
+    claim: Option<Claim>,
 }
 
 impl Check {
@@ -223,6 +229,21 @@ impl Check {
             self.rare.get_or_insert_default().receipt = receipt;
         }
         self
+    }
+
+    /// Sets what a process holds and wants, for [`Op::Claim`].
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_claim(mut self, claim: Claim) -> Self {
+        self.rare.get_or_insert_default().claim = Some(claim.within_range());
+        self
+    }
+
+    /// What a process holds and wants, for [`Op::Claim`].
+    #[doc(hidden)]
+    #[must_use]
+    pub fn claim(&self) -> Option<&Claim> {
+        self.rare.as_ref()?.claim.as_ref()
     }
 
     /// The limit under which the cost counts.

@@ -16,6 +16,7 @@ use super::Limit;
 pub struct Error {
     kind: ErrorKind,
     may_have_charged: bool,
+    goes_elsewhere: bool,
     /// The time until an open circuit breaker probes.
     probe_after_ms: u32,
     /// The limit of the check that failed, if the store said so.
@@ -48,6 +49,7 @@ impl Error {
         Self {
             kind,
             may_have_charged,
+            goes_elsewhere: false,
             probe_after_ms: 0,
             limit: None,
             source: None,
@@ -85,6 +87,17 @@ impl Error {
     /// The limit of the check that failed, if the store named one.
     pub(crate) const fn limit(&self) -> Option<&Limit> {
         self.limit.as_ref()
+    }
+
+    /// The same error, of a call whose connection ended, or whose server no longer has the keys: the next one takes another way.
+    pub(crate) const fn going_elsewhere(mut self, goes_elsewhere: bool) -> Self {
+        self.goes_elsewhere = goes_elsewhere;
+        self
+    }
+
+    /// Whether the same call may soon succeed on another connection.
+    pub(crate) const fn goes_elsewhere(&self) -> bool {
+        self.goes_elsewhere
     }
 
     /// The same error, of an operation of which a part was carried out.

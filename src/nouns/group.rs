@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::slice::Iter;
 
-use super::{Check, Error};
+use super::{Check, Error, Op};
 
 /// The most checks in one group.
 pub(crate) const MAX_GROUP: usize = 255;
@@ -70,9 +70,12 @@ impl Group {
         }
     }
 
-    /// Returns an error if a check is of a concurrency limit: a permit is acquired, and not charged.
+    /// Returns an error if a limit of the group does not support the operation: permits are claimed, and units are charged.
     #[inline]
-    pub(crate) fn check_rates(&self) -> Result<(), Error> {
+    pub(crate) fn check_op(&self, op: Op) -> Result<(), Error> {
+        if op == Op::Claim {
+            return self.check_claim();
+        }
         match self.iter().find(|check| check.limit().is_concurrency()) {
             None => Ok(()),
             Some(check) => Err(Error::misuse(format!(
@@ -80,6 +83,15 @@ impl Group {
                  `RateLimiter::acquire_permit`",
                 check.limit().name()
             ))),
+        }
+    }
+
+    fn check_claim(&self) -> Result<(), Error> {
+        match &**self {
+            [check] if check.limit().is_concurrency() && check.claim().is_some() => Ok(()),
+            _ => Err(Error::misuse(
+                "only a permit of one concurrency limit is claimed; use `RateLimiter::acquire_permit`",
+            )),
         }
     }
 

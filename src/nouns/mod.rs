@@ -1,6 +1,7 @@
 //! The data types of the crate: checks, groups, limits, keys, decisions, receipts and errors.
 
 mod check;
+mod claim;
 pub(crate) mod clock;
 mod config_error;
 mod decision;
@@ -8,7 +9,6 @@ mod digest;
 mod error;
 mod failure;
 mod group;
-mod holder;
 mod key;
 mod limit;
 mod outcome;
@@ -17,6 +17,8 @@ mod receipt;
 mod verdict;
 
 pub use self::check::{Check, Op};
+pub use self::claim::Claim;
+pub(crate) use self::claim::MAX_LEASE;
 pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, later};
 pub use self::config_error::ConfigError;
@@ -27,7 +29,6 @@ pub use self::error::Error;
 pub use self::failure::OnStoreFailure;
 pub use self::group::Group;
 pub(crate) use self::group::MAX_GROUP;
-pub use self::holder::HolderId;
 pub use self::key::Key;
 pub(crate) use self::limit::Enforced;
 pub use self::limit::{Algorithm, BlockPolicy, Limit};

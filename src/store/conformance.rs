@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The suite replays sequences under every algorithm, with time in both directions, changed
-//! quotas, refunds, settlements, reservations, shadow mode, blocks and groups. It compares every field of each decision with that of
+//! quotas, refunds, settlements, reservations, shadow mode, blocks, groups and claims of permits. It compares every field of each decision with that of
 //! [`decide`], and panics with the first difference.
 
 #![allow(
@@ -27,7 +27,7 @@ use std::time::Duration;
 use crate::algorithm::State;
 use crate::limiter::RateLimiter;
 use crate::nouns::{
-    BlockPolicy, Check, Decision, Group, Key, Limit, ManualClock, Op, Quota, Receipt,
+    BlockPolicy, Check, Claim, Decision, Group, Key, Limit, ManualClock, Op, Quota, Receipt,
 };
 use crate::store::{Store, decide};
 
@@ -49,6 +49,40 @@ pub async fn check<S: Store>(mut store: impl FnMut(ManualClock) -> S) {
     for (seed, limits) in (1..).zip(pairs().chain(blocking)) {
         let store = RateLimiter::new(store(clock.clone()));
         sequences_are_decided_as_by_the_algorithm(&clock, store, seed, limits).await;
+    }
+    permits_are_granted_as_by_the_algorithm(&clock, RateLimiter::new(store(clock.clone()))).await;
+}
+
+/// Claims of three holders of a key, some of them lost or repeated. A store may turn concurrency limits down.
+async fn permits_are_granted_as_by_the_algorithm(clock: &ManualClock, limiter: RateLimiter) {
+    let limit = Limit::concurrency("permits", 4).expect("it is in range");
+    if limiter.register(&limit).is_err() {
+        return;
+    }
+    let mut holders = [1, 2, 3].map(|id| Claim::new([id; 8], Duration::from_secs(10)));
+    let mut reference = Reference(HashMap::new());
+    let mut random = Random(1);
+    let mut now = START;
+    for step in 0..STEPS {
+        now += random.below(3_000_000);
+        clock.set(Duration::from_micros(now));
+        let holder = &mut holders[random.below(3) as usize];
+        let held = holder.granted - holder.released;
+        holder.released += random.below(held + 1);
+        holder.waiting = random.below(3) as u32;
+        holder.at_once = random.below(3) as u32;
+        let group = Group::from(Check::new(&limit, "acme").with_claim(*holder));
+        let expected = reference.apply(Op::Claim, &group, now);
+        let decided = limiter.apply(Op::Claim, group.clone()).await;
+        let decided = decided.unwrap_or_else(|error| panic!("step {step} failed: {error}"));
+        assert_eq!(
+            decided, expected,
+            "the store (left) differs from the algorithm (right) at step {step}: {group:?} at {now} us"
+        );
+        let is_lost = random.below(4) == 0;
+        if !is_lost {
+            holder.granted += decided.remaining();
+        }
     }
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::denials::{ChangeUnderWay, Denials};
-use super::permits::Permits;
 use super::{Answer, Store};
 use crate::nouns::{ConfigError, Decision, Error, Group, Limit, Op};
 
@@ -116,7 +115,7 @@ impl<S: Store> Store for DenyCache<S> {
             Op::Refund | Op::Settle | Op::Reset | Op::Block => {
                 self.ask_change(denials.change(&group), op, group)
             }
-            Op::Peek => self.store.apply(op, group),
+            Op::Peek | Op::Claim => self.store.apply(op, group),
         }
     }
 
@@ -126,10 +125,6 @@ impl<S: Store> Store for DenyCache<S> {
 
     fn is_embedded(&self) -> bool {
         self.store.is_embedded()
-    }
-
-    fn permits(&self) -> Option<Permits> {
-        self.store.permits()
     }
 }
 

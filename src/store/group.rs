@@ -86,6 +86,11 @@ pub(super) fn decide_one(
                 0,
             );
         }
+        Op::Claim => {
+            if let Some(claim) = check.claim() {
+                return (rule.claim(state, now, claim), 0);
+            }
+        }
         Op::Refund => {
             if let Some(receipt) = check.receipt() {
                 rule.refund(state, now, receipt, cost);

@@ -23,7 +23,6 @@ mod deny_cache;
 mod group;
 pub(crate) mod heartbeat;
 mod memory;
-pub(crate) mod permits;
 #[cfg(feature = "redis")]
 mod prefetch;
 mod promise;
@@ -42,9 +41,6 @@ pub use self::changes::{Change, ChangeSource};
 pub use self::deny_cache::DenyCache;
 pub use self::group::decide;
 pub use self::memory::MemoryStore;
-pub use self::permits::Permits;
-#[doc(hidden)]
-pub use self::permits::{Claim, Claimed, EmbeddedPermits, PermitStore};
 #[cfg(feature = "redis")]
 pub use self::prefetch::{Prefetch, PrefetchBuilder};
 #[cfg(feature = "tls")]
@@ -55,7 +51,7 @@ pub use crate::algorithm::State;
 #[doc(no_inline)]
 pub use crate::nouns::Check;
 #[doc(hidden)]
-pub use crate::nouns::HolderId;
+pub use crate::nouns::Claim;
 pub use crate::nouns::{Group, Op};
 
 use std::fmt;
@@ -74,14 +70,15 @@ use crate::nouns::{ConfigError, Limit};
 /// 4. A denied check and a peek consume nothing. A peek does not even prolong a state's life.
 /// 5. A corrupt state counts as none. It never fails the check.
 /// 6. A state is kept until [`State::expires_at`], and not for ever.
-/// 7. A check of a [concurrency limit](Limit::concurrency) [is misuse](crate::Error::is_misuse).
+/// 7. A check of a [concurrency limit](Limit::concurrency) [is misuse](crate::Error::is_misuse), unless it is a
+///    [claim](Op::Claim). A claim may be lost or repeated.
 /// 8. `apply` does not block, and its answer comes within a bounded time: a store that sends checks
 ///    elsewhere has a deadline. An [`Error`](crate::Error) means that the store did not decide.
 ///
 /// # Example: a wrapper with a key that is never charged
 ///
 /// ```
-/// use tollgate::store::{Answer, Group, MemoryStore, Op, Permits, Store};
+/// use tollgate::store::{Answer, Group, MemoryStore, Op, Store};
 /// use tollgate::{ConfigError, Key, Limit, Quota, RateLimiter};
 ///
 /// #[derive(Debug)]
@@ -99,10 +96,6 @@ use crate::nouns::{ConfigError, Limit};
 ///
 ///     fn is_embedded(&self) -> bool {
 ///         self.0.is_embedded()
-///     }
-///
-///     fn permits(&self) -> Option<Permits> {
-///         self.0.permits()
 ///     }
 /// }
 ///
@@ -124,7 +117,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// unknown.
     fn apply(&self, op: Op, group: Group) -> Answer;
 
-    /// Checks that these limits can be decided in one group. Layers call this when they are built.
+    /// Checks that these limits can be decided in one group. Layers call this when they are built, and for each concurrency
+    /// limit by itself. A store that does not apply [claims](Op::Claim) returns an error for it.
     ///
     /// Most stores can decide all limits. A wrapper passes the call on:
     /// otherwise layers are built whose limits can never be decided.
@@ -140,17 +134,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Whether the store is part of this process, and never [unavailable](crate::Error::is_unavailable).
     /// Default: `false`. A limiter then prepares for the store's failure with each check.
     ///
+    /// A limiter holds a lock while it applies a [claim](Op::Claim) to such a store: `apply` must not call that limiter.
+    ///
     /// A wrapper passes the call on.
     fn is_embedded(&self) -> bool {
         false
-    }
-
-    /// The permits that the store grants. Default: `None`, and a [concurrency limit](Limit::concurrency) is an error when a
-    /// layer is built.
-    ///
-    /// A wrapper passes the call on.
-    fn permits(&self) -> Option<Permits> {
-        None
     }
 }
 
@@ -165,9 +153,5 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn is_embedded(&self) -> bool {
         (**self).is_embedded()
-    }
-
-    fn permits(&self) -> Option<Permits> {
-        (**self).permits()
     }
 }

@@ -101,11 +101,12 @@ impl Drop for Promise {
             PromiseState::Waiting { sent, .. } => sent,
             PromiseState::Kept(_) | PromiseState::TimedOut | PromiseState::Over => return,
         };
-        self.0.fulfil(Err(if sent {
+        let error = if sent {
             Error::store(REASON)
         } else {
             Error::unreachable(REASON)
-        }));
+        };
+        self.0.fulfil(Err(error.going_elsewhere(true)));
     }
 }
 

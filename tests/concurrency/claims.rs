@@ -1,99 +1,100 @@
 //! What a concurrency limiter asks of a store, how often, and what it does with the answers.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::decision::Source;
-use tollgate::store::{Claim, Claimed, PermitStore, Store};
-use tollgate::{Error, Key, Limit, MemoryStore, Permit, RateLimiter};
+use tollgate::store::{Answer, Claim, Op, Store};
+use tollgate::{Check, Decision, Error, Key, Limit, MemoryStore, Permit, RateLimiter};
 
-use crate::support::permits::{InMemory, granted_by};
+use crate::support::scripted::Scripted;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The embedded store as one elsewhere, which keeps a record.
-#[derive(Clone, Debug, Default)]
-struct Recorded(Arc<Record>);
+/// An embedded store as one elsewhere, which keeps a record.
+#[derive(Clone)]
+struct Recorded {
+    store: Scripted,
+    record: Arc<Record>,
+}
 
 #[derive(Debug, Default)]
 struct Record {
-    store: InMemory,
     delay: Mutex<Duration>,
     is_away: AtomicBool,
-    answers_nothing: AtomicBool,
-    /// Added to each answer.
-    too_many: AtomicUsize,
+    /// Added to what each holder wants.
+    too_many: AtomicU32,
     claims: Mutex<Vec<Claim>>,
-    in_flight: Mutex<HashMap<[u8; 8], usize>>,
-    calls: AtomicUsize,
-    most_calls: AtomicUsize,
-    largest_call: AtomicUsize,
+    in_flight: Mutex<HashSet<[u8; 8]>>,
+    most_in_flight: AtomicUsize,
 }
 
-impl PermitStore for Recorded {
-    fn claim(&self, claims: Vec<Claim>) -> Claimed {
-        let record = Arc::clone(&self.0);
-        Box::pin(async move {
-            for claim in &claims {
-                let mut in_flight = record.in_flight.lock().unwrap();
-                let of_holder = in_flight.entry(*claim.holder.as_bytes()).or_default();
-                *of_holder += 1;
-                assert_eq!(*of_holder, 1, "a holder has one claim in flight");
-            }
-            record.claims.lock().unwrap().extend(claims.iter().cloned());
-            record
-                .largest_call
-                .fetch_max(claims.len(), Ordering::SeqCst);
-            let calls = record.calls.fetch_add(1, Ordering::SeqCst) + 1;
-            record.most_calls.fetch_max(calls, Ordering::SeqCst);
-            let delay = *record.delay.lock().unwrap();
-            if !delay.is_zero() {
-                sleep(delay).await;
-            }
-            record.calls.fetch_sub(1, Ordering::SeqCst);
-            for claim in &claims {
-                record
-                    .in_flight
-                    .lock()
-                    .unwrap()
-                    .remove(claim.holder.as_bytes());
-            }
-            if record.answers_nothing.load(Ordering::SeqCst) {
-                return Vec::new();
-            }
-            if record.is_away.load(Ordering::SeqCst) {
-                return claims
-                    .iter()
-                    .map(|_| Err(Error::unreachable("it is away")))
-                    .collect();
-            }
-            let too_many = record.too_many.load(Ordering::SeqCst) as u64;
-            let answers = record.store.claim(claims).await;
-            answers
-                .into_iter()
-                .map(|answer| Ok(answer? + too_many))
-                .collect()
-        })
+impl Record {
+    async fn answer(
+        self: Arc<Self>,
+        memory: Arc<MemoryStore>,
+        check: Check,
+    ) -> Result<Decision, Error> {
+        let mut claim = *check.claim().expect("permits are claimed");
+        self.claims.lock().unwrap().push(claim);
+        {
+            let mut in_flight = self.in_flight.lock().unwrap();
+            assert!(
+                in_flight.insert(claim.holder),
+                "a holder has one claim in flight"
+            );
+            self.most_in_flight
+                .fetch_max(in_flight.len(), Ordering::SeqCst);
+        }
+        let delay = *self.delay.lock().unwrap();
+        if !delay.is_zero() {
+            sleep(delay).await;
+        }
+        self.in_flight.lock().unwrap().remove(&claim.holder);
+        if self.is_away.load(Ordering::SeqCst) {
+            return Err(Error::unreachable("it is away"));
+        }
+        let too_many = self.too_many.load(Ordering::SeqCst);
+        claim.at_once += too_many;
+        let limit = check.limit().quota().limit() as u32 + too_many;
+        let check = Check::new(&exports(limit), check.key()).with_claim(claim);
+        memory.apply(Op::Claim, check.into()).await
+    }
+}
+
+impl Default for Recorded {
+    fn default() -> Self {
+        let record = Arc::new(Record::default());
+        let of_store = Arc::clone(&record);
+        let store = Scripted::new(move |memory, _, group| {
+            let check = group[0].clone();
+            Answer::later(Arc::clone(&of_store).answer(Arc::clone(memory), check))
+        });
+        Self { store, record }
     }
 }
 
 impl Recorded {
     fn slow(delay: Duration) -> Self {
         let store = Self::default();
-        *store.0.delay.lock().unwrap() = delay;
+        *store.record.delay.lock().unwrap() = delay;
         store
     }
 
+    fn limiter(&self) -> RateLimiter {
+        RateLimiter::new(self.store.clone())
+    }
+
     fn set_away(&self, is_away: bool) {
-        self.0.is_away.store(is_away, Ordering::SeqCst);
+        self.record.is_away.store(is_away, Ordering::SeqCst);
     }
 
     fn taken(&self) -> Vec<Claim> {
-        std::mem::take(&mut self.0.claims.lock().unwrap())
+        std::mem::take(&mut self.record.claims.lock().unwrap())
     }
 }
 
@@ -115,7 +116,7 @@ async fn take(limiter: &RateLimiter, limit: u32) -> Option<Permit> {
 #[tokio::test(start_paused = true)]
 async fn answer_costs_no_more_than_the_call() {
     let store = Recorded::slow(Duration::from_millis(7));
-    let limiter = granted_by(store);
+    let limiter = store.limiter();
     let started = Instant::now();
     let permit = take(&limiter, 1).await;
     assert!(permit.is_some());
@@ -129,7 +130,7 @@ async fn answer_costs_no_more_than_the_call() {
 #[tokio::test(start_paused = true)]
 async fn callers_of_a_key_share_claims_one_after_another() {
     let store = Recorded::slow(Duration::from_millis(20));
-    let limiter = granted_by(store.clone());
+    let limiter = store.limiter();
     let mut callers = JoinSet::new();
     for number in 0..100 {
         let limiter = limiter.clone();
@@ -156,7 +157,7 @@ async fn callers_of_a_key_share_claims_one_after_another() {
 async fn permit_that_is_held_is_renewed_three_times_in_a_lease_and_then_no_more() {
     let store = Recorded::default();
     for (lease, seconds) in [(1, 10), (10, 100)] {
-        let limiter = granted_by(store.clone());
+        let limiter = store.limiter();
         limiter.set_permit_lease(lease * SECOND).unwrap();
         let permit = take(&limiter, 1).await;
         drop(store.taken());
@@ -181,7 +182,7 @@ async fn permit_that_is_held_is_renewed_three_times_in_a_lease_and_then_no_more(
 #[tokio::test(start_paused = true)]
 async fn waiting_caller_asks_forty_times_a_second_until_it_gives_up() {
     let store = Recorded::default();
-    let [holds, waits] = [(); 2].map(|()| granted_by(store.clone()));
+    let [holds, waits] = [(); 2].map(|()| store.limiter());
     let held = take(&holds, 1).await;
     drop(store.taken());
     let waiting = tokio::spawn({
@@ -211,7 +212,7 @@ async fn waiting_caller_asks_forty_times_a_second_until_it_gives_up() {
 #[tokio::test(start_paused = true)]
 async fn store_hears_of_local_permits_when_it_is_back() {
     let store = Recorded::default();
-    let limiter = granted_by(store.clone());
+    let limiter = store.limiter();
     let first = take(&limiter, 5).await;
     store.set_away(true);
     let local = [take(&limiter, 5).await, take(&limiter, 5).await];
@@ -238,7 +239,7 @@ async fn store_hears_of_local_permits_when_it_is_back() {
 #[tokio::test(start_paused = true)]
 async fn permit_of_a_caller_that_is_gone_is_given_back() {
     let store = Recorded::slow(Duration::from_millis(100));
-    let [gives_up, other] = [(); 2].map(|()| granted_by(store.clone()));
+    let [gives_up, other] = [(); 2].map(|()| store.limiter());
     for wait in [Duration::ZERO, 10 * SECOND] {
         let asking = tokio::spawn({
             let limiter = gives_up.clone();
@@ -264,10 +265,10 @@ async fn permit_of_a_caller_that_is_gone_is_given_back() {
 #[tokio::test(start_paused = true)]
 async fn store_that_grants_too_much_gets_it_back() {
     let store = Recorded::default();
-    let limiter = granted_by(store.clone());
-    store.0.too_many.store(3, Ordering::SeqCst);
+    let limiter = store.limiter();
+    store.record.too_many.store(3, Ordering::SeqCst);
     let permit = take(&limiter, 1).await;
-    store.0.too_many.store(0, Ordering::SeqCst);
+    store.record.too_many.store(0, Ordering::SeqCst);
     assert_eq!(limiter.held_permits(&exports(1), acme()), 1);
     drop(permit);
     limiter.flush().await;
@@ -276,11 +277,11 @@ async fn store_that_grants_too_much_gets_it_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn four_calls_of_256_claims_are_in_flight() {
+async fn claims_in_flight_are_bounded() {
     let store = Recorded::slow(Duration::from_millis(10));
-    let limiter = granted_by(store.clone());
+    let limiter = store.limiter();
     let mut callers = JoinSet::new();
-    for user in 0..3_000_u64 {
+    for user in 0..10_000_u64 {
         let limiter = limiter.clone();
         callers.spawn(async move {
             limiter
@@ -291,32 +292,13 @@ async fn four_calls_of_256_claims_are_in_flight() {
         });
     }
     assert!(callers.join_all().await.into_iter().all(|granted| granted));
-    let [most, largest] =
-        [&store.0.most_calls, &store.0.largest_call].map(|it| it.load(Ordering::SeqCst));
-    assert_eq!((most, largest), (4, 256));
-}
-
-#[tokio::test(start_paused = true)]
-async fn answer_that_is_missing_is_an_outage() {
-    let store = Recorded::default();
-    let limiter = granted_by(store.clone());
-    store.0.answers_nothing.store(true, Ordering::SeqCst);
-    assert_eq!(
-        take(&limiter, 1).await.map(|permit| permit.source()),
-        Some(Source::FailOpen)
-    );
-    store.0.answers_nothing.store(false, Ordering::SeqCst);
-    limiter.flush().await;
-    assert_eq!(
-        take(&limiter, 1).await.map(|permit| permit.source()),
-        Some(Source::Store)
-    );
+    assert_eq!(store.record.most_in_flight.load(Ordering::SeqCst), 1_024);
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiters_come_before_callers_that_ask_at_once_and_end_with_the_store() {
     let store = Recorded::slow(Duration::from_millis(10));
-    let limiter = granted_by(store.clone());
+    let limiter = store.limiter();
     let held = take(&limiter, 1).await;
     let wait = |limiter: &RateLimiter| {
         let limiter = limiter.clone();
@@ -393,11 +375,13 @@ async fn two_limiters_on_one_embedded_store_hand_over_within_a_poll() {
 }
 
 /// The permits that a claim of an empty key is granted.
-async fn granted(store: &impl PermitStore, waiting: u32, at_once: u32, limit: u32) -> u64 {
-    let holder = tollgate::store::HolderId::from(*b"holder-1");
-    let mut claim = Claim::new("jobs".into(), Key::new("acme"), holder, limit, 10 * SECOND);
-    (claim.waiting, claim.at_once) = (waiting, at_once);
-    store.claim(vec![claim]).await.pop().unwrap().unwrap()
+async fn granted(store: &impl Store, waiting: u32, at_once: u32, limit: u32) -> u64 {
+    let mut claim = Claim::new(*b"holder-1", 10 * SECOND);
+    claim.waiting = waiting;
+    claim.at_once = at_once;
+    let check = Check::new(&exports(limit), "acme").with_claim(claim);
+    let decision = store.apply(Op::Claim, check.into()).await.unwrap();
+    decision.remaining()
 }
 
 #[tokio::test]
@@ -409,13 +393,7 @@ async fn free_permits_are_granted_to_those_that_wait_and_then_at_once() {
         (2, 2, 1, 1),
         (0, 2, 1, 1),
     ] {
-        let in_memory = granted(
-            &MemoryStore::new().permits().unwrap(),
-            waiting,
-            at_once,
-            limit,
-        )
-        .await;
+        let in_memory = granted(&MemoryStore::new(), waiting, at_once, limit).await;
         assert_eq!(in_memory, expected, "{waiting}, {at_once}, {limit}");
     }
 }

@@ -270,7 +270,7 @@ async fn handler_that_expects_permits_gets_them_wherever_no_limit_applies() {
 
 #[test]
 fn store_without_permits_cannot_have_concurrency_limits() {
-    let without = || RateLimiter::new(Scripted::default());
+    let without = || RateLimiter::new(Scripted::default().without_permits());
     let expected = "limits.toml:2: `limits[0].name`: limit `exports`: the store grants no permits";
     let limits = set(&exports(1, ""));
     let error = RateLimitLayer::from_config(without(), &limits)

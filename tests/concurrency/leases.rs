@@ -4,8 +4,6 @@
 #![cfg(all(feature = "axum", feature = "redis", feature = "json"))]
 
 use std::future::pending;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -18,15 +16,15 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate::decision::Source;
 use tollgate::key::Global;
 use tollgate::layer::{BodyFormat, ChosenLimits, InFlight, OnMissingKey, OnStoreFailure};
-use tollgate::store::{Claim, Claimed, PermitStore};
+use tollgate::store::Answer;
 use tollgate::{Check, Error, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
 use crate::support::log::Log;
-use crate::support::permits::{InMemory, granted_by};
 #[cfg(feature = "metrics")]
 use crate::support::recorded::{Recorded, counted};
 use crate::support::requests::{app, number, send, status};
+use crate::support::scripted::Scripted;
 use crate::support::tenants::{exports, of, tenant};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,45 +32,6 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn text(response: Response<Body>) -> String {
     let body = response.into_body().collect().await.unwrap().to_bytes();
     String::from_utf8(body.to_vec()).unwrap()
-}
-
-/// The embedded store behind a switch, as a store elsewhere that can be away.
-#[derive(Clone, Debug, Default)]
-struct Elsewhere {
-    store: InMemory,
-    is_away: Arc<AtomicBool>,
-    hangs: Arc<AtomicBool>,
-    /// Before each answer.
-    delay: Duration,
-}
-
-impl PermitStore for Elsewhere {
-    fn claim(&self, claims: Vec<Claim>) -> Claimed {
-        let store = self.store.clone();
-        let delay = self.delay;
-        let (is_away, hangs) = [&self.is_away, &self.hangs]
-            .map(|it| it.load(Ordering::SeqCst))
-            .into();
-        Box::pin(async move {
-            if hangs {
-                pending::<()>().await;
-            }
-            if !delay.is_zero() {
-                sleep(delay).await;
-            }
-            if is_away {
-                let away = |_| Err(Error::unreachable("it is away"));
-                return claims.into_iter().map(away).collect();
-            }
-            store.claim(claims).await
-        })
-    }
-}
-
-impl Elsewhere {
-    fn set_away(&self, is_away: bool) {
-        self.is_away.store(is_away, Ordering::SeqCst);
-    }
 }
 
 #[test]
@@ -103,8 +62,8 @@ fn program_that_flushes_last_leaves_no_permit_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn flush_ends_although_the_store_is_away_and_permits_are_held() {
-    let store = Elsewhere::default();
-    let limiter = granted_by(store.clone());
+    let store = Scripted::default();
+    let limiter = RateLimiter::new(store.clone());
     let held = limiter
         .try_acquire_permit(&exports(2), &Key::new("acme"))
         .await
@@ -114,12 +73,12 @@ async fn flush_ends_although_the_store_is_away_and_permits_are_held() {
         .await
         .unwrap();
     assert!(held.is_some() && given_back.is_some());
-    store.set_away(true);
+    store.switch_off(true);
     drop(given_back);
     let started = Instant::now();
     limiter.flush().await;
     assert_eq!(started.elapsed(), SECOND);
-    store.set_away(false);
+    store.switch_off(false);
     limiter.flush().await;
     assert_eq!(limiter.held_permits(&exports(2), Key::new("acme")), 1);
     RateLimiter::in_memory().flush().await;
@@ -161,12 +120,13 @@ fn permit_that_was_dropped_outside_of_a_runtime_is_flushed_in_the_next_one() {
 
 #[tokio::test(start_paused = true)]
 async fn callers_learn_of_an_outage_together() {
-    let store = Elsewhere {
-        delay: SECOND / 2,
-        ..Elsewhere::default()
-    };
-    store.set_away(true);
-    let limiter = granted_by(store);
+    let store = Scripted::new(|_, _, _| {
+        Answer::later(async {
+            sleep(SECOND / 2).await;
+            Err(Error::unreachable("it is away"))
+        })
+    });
+    let limiter = RateLimiter::new(store);
     let started = Instant::now();
     let mut callers = JoinSet::new();
     for number in 0..4 {
@@ -189,8 +149,8 @@ async fn callers_learn_of_an_outage_together() {
 
 #[tokio::test(start_paused = true)]
 async fn call_that_never_ends_is_given_up_and_a_late_answer_changes_nothing() {
-    let store = Elsewhere::default();
-    let limiter = granted_by(store.clone());
+    let store = Scripted::default();
+    let limiter = RateLimiter::new(store.clone());
     let source = async |user: u64| {
         let permit = limiter
             .try_acquire_permit(&exports(1), &Key::from(user))
@@ -199,11 +159,11 @@ async fn call_that_never_ends_is_given_up_and_a_late_answer_changes_nothing() {
             .unwrap();
         permit.source()
     };
-    store.hangs.store(true, Ordering::SeqCst);
+    store.does(|_, _, _| Answer::later(pending()));
     for user in 0..8 {
         assert_eq!(source(user).await, Source::FailOpen);
     }
-    store.hangs.store(false, Ordering::SeqCst);
+    store.switch_off(false);
     // A third of a lease, and a look.
     sleep(4 * SECOND).await;
     for user in 0..8 {
@@ -215,12 +175,9 @@ async fn call_that_never_ends_is_given_up_and_a_late_answer_changes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn number_of_one_caller_is_not_that_of_another() {
-    let store = Elsewhere {
-        delay: SECOND / 10,
-        ..Elsewhere::default()
-    };
+    let store = Scripted::asked_late(SECOND / 10, |_| true);
     for numbers in [[1, 10], [10, 1]] {
-        let limiter = granted_by(store.clone());
+        let limiter = RateLimiter::new(store.clone());
         let acme = Key::from(u64::from(numbers[0]));
         let held = limiter
             .try_acquire_permit(&exports(1), &acme)
@@ -258,8 +215,8 @@ async fn two_permits_of_one_key_for_one_request_are_a_mistake() {
 
 #[tokio::test(start_paused = true)]
 async fn permit_of_an_outage_is_renewed_when_the_store_hears_of_it() {
-    let store = Elsewhere::default();
-    let limiter = granted_by(store.clone());
+    let store = Scripted::default();
+    let limiter = RateLimiter::new(store.clone());
     let acquire = async || {
         limiter
             .try_acquire_permit(&exports(2), &Key::new("acme"))
@@ -268,11 +225,11 @@ async fn permit_of_an_outage_is_renewed_when_the_store_hears_of_it() {
             .unwrap()
     };
     let before = acquire().await;
-    store.set_away(true);
+    store.switch_off(true);
     sleep(Duration::from_millis(10)).await;
     let during = acquire().await;
     assert_eq!((before.is_renewed(), during.is_renewed()), (true, false));
-    store.set_away(false);
+    store.switch_off(false);
     sleep(SECOND).await;
     assert!(before.is_renewed() && during.is_renewed());
 }
@@ -280,8 +237,8 @@ async fn permit_of_an_outage_is_renewed_when_the_store_hears_of_it() {
 #[tokio::test(start_paused = true)]
 async fn permit_that_was_not_renewed_for_a_lease_says_so() {
     let (log, _guard) = Log::start();
-    let store = Elsewhere::default();
-    let limiter = granted_by(store.clone());
+    let store = Scripted::default();
+    let limiter = RateLimiter::new(store.clone());
     let permit = limiter
         .try_acquire_permit(&exports(1), &Key::new("acme"))
         .await
@@ -290,7 +247,7 @@ async fn permit_that_was_not_renewed_for_a_lease_says_so() {
     sleep(60 * SECOND).await;
     assert!(permit.is_renewed(), "three times in each lease");
     assert!(!log.lines().iter().any(|line| line.contains("not renewed")));
-    store.set_away(true);
+    store.switch_off(true);
     sleep(6 * SECOND).await;
     assert!(permit.is_renewed(), "the lease of ten seconds is not over");
     sleep(5 * SECOND).await;
@@ -304,7 +261,7 @@ async fn permit_that_was_not_renewed_for_a_lease_says_so() {
         (1..=3).contains(&lost.len()) && lost[0].contains("limit=\"exports\" held=1"),
         "{lost:?}"
     );
-    store.set_away(false);
+    store.switch_off(false);
     sleep(SECOND).await;
     assert!(permit.is_renewed());
     let embedded = RateLimiter::in_memory();
@@ -319,8 +276,8 @@ async fn permit_that_was_not_renewed_for_a_lease_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn permit_says_who_granted_it_and_an_error_keeps_its_kind() {
-    let store = Elsewhere::default();
-    let limiter = granted_by(store.clone());
+    let store = Scripted::default();
+    let limiter = RateLimiter::new(store.clone());
     let key = Key::new("acme");
     let source = async |limit: &Limit| {
         limiter
@@ -338,7 +295,7 @@ async fn permit_says_who_granted_it_and_an_error_keeps_its_kind() {
         .with_on_store_failure(OnStoreFailure::FailClosed)
         .unwrap();
     assert_eq!(source(&exports(1)).await.unwrap(), Source::Store);
-    store.set_away(true);
+    store.switch_off(true);
     assert_eq!(source(&exports(1)).await.unwrap(), Source::FailOpen);
     assert_eq!(source(&local).await.unwrap(), Source::Local);
     let error = source(&closed).await.unwrap_err();
@@ -419,30 +376,17 @@ async fn waiters_for_permits_are_bounded_over_all_keys() {
     assert_eq!(waiting.await.unwrap(), 200);
 }
 
-/// A store that cannot be used.
-#[derive(Clone, Debug)]
-struct Misused;
-
-impl PermitStore for Misused {
-    fn claim(&self, claims: Vec<Claim>) -> Claimed {
-        let wrong = claims
-            .iter()
-            .map(|_| Err(Error::misuse("it is not set up")))
-            .collect();
-        Box::pin(std::future::ready(wrong))
-    }
-}
-
 #[tokio::test]
 async fn mistake_of_the_application_is_500_and_shadow_mode_rejects_nothing() {
-    let store = Elsewhere::default();
-    store.set_away(true);
+    let store = Scripted::default();
+    store.switch_off(true);
     let layer = |permits: RateLimiter| {
         let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
         layer.on_store_failure(OnStoreFailure::FailClosed).unwrap()
     };
-    let misused = layer(granted_by(Misused));
-    let away = layer(granted_by(store));
+    let misused = Scripted::failing(|| Error::misuse("it is not set up"));
+    let misused = layer(RateLimiter::new(misused));
+    let away = layer(RateLimiter::new(store));
     let (log, _guard) = Log::start();
     assert_eq!(status(&app(misused.clone()), of("acme")).await, 500);
     assert!(
@@ -603,8 +547,8 @@ async fn shadow_mode_is_reported_once_a_second_at_info() {
 
 #[tokio::test(start_paused = true)]
 async fn message_has_the_share_that_is_in_force() {
-    let store = Elsewhere::default();
-    let permits = granted_by(store.clone());
+    let store = Scripted::default();
+    let permits = RateLimiter::new(store.clone());
     let layer = RateLimitLayer::new(&permits, exports(3), tenant()).unwrap();
     let app = app(layer
         .on_store_failure(OnStoreFailure::Local { replicas: 3 })
@@ -616,7 +560,7 @@ async fn message_has_the_share_that_is_in_force() {
         denied,
         "the limit `exports` of 3 requests at once is reached\n"
     );
-    store.set_away(true);
+    store.switch_off(true);
     held.clear();
     held.push(send(&app, of("acme")).await);
     let denied = text(send(&app, of("acme")).await).await;
@@ -779,15 +723,15 @@ async fn grpc_status_names_the_limit() {
 #[tokio::test]
 async fn counter_tells_an_outage_from_the_store() {
     let recorded = Recorded::start();
-    let store = Elsewhere::default();
-    let permits = granted_by(store.clone());
+    let store = Scripted::default();
+    let permits = RateLimiter::new(store.clone());
     let layer = RateLimitLayer::new(&permits, exports(2), tenant()).unwrap();
     let with = |policy| app(layer.clone().on_store_failure(policy).unwrap());
     let open = with(OnStoreFailure::FailOpen);
     let local = with(OnStoreFailure::Local { replicas: 2 });
     let closed = with(OnStoreFailure::FailClosed);
     let mut held = vec![send(&open, of("acme")).await];
-    store.set_away(true);
+    store.switch_off(true);
     for app in [&open, &local, &closed] {
         held.push(send(app, of("acme")).await);
     }

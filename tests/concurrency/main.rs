@@ -2,6 +2,7 @@
 
 mod claims;
 mod configuration;
+mod embedded;
 mod layers;
 mod leases;
 mod permits;

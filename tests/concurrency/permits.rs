@@ -2,9 +2,8 @@
 
 #![cfg(feature = "redis")]
 
-use std::future::ready;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -12,12 +11,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::clock::ManualClock;
 use tollgate::limit::OnStoreFailure;
-use tollgate::store::{Claim, Claimed, HolderId, PermitStore, Store};
-use tollgate::{Error, Key, Limit, MemoryStore, Permit, RateLimiter};
+use tollgate::store::{Claim, Op, Store};
+use tollgate::{Check, Key, Limit, MemoryStore, Permit, RateLimiter};
 
 use crate::support::RedisServer;
-use crate::support::permits::{InMemory, granted_by};
 use crate::support::process::{Process, answer};
+use crate::support::scripted::Scripted;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -462,40 +461,33 @@ async fn short_wait_gets_a_free_permit_and_the_policy_decides_while_redis_hangs(
     server.pause(false);
 }
 
-/// A store that grants more than any holder wants.
-#[derive(Clone, Debug)]
-struct Generous;
-
-impl PermitStore for Generous {
-    fn claim(&self, claims: Vec<Claim>) -> Claimed {
-        Box::pin(ready(claims.iter().map(|_| Ok(1 << 50)).collect()))
-    }
-}
-
 #[tokio::test]
 async fn wrong_number_of_a_store_takes_no_time() {
-    let limiter = granted_by(Generous);
+    let store = Scripted::default();
+    let limiter = RateLimiter::new(store.clone());
+    // More than any holder wants.
+    store.does(|memory, op, group| {
+        let claim = *group[0].claim().expect("permits are claimed");
+        let more = group[0].clone().with_claim(Claim {
+            waiting: 1_000,
+            ..claim
+        });
+        let more = Check::new(&exports(1_000_000), more.key()).with_claim(*more.claim().unwrap());
+        memory.apply(op, more.into())
+    });
     assert!(
         take(&limiter, &exports(1), &Key::new("acme"))
             .await
             .is_some()
     );
-    let mut claim = Claim::new(
-        "exports".into(),
-        Key::new("acme"),
-        [1; 8].into(),
-        1,
-        Duration::MAX,
-    );
-    (claim.granted, claim.released) = (u64::MAX, 3);
-    let memory = InMemory::default();
-    assert!(
-        memory
-            .claim(vec![claim.clone(), claim])
-            .await
-            .iter()
-            .all(Result::is_ok)
-    );
+    let mut claim = Claim::new([1; 8], Duration::MAX);
+    claim.granted = u64::MAX;
+    claim.released = 3;
+    let check = Check::new(&exports(1), "acme").with_claim(claim);
+    let memory = MemoryStore::new();
+    for _ in 0..2 {
+        assert!(memory.apply(Op::Claim, check.clone().into()).await.is_ok());
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -518,9 +510,9 @@ async fn permit_in_memory_lasts_for_as_long_as_it_is_held() {
 
 #[tokio::test(start_paused = true)]
 async fn memory_is_bounded_while_the_store_is_away() {
-    let store = Asked::default();
-    let limiter = granted_by(store.clone());
-    store.is_away.store(true, Ordering::SeqCst);
+    let store = Scripted::default();
+    let limiter = RateLimiter::new(store.clone());
+    store.switch_off(true);
     for user in 0..30_000_u64 {
         let permit = take(&limiter, &exports(1), &Key::from(user)).await;
         drop(permit.expect("it fails open"));
@@ -531,49 +523,30 @@ async fn memory_is_bounded_while_the_store_is_away() {
         "{} keys",
         limiter.keys_with_permits()
     );
-    store.is_away.store(false, Ordering::SeqCst);
+    store.switch_off(false);
     sleep(10 * SECOND).await;
     assert_eq!(limiter.keys_with_permits(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn store_that_is_away_is_asked_four_times_a_second() {
-    let store = Asked::default();
-    let limiter = granted_by(store.clone());
+    let store = Scripted::default();
+    let limiter = RateLimiter::new(store.clone());
     let held = take(&limiter, &exports(1), &Key::new("acme")).await;
-    store.is_away.store(true, Ordering::SeqCst);
+    store.switch_off(true);
     drop(held);
     sleep(SECOND).await;
-    store.asked.store(0, Ordering::SeqCst);
+    store.asked();
     sleep(10 * SECOND).await;
-    let asked = store.asked.load(Ordering::SeqCst);
+    let asked = store.asked();
     assert!((30..=41).contains(&asked), "{asked} times in 10 seconds");
-    store.is_away.store(false, Ordering::SeqCst);
+    store.switch_off(false);
     sleep(SECOND).await;
     assert!(
         take(&limiter, &exports(1), &Key::new("acme"))
             .await
             .is_some()
     );
-}
-
-/// A store that counts how often it is asked, and can be away.
-#[derive(Clone, Debug, Default)]
-struct Asked {
-    store: InMemory,
-    asked: Arc<AtomicU32>,
-    is_away: Arc<AtomicBool>,
-}
-
-impl PermitStore for Asked {
-    fn claim(&self, claims: Vec<Claim>) -> Claimed {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        if self.is_away.load(Ordering::SeqCst) {
-            let away = |_| Err(Error::unreachable("it is away"));
-            return Box::pin(ready(claims.into_iter().map(away).collect()));
-        }
-        self.store.claim(claims)
-    }
 }
 
 /// A replica that reads commands: `wait KEY MS`, `drop`.
@@ -750,7 +723,7 @@ proptest! {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let clock = ManualClock::new();
-        let memory = MemoryStore::with_clock(clock.clone()).permits().unwrap();
+        let memory = MemoryStore::with_clock(clock.clone());
         let case = NEXT.fetch_add(1, Ordering::Relaxed);
         let redis = SERVER.with(|server| {
             server.store_of(format!("case{case}")).clock(clock.clone()).build().unwrap()
@@ -768,14 +741,15 @@ proptest! {
             let [granted, released] = &mut known[holder];
             *granted += grow[0];
             *released = (*released + grow[1]).min(*granted);
-            let id = HolderId::from([holder as u8 + 1; 8]);
-            let lease = Duration::from_micros(lease_us);
-            let mut claim = Claim::new("exports".into(), Key::new("acme"), id, limit, lease);
-            (claim.granted, claim.released) = (*granted, *released);
-            (claim.waiting, claim.at_once) = (waiting, at_once);
-            let ask = |store: &dyn PermitStore| {
-                let mut answers = runtime.block_on(store.claim(vec![claim.clone()]));
-                answers.pop().expect("one claim has one answer").expect("the store answers")
+            let mut claim = Claim::new([holder as u8 + 1; 8], Duration::from_micros(lease_us));
+            claim.granted = *granted;
+            claim.released = *released;
+            claim.waiting = waiting;
+            claim.at_once = at_once;
+            let check = Check::new(&exports(limit), "acme").with_claim(claim);
+            let ask = |store: &dyn Store| {
+                let claiming = async { store.apply(Op::Claim, check.clone().into()).await };
+                claim.granted + runtime.block_on(claiming).expect("the store answers").remaining()
             };
             let [expected, answered] = [ask(&memory), ask(&redis)];
             prop_assert_eq!(answered, expected, "{:?} at {}", claim, now);
@@ -797,25 +771,22 @@ async fn long_queue_is_served_alike_and_a_poll_of_it_is_cheap() {
     let clock = ManualClock::new();
     let mut now = Duration::from_secs(1_790_000_000);
     clock.set(now);
-    let memory = MemoryStore::with_clock(clock.clone()).permits().unwrap();
+    let memory = MemoryStore::with_clock(clock.clone());
     let redis = server.store().clock(clock.clone()).build().unwrap();
     // granted, released, waiting of each holder
     let mut holders = [[0_u64; 3]; 50];
     let claim = async |number: usize, holders: &mut [[u64; 3]; 50]| {
-        let id = HolderId::from([number as u8 + 1; 8]);
-        let mut claim = Claim::new("exports".into(), Key::new("acme"), id, 20, 10 * SECOND);
+        let mut claim = Claim::new([number as u8 + 1; 8], 10 * SECOND);
         let [granted, released, waiting] = holders[number];
-        (claim.granted, claim.released, claim.waiting) = (granted, released, waiting as u32);
-        let expected = memory
-            .claim(vec![claim.clone()])
-            .await
-            .pop()
-            .unwrap()
-            .unwrap();
-        let answered = redis.claim(vec![claim]).await.pop().unwrap().unwrap();
-        assert_eq!(answered, expected, "holder {number}");
-        let new = expected - granted;
-        holders[number] = [expected, released, waiting - new.min(waiting)];
+        claim.granted = granted;
+        claim.released = released;
+        claim.waiting = waiting as u32;
+        let check = Check::new(&exports(20), "acme").with_claim(claim);
+        let answered = redis.apply(Op::Claim, check.clone().into()).await.unwrap();
+        let expected = memory.apply(Op::Claim, check.into()).await.unwrap();
+        let new = expected.remaining();
+        assert_eq!(answered.remaining(), new, "holder {number}");
+        holders[number] = [granted + new, released, waiting - new.min(waiting)];
         new
     };
     // They come in turns, so that each place is a row of its own.

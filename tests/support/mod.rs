@@ -18,7 +18,6 @@ pub mod fake_redis;
 pub mod fields;
 pub mod limits;
 pub mod log;
-pub mod permits;
 pub mod process;
 #[cfg(feature = "metrics")]
 pub mod recorded;

@@ -6,19 +6,22 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use tokio::time::sleep;
+use tollgate::limit::Algorithm;
 use tollgate::store::{Answer, Group, Op, Store};
-use tollgate::{Check, Error, Key, Limit, MemoryStore};
+use tollgate::{Check, ConfigError, Error, Key, Limit, MemoryStore};
 
 /// The answer of a store to an operation. The script may ask the memory, now or later.
 type Script = dyn Fn(&Arc<MemoryStore>, Op, Group) -> Answer + Send + Sync;
 
 /// An embedded store that counts its calls, and does what its script says: at first, what the memory does. Clones share one
-/// store, as replicas do. Unlike the memory, it can be unavailable.
+/// store, as replicas do. Unlike the memory, it can be unavailable, unless it promises that it never is.
 #[derive(Clone)]
 pub struct Scripted {
     memory: Arc<MemoryStore>,
     asked: Arc<AtomicU32>,
     script: Arc<RwLock<Arc<Script>>>,
+    grants_permits: bool,
+    is_embedded: bool,
 }
 
 impl Default for Scripted {
@@ -43,6 +46,8 @@ impl Scripted {
             memory: Arc::new(memory),
             asked: Arc::default(),
             script: Arc::new(RwLock::new(Arc::new(script))),
+            grants_permits: true,
+            is_embedded: false,
         }
     }
 
@@ -62,6 +67,22 @@ impl Scripted {
             true => ask_after(after, memory, op, group),
             false => memory.apply(op, group),
         })
+    }
+
+    /// Promises that it is always available, as a wrapper of an embedded store does, or does not.
+    pub fn embedded(self, is_embedded: bool) -> Self {
+        Self {
+            is_embedded,
+            ..self
+        }
+    }
+
+    /// Turns concurrency limits down.
+    pub fn without_permits(self) -> Self {
+        Self {
+            grants_permits: false,
+            ..self
+        }
     }
 
     /// Does this from now on.
@@ -131,6 +152,20 @@ impl Store for Scripted {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let script = Arc::clone(&self.script.read().unwrap());
         script(&self.memory, op, group)
+    }
+
+    fn is_embedded(&self) -> bool {
+        self.is_embedded
+    }
+
+    fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
+        let are_claimed = limits
+            .iter()
+            .any(|limit| limit.algorithm() == Algorithm::Concurrency);
+        if are_claimed && !self.grants_permits {
+            return Err(ConfigError::new("the store grants no permits"));
+        }
+        Ok(())
     }
 }
 

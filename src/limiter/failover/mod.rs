@@ -30,7 +30,7 @@ pub(super) struct Failover {
 }
 
 struct SharedFailover {
-    store: Box<dyn Store>,
+    store: Arc<dyn Store>,
     /// Made for the first check that is decided locally.
     local: OnceLock<Local>,
     events: OutageEvents,
@@ -57,7 +57,7 @@ impl OutageEvents {
 impl Failover {
     pub(super) fn new(store: impl Store) -> Self {
         let is_embedded = store.is_embedded();
-        let store = Box::new(store);
+        let store = Arc::new(store);
         let shared = SharedFailover {
             store,
             local: OnceLock::new(),
@@ -69,8 +69,8 @@ impl Failover {
         }
     }
 
-    pub(super) fn store(&self) -> &dyn Store {
-        &*self.shared.store
+    pub(super) fn store(&self) -> &Arc<dyn Store> {
+        &self.shared.store
     }
 
     pub(super) fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
@@ -92,7 +92,9 @@ impl Failover {
         match (op, policy(&group)) {
             (Op::Charge | Op::Peek, Some(policy)) => self.ask_with_policy(op, group, policy),
             (Op::Reset | Op::Block, _) => self.change_local(op, group),
-            (Op::Charge | Op::Peek | Op::Refund | Op::Settle, _) => self.ask_store(op, group),
+            (Op::Charge | Op::Peek | Op::Refund | Op::Settle | Op::Claim, _) => {
+                self.ask_store(op, group)
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! The agent of a process for one part of a store: it claims what callers want, hold and give back.
+//! An agent claims what the callers of its keys want, hold and give back.
 //!
 //! On an embedded store, each change is claimed at once. For any other store, slots with changes are queued, and the
 //! [`task`](super::task) claims them.
@@ -9,31 +9,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
+use super::LOOK_AFTER;
 use super::permit::{Acquired, Grantor, Permit, SlotKey};
 use super::slot::{Due, Paces, PermitCaller, Slot};
-use super::state::Slots;
-use crate::nouns::{Check, Error, HolderId, OnStoreFailure, Source};
-use crate::store::permits::{MAX_LEASE, PermitStore};
+use super::slots::Slots;
+use crate::nouns::{Check, Error, MAX_LEASE, OnStoreFailure, Op, Source};
+use crate::store::Store;
 use crate::telemetry::{self, Throttle};
 
 /// The interval between the claims of a slot with waiters.
 const POLL: Duration = Duration::from_millis(25);
 
-/// The shortest time after which a call counts as lost.
-const SHORTEST_LOST: Duration = Duration::from_secs(1);
+/// The shortest and the longest time after which a claim counts as lost.
+const LOST_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(200)];
+
+/// The most claims of a slot in a row while its agent is locked. A few are enough, unless a wrapper of the store goes on
+/// granting too much.
+const MOST_IN_A_ROW: usize = 16;
 
 /// The pause before a claim that failed is repeated.
 const RETRY: Duration = Duration::from_millis(250);
 
 pub(super) struct Agent {
-    pub(super) store: Arc<dyn PermitStore>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) is_embedded: bool,
     pub(super) lease: Duration,
     pub(super) paces: Paces,
     state: Mutex<Slots>,
     pub(super) wake: Notify,
-    /// Notified when a call is answered.
+    /// Notified when claims are answered.
     pub(super) answered: Notify,
     /// Seeded by the operating system: two processes must not have equal holders.
     hasher: RandomState,
@@ -67,27 +73,22 @@ impl Grantor for Agent {
 }
 
 impl Agent {
-    pub(super) fn new(
-        store: Arc<dyn PermitStore>,
-        lease: Duration,
-        reports: Arc<PermitEvents>,
-    ) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, lease: Duration, reports: Arc<PermitEvents>) -> Self {
         // An embedded store is gone with its process, and no task renews what it keeps.
-        let lease = if store.embedded().is_some() {
-            MAX_LEASE
-        } else {
-            lease
-        };
+        let is_embedded = store.is_embedded();
+        let lease = if is_embedded { MAX_LEASE } else { lease };
+        let [shortest, longest] = LOST_AFTER;
         let [renew, scan] = [3, 12].map(|part| lease.checked_div(part).unwrap_or(lease));
         Self {
             store,
+            is_embedded,
             lease,
             // Three renewals in each lease, also in a short one.
             paces: Paces {
                 poll: POLL,
                 renew,
                 retry: RETRY.min(scan),
-                lost: renew.max(SHORTEST_LOST),
+                lost: renew.clamp(shortest, longest),
             },
             state: Mutex::default(),
             wake: Notify::new(),
@@ -121,7 +122,7 @@ impl Agent {
         let slot = self.slot(&mut state, key, limit);
         if slot.waiters() < most_waiters {
             slot.wait(caller, limit);
-            state.waiting.insert(key.clone());
+            state.watched.insert(key.clone());
             self.submit(state, key);
         } else {
             self.submit(state, key);
@@ -154,12 +155,15 @@ impl Agent {
             }
             OnStoreFailure::FailClosed => return Err(error),
         };
+        // Before the claim that tells the store of it.
+        let granted_here = Instant::now();
         let mut state = self.lock();
         let is_free = self
             .slot(&mut state, key, limit.permits())
             .take_locally(most);
         self.submit(state, key);
-        let permit = is_free.then(|| Permit::new(self.grantor(), key.clone(), source));
+        let permit =
+            is_free.then(|| Permit::new(self.grantor(), key.clone(), source, Some(granted_here)));
         Ok(Acquired {
             permit,
             source,
@@ -177,7 +181,8 @@ impl Agent {
             if self.lock().slots.values().all(Slot::is_confirmed) {
                 return;
             }
-            answered.await;
+            // The task may be blocked.
+            drop(timeout(LOOK_AFTER, answered).await);
         }
     }
 
@@ -197,49 +202,76 @@ impl Agent {
         let Slots { slots, holders, .. } = state;
         slots.entry(key.clone()).or_insert_with(|| {
             *holders += 1;
-            Slot::new(
-                HolderId(self.hasher.hash_one((*holders, key.name())).to_be_bytes()),
-                limit,
-            )
+            let holder = self.hasher.hash_one(*holders);
+            Slot::new(holder.to_be_bytes(), limit)
         })
     }
 
     /// Claims a slot that has changed: at once on an embedded store, else by the task.
     fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, Slots>, key: &SlotKey) {
+        let Slots { slots, queues, .. } = &mut *state;
+        let Some(slot) = slots.get_mut(key) else {
+            return;
+        };
+        if self.is_embedded {
+            self.claim_now(state, key);
+            return;
+        }
+        queues.queue(key, slot);
+        if slot.is_over() {
+            state.remove(key);
+        }
+        drop(state);
+        self.ensure_task();
+        self.wake.notify_one();
+    }
+
+    /// Claims a slot on an embedded store. The state stays locked meanwhile.
+    fn claim_now(self: &Arc<Self>, mut state: MutexGuard<'_, Slots>, key: &SlotKey) {
         let Slots {
             slots,
             queues,
-            waiting,
+            watched,
             ..
         } = &mut *state;
         let Some(slot) = slots.get_mut(key) else {
             return;
         };
-        let Some(store) = self.store.embedded() else {
-            queues.queue(key, slot);
-            if slot.is_over() {
-                state.remove(key);
-            }
-            drop(state);
-            self.ensure_task();
-            self.wake.notify_one();
-            return;
-        };
         let mut due = Vec::new();
+        let mut failure = None;
+        let now = Instant::now();
         // Another claim gives back a permit whose caller is gone.
-        while slot.needs_claim() {
-            let claim = slot.claim(key, self.lease);
-            due.append(&mut slot.answered(store.claim_now(&claim)));
+        for _ in 0..MOST_IN_A_ROW {
+            if !slot.needs_claim() {
+                break;
+            }
+            let check = slot.claim(key, self.lease, now);
+            let mut answer = self.store.apply(Op::Claim, check.into());
+            match answer.take_ready() {
+                Some(Ok(decision)) => slot.answered(decision.remaining(), now, &mut due),
+                Some(Err(error)) => {
+                    slot.failed(&mut due);
+                    failure = Some(error);
+                }
+                // A wrapper of the store does not answer at once. The task awaits it.
+                None => queues.keep_answer(key, slot, answer),
+            }
         }
-        let some_wait = !waiting.is_empty();
-        if slot.is_over() {
+        // A store that is full has not counted a new holder.
+        let is_full = failure.as_ref().is_some_and(Error::is_full);
+        if slot.is_over() || (is_full && slot.is_without_grants()) {
             state.remove(key);
+        } else if !slot.is_confirmed() {
+            queues.queue(key, slot);
+            watched.insert(key.clone());
         }
+        let needs_task = !self.has_nothing_to_do(&state);
         drop(state);
-        self.hand_out(key, due, None);
-        if some_wait {
+        self.hand_out(key, due, failure.as_ref());
+        if needs_task {
             // Another limiter on this store may give back what a caller waits for.
             self.ensure_task();
+            self.wake.notify_one();
         }
     }
 
@@ -251,6 +283,7 @@ impl Agent {
                     self.grantor(),
                     key.clone(),
                     Source::Store,
+                    None,
                 )))),
                 Due::None(caller) => caller.send(Ok(None)),
                 Due::Error(caller) => {
@@ -261,7 +294,7 @@ impl Agent {
         }
     }
 
-    /// Claims the slots that are due although nothing changed. Slots with waiters are checked each time, and all slots at
+    /// Claims the slots that are due although nothing changed. Watched slots are looked at each time, and all slots at
     /// longer intervals, because there may be many.
     pub(super) fn claim_due(self: &Arc<Self>) {
         let now = Instant::now();
@@ -269,12 +302,11 @@ impl Agent {
         let Slots {
             slots,
             queues,
-            waiting,
+            watched,
             scanned,
             ..
         } = &mut *guard;
-        waiting.retain(|key| slots.get(key).is_some_and(|slot| slot.waiters() > 0));
-        let is_embedded = self.store.embedded().is_some();
+        watched.retain(|key| slots.get(key).is_some_and(Slot::is_watched));
         let mut due = Vec::new();
         let mut unrenewed = Vec::new();
         let mut claim_if_due = |key: &SlotKey, slot: &mut Slot| {
@@ -282,15 +314,15 @@ impl Agent {
                 return;
             }
             slot.mark_due();
-            match is_embedded {
+            match self.is_embedded {
                 true => due.push(key.clone()),
                 false => queues.queue(key, slot),
             }
         };
         let is_recent = |at: Instant| now.saturating_duration_since(at) < self.paces.retry;
-        // Nothing expires in an embedded store, and no claim fails.
-        if is_embedded || scanned.is_some_and(is_recent) {
-            for key in waiting.iter() {
+        // Nothing expires in an embedded store.
+        if self.is_embedded || scanned.is_some_and(is_recent) {
+            for key in watched.iter() {
                 if let Some(slot) = slots.get_mut(key) {
                     claim_if_due(key, slot);
                 }
@@ -313,9 +345,9 @@ impl Agent {
 
     /// Whether no task is needed.
     pub(super) fn has_nothing_to_do(&self, state: &Slots) -> bool {
-        match self.store.embedded() {
-            Some(_) => state.waiting.is_empty(),
-            None => state.slots.is_empty() && state.calls.is_empty(),
+        match self.is_embedded {
+            true => state.watched.is_empty() && state.queues.is_empty(),
+            false => state.slots.is_empty() && state.queues.is_empty(),
         }
     }
 }

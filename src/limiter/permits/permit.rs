@@ -1,6 +1,7 @@
 //! A permit, and the answer to a caller that wants one.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -16,23 +17,49 @@ pub(crate) struct Acquired {
     pub(crate) limit: Limit,
 }
 
-/// A key under a limit.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct SlotKey {
-    pub(super) name: Arc<str>,
-    pub(super) key: Key,
-}
+/// A key under the name of a limit. Limits of one name share their permits, whatever their numbers.
+///
+/// Its copies share one count of references: that of the limit is changed by all threads that use the limit.
+#[derive(Clone)]
+pub(super) struct SlotKey(Arc<(Limit, Key)>);
 
 impl SlotKey {
     pub(super) fn new(check: &Check) -> Self {
-        Self {
-            name: check.limit().name().into(),
-            key: check.key().clone(),
-        }
+        Self(Arc::new((check.limit().clone(), check.key().clone())))
     }
 
     pub(super) fn name(&self) -> &str {
-        &self.name
+        self.0.0.name()
+    }
+
+    pub(super) fn key(&self) -> &Key {
+        &self.0.1
+    }
+
+    /// A check under a limit of this number.
+    pub(super) fn check(&self, permits: u32) -> Check {
+        let (limit, key) = &*self.0;
+        if permits == limit.permits() {
+            return Check::new(limit, key);
+        }
+        // Plans differ. The name was valid, and so was the number.
+        let other = Limit::concurrency(limit.name(), permits);
+        Check::new(other.as_ref().unwrap_or(limit), key)
+    }
+}
+
+impl PartialEq for SlotKey {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || (self.key() == other.key() && self.name() == other.name())
+    }
+}
+
+impl Eq for SlotKey {}
+
+impl Hash for SlotKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name().hash(state);
+        self.key().hash(state);
     }
 }
 
@@ -58,8 +85,12 @@ pub struct Permit {
 }
 
 impl Permit {
-    pub(super) fn new(grantor: Arc<dyn Grantor>, slot: SlotKey, source: Source) -> Self {
-        let granted_here = (source != Source::Store).then(Instant::now);
+    pub(super) fn new(
+        grantor: Arc<dyn Grantor>,
+        slot: SlotKey,
+        source: Source,
+        granted_here: Option<Instant>,
+    ) -> Self {
         let held = telemetry::hold_permit(slot.name());
         Self {
             grantor,

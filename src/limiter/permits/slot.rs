@@ -1,15 +1,13 @@
 //! The permits and the callers of one process for one key: a state without I/O.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot::Sender;
 use tokio::time::Instant;
 
 use super::permit::{Permit, SlotKey};
-use crate::nouns::{Error, HolderId};
-use crate::store::permits::Claim;
+use crate::nouns::{Check, Claim, Error};
 
 /// The outcome for a caller: a permit, none, or an error.
 pub(super) type PermitOutcome = Result<Option<Permit>, Error>;
@@ -36,7 +34,7 @@ pub(super) enum Due {
 }
 
 pub(super) struct Slot {
-    pub(super) holder: HolderId,
+    holder: [u8; 8],
     /// As in [`Claim`].
     granted: u64,
     released: u64,
@@ -49,16 +47,18 @@ pub(super) struct Slot {
     /// The claims since the last check for waiters that are gone.
     since_purge: usize,
     is_in_flight: bool,
+    /// The permits granted so far, as the last claim said.
+    claimed: u64,
     queue: Option<ClaimQueue>,
     /// Whether a change has not been claimed.
     is_changed: bool,
     /// Whether it has to be claimed although nothing changed.
     is_due: bool,
     /// When the last claim was answered or failed.
-    answered: Instant,
+    answered: Option<Instant>,
     failed: bool,
     /// When the last claim was sent.
-    sent: Instant,
+    sent: Option<Instant>,
     /// When the last claim that was answered was sent: its lease starts then.
     confirmed_at: Option<Instant>,
 }
@@ -82,8 +82,7 @@ pub(super) struct Paces {
 }
 
 impl Slot {
-    pub(super) fn new(holder: HolderId, limit: u32) -> Self {
-        let now = Instant::now();
+    pub(super) fn new(holder: [u8; 8], limit: u32) -> Self {
         Self {
             holder,
             limit,
@@ -94,24 +93,27 @@ impl Slot {
             at_once: VecDeque::new(),
             asked_at_once: 0,
             is_in_flight: false,
+            claimed: 0,
             queue: None,
             is_changed: false,
             is_due: false,
-            answered: now,
+            answered: None,
             failed: false,
-            sent: now,
+            sent: None,
             confirmed_at: None,
         }
     }
 
     pub(super) fn wait(&mut self, caller: PermitCaller, limit: u32) {
         self.waiting.push_back(Asking { caller, limit });
-        (self.limit, self.is_changed) = (limit, true);
+        self.limit = limit;
+        self.is_changed = true;
     }
 
     pub(super) fn request_at_once(&mut self, caller: PermitCaller, limit: u32) {
         self.at_once.push_back(Asking { caller, limit });
-        (self.limit, self.is_changed) = (limit, true);
+        self.limit = limit;
+        self.is_changed = true;
     }
 
     pub(super) const fn release(&mut self) {
@@ -133,8 +135,15 @@ impl Slot {
         self.granted - self.released
     }
 
-    pub(super) const fn needs_claim(&self) -> bool {
-        self.is_changed || self.is_due
+    /// Whether it has to be claimed now. After a failure it waits until it is due, or until there is a caller.
+    pub(super) fn needs_claim(&self) -> bool {
+        let is_failing = self.failed && !self.has_callers();
+        !self.is_in_flight && (self.is_due || (self.is_changed && !is_failing))
+    }
+
+    /// The claim was sent, and its answer is awaited.
+    pub(super) const fn depart(&mut self) {
+        self.is_in_flight = true;
     }
 
     /// Whether the store has confirmed all changes.
@@ -156,22 +165,31 @@ impl Slot {
         self.held() == 0 && !self.has_callers() && !self.is_in_flight && self.queue.is_none()
     }
 
+    /// Whether it may be forgotten although the store has not confirmed that nothing is held: its lease expires.
+    pub(super) fn may_be_forgotten(&self) -> bool {
+        self.failed && self.is_idle()
+    }
+
+    /// Whether nothing was ever granted, and nobody asks.
+    pub(super) fn is_without_grants(&self) -> bool {
+        self.granted == 0 && self.is_idle()
+    }
+
     /// Whether it is idle, and the store has confirmed that.
     pub(super) fn is_over(&self) -> bool {
         self.is_idle() && !self.is_changed
     }
 
-    /// Enters a queue if it needs a claim, unless a claim is in flight. After a failure it waits until it is due, or until
-    /// there is a caller.
+    /// Enters a queue if it needs a claim.
     pub(super) fn enter_queue(&mut self) -> Option<ClaimQueue> {
-        let is_urgent = self.is_changed || self.has_callers();
+        // The claims of a server that hangs must not take the places of callers.
+        let is_urgent = self.has_callers() || (self.is_changed && !self.failed);
         let queue = if is_urgent {
             ClaimQueue::Urgent
         } else {
             ClaimQueue::Renewals
         };
-        let wants = self.is_due || (self.is_changed && (!self.failed || self.has_callers()));
-        if self.is_in_flight || !wants || self.queue == Some(queue) {
+        if !self.needs_claim() || self.queue == Some(queue) {
             return None;
         }
         self.queue = Some(queue);
@@ -193,11 +211,17 @@ impl Slot {
             (false, false) => paces.poll,
             (false, true) => paces.renew,
         };
-        now.saturating_duration_since(self.answered) >= pace
+        let age = |answered| now.saturating_duration_since(answered);
+        self.answered.is_some_and(|answered| age(answered) >= pace)
     }
 
     pub(super) fn waiters(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Whether it is to be looked at often: a caller waits, or an embedded store has not answered its claim.
+    pub(super) fn is_watched(&self) -> bool {
+        !self.waiting.is_empty() || self.is_changed
     }
 
     pub(super) fn has_callers(&self) -> bool {
@@ -208,33 +232,31 @@ impl Slot {
         self.is_due = true;
     }
 
-    /// The claim of this slot.
-    pub(super) fn claim(&mut self, key: &SlotKey, lease: Duration) -> Claim {
-        let name = Arc::clone(&key.name);
-        let mut claim = Claim::new(name, key.key.clone(), self.holder, 0, lease);
+    /// The check that claims this slot.
+    pub(super) fn claim(&mut self, key: &SlotKey, lease: Duration, now: Instant) -> Check {
         self.purge();
-        // Callers of one limit at a time, and under the smallest: no caller gets more than its own limit allows.
+        // Callers of one limit at a time, and under the smallest limit of these and of the first that wait: no caller gets more
+        // than its own limit allows.
         let at_once = self.at_once.front().map(|asking| asking.limit);
         let same = |asking: &&Asking| Some(asking.limit) == at_once;
         self.asked_at_once = self.at_once.iter().take_while(same).count();
-        let of_waiting = self
-            .waiting
-            .iter()
-            .take(COMPARED)
+        let waiting = self.waiting.iter().take(COMPARED);
+        let smallest = waiting
+            .chain(self.at_once.front())
             .map(|asking| asking.limit)
             .min();
-        claim.limit = of_waiting
-            .into_iter()
-            .chain(at_once)
-            .min()
-            .unwrap_or(self.limit);
-        (self.is_in_flight, self.is_changed, self.is_due) = (true, false, false);
-        self.queue = None;
-        self.sent = Instant::now();
-        (claim.granted, claim.released) = (self.granted, self.released);
+        let check = key.check(smallest.unwrap_or(self.limit));
+        let mut claim = Claim::new(self.holder, lease);
+        claim.granted = self.granted;
+        claim.released = self.released;
         claim.waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         claim.at_once = u32::try_from(self.asked_at_once).unwrap_or(u32::MAX);
-        claim
+        self.claimed = self.granted;
+        self.is_changed = false;
+        self.is_due = false;
+        self.queue = None;
+        self.sent = Some(now);
+        check.with_claim(claim)
     }
 
     fn purge(&mut self) {
@@ -246,8 +268,10 @@ impl Slot {
         self.at_once.retain(|asking| !asking.caller.is_closed());
     }
 
-    /// Applies the answer to a claim: the permits that were granted so far.
-    pub(super) fn answered(&mut self, granted: u64) -> Vec<Due> {
+    /// Applies the answer to a claim: the permits of which it did not know. Adds the outcomes of callers.
+    pub(super) fn answered(&mut self, unknown: u64, now: Instant, due: &mut Vec<Due>) {
+        // Permits that this process has granted meanwhile are some of them.
+        let granted = self.claimed.saturating_add(unknown);
         let new = granted.saturating_sub(self.granted);
         // A wrong number must not keep this loop busy.
         let wanted = (self.waiting.len() + self.asked_at_once) as u64;
@@ -257,42 +281,57 @@ impl Slot {
         self.released = self.released.saturating_add(too_many);
         self.is_changed |= too_many > 0;
         self.is_in_flight = false;
-        self.failed = false;
-        self.answered = Instant::now();
-        self.confirmed_at = Some(self.sent);
-        let mut due = Vec::new();
-        let mut asked: VecDeque<_> = self.at_once.drain(..self.asked_at_once).collect();
+        // It is claimed again, but not at once: the store may go on so.
+        self.failed = too_many > 0;
+        self.answered = Some(now);
+        self.confirmed_at = self.sent;
+        let mut asked = self.asked_at_once;
         for _ in 0..new {
-            let waiting = std::iter::from_fn(|| self.waiting.pop_front());
-            let at_once = std::iter::from_fn(|| asked.pop_front());
-            match waiting
-                .chain(at_once)
-                .find(|asking| !asking.caller.is_closed())
-            {
-                Some(asking) => due.push(Due::Permit(asking.caller)),
+            match self.next_caller(&mut asked) {
+                Some(caller) => due.push(Due::Permit(caller)),
                 // Its caller is gone.
                 None => self.release(),
             }
         }
-        due.extend(asked.into_iter().map(|asking| Due::None(asking.caller)));
+        let others = self.at_once.drain(..asked);
+        due.extend(others.map(|asking| Due::None(asking.caller)));
         self.is_changed |= !self.at_once.is_empty();
-        due
+    }
+
+    /// The next caller that is still there: of those that wait, and then of the `asked` that the claim was for.
+    fn next_caller(&mut self, asked: &mut usize) -> Option<PermitCaller> {
+        while let Some(asking) = self.waiting.pop_front() {
+            if !asking.caller.is_closed() {
+                return Some(asking.caller);
+            }
+        }
+        while *asked > 0
+            && let Some(asking) = self.at_once.pop_front()
+        {
+            *asked -= 1;
+            if !asking.caller.is_closed() {
+                return Some(asking.caller);
+            }
+        }
+        None
     }
 
     /// The claim ended without an answer. It is repeated.
     pub(super) fn lost(&mut self) {
-        (self.is_in_flight, self.is_changed) = (false, true);
+        self.is_in_flight = false;
+        self.is_changed = true;
         self.since_purge = self.waiting.len();
         self.purge();
     }
 
     /// The claim failed. The callers do not wait for its repetition.
-    pub(super) fn failed(&mut self) -> Vec<Due> {
-        (self.is_in_flight, self.failed, self.answered) = (false, true, Instant::now());
+    pub(super) fn failed(&mut self, due: &mut Vec<Due>) {
+        self.is_in_flight = false;
+        self.failed = true;
+        self.answered = Some(Instant::now());
         let callers = self.at_once.drain(..).chain(self.waiting.drain(..));
-        let due = callers.map(|asking| Due::Error(asking.caller)).collect();
+        due.extend(callers.map(|asking| Due::Error(asking.caller)));
         // The store may have applied it or not.
         self.is_changed = true;
-        due
     }
 }

@@ -1,48 +1,44 @@
-//! The task that claims slots: up to 256 in one call, with up to four calls in flight, and one claim for each slot.
+//! The task that claims slots: one claim at a time for each slot, and all at once that are queued.
 
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::task::yield_now;
+use tokio::task::{unconstrained, yield_now};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::AGENTS;
 use super::agent::Agent;
-use super::state::{SentCall, Slots};
-use crate::nouns::{Error, later};
-use crate::store::permits::Claim;
+use super::permit::SlotKey;
+use super::slots::Slots;
+use crate::nouns::{Decision, Error, Op, later};
+use crate::store::Answer;
 
-/// The most claims in one call.
-const MAX_CLAIMS: usize = 256;
-
-/// The most calls in flight.
-const IN_FLIGHT: usize = 4;
-
-/// The most slots that are kept for releases while the store is unavailable. The leases of others expire.
-const MAX_UNCONFIRMED: usize = 10_000;
+/// An agent with more slots forgets each that holds nothing and whose claim failed: its lease expires.
+const MOST_SLOTS: usize = 10_000 / AGENTS;
 
 /// The age of the last round at which the task counts as blocked. It is above the longest pause of the task, and below the
 /// half second after which callers check.
 const BLOCKED_AFTER: Duration = Duration::from_millis(400);
 
-const MAX_RUNTIMES: usize = 8;
-
 impl Agent {
-    /// Starts the task, unless it runs. A blocked task is replaced.
+    /// Starts the task, unless it runs. A blocked task is replaced. Outside of a runtime, a known one runs it.
     pub(super) fn ensure_task(self: &Arc<Self>) {
-        let Ok(runtime) = Runtime::try_current() else {
-            // A later call in a runtime starts it, or the leases expire.
-            return;
-        };
         let mut state = self.lock();
-        if state
-            .runtimes
-            .iter()
-            .all(|known| known.id() != runtime.id())
-        {
-            state.runtimes.truncate(MAX_RUNTIMES - 1);
-            state.runtimes.push_front(runtime.clone());
-        }
+        let runtime = match Runtime::try_current() {
+            Ok(runtime) => {
+                state.note_runtime(&runtime);
+                runtime
+            }
+            Err(_) => match state.runtimes.front() {
+                Some(known) => known.clone(),
+                // A later call in a runtime starts it, or the leases expire.
+                None => return,
+            },
+        };
         if state.rounds.is_alive(Instant::now(), BLOCKED_AFTER) {
             return;
         }
@@ -58,6 +54,8 @@ impl Agent {
         }
         state.tasks += 1;
         state.task = Some(state.tasks);
+        // A task that is replaced must not take the next signal.
+        self.wake.notify_waiters();
         state.rounds.beat(Instant::now());
         Some(Running {
             agent: Arc::clone(self),
@@ -66,24 +64,54 @@ impl Agent {
         })
     }
 
-    /// Sends the queued slots. The calls are tasks of their own.
+    /// Sends the claims of queued slots. A task of their own awaits the answers.
     fn send(self: &Arc<Self>) {
-        // Bounded, because a runtime that shuts down drops each call at once, and its slots are queued again.
-        for _ in 0..IN_FLIGHT {
-            let Some((number, claims)) = self.next_call() else {
-                return;
-            };
-            let call = ClaimCall {
-                agent: Arc::clone(self),
-                number,
-            };
-            let claimed = timeout(self.paces.lost, self.store.claim(claims));
-            tokio::spawn(async move {
-                if let Ok(answers) = claimed.await {
-                    call.agent.answered(call.number, answers);
-                }
-            });
+        let mut state = self.lock();
+        let claims = state.take(self.lease);
+        let unawaited = state.queues.take_unawaited();
+        drop(state);
+        let new = claims.iter().map(|(number, _)| *number);
+        let under_way = ClaimsUnderWay {
+            agent: Arc::clone(self),
+            numbers: new
+                .chain(unawaited.iter().map(|(number, _)| *number))
+                .collect(),
+        };
+        if under_way.numbers.is_empty() {
+            return;
         }
+        // A budget would be used up by the timers of the first claims, and the last ones would never get theirs.
+        tokio::spawn(unconstrained(async move {
+            let agent = &under_way.agent;
+            let mut answers = unawaited;
+            answers.extend(claims.into_iter().map(|(number, check)| {
+                let answer = agent.store.apply(Op::Claim, check.into());
+                (number, answer)
+            }));
+            drop(timeout(agent.paces.lost, agent.apply_answers(answers)).await);
+        }));
+    }
+
+    /// Applies answers as they come, until all are there.
+    async fn apply_answers(self: &Arc<Self>, mut answers: Vec<(u64, Answer)>) {
+        poll_fn(|cx| {
+            let mut ready = Vec::new();
+            answers.retain_mut(|(number, answer)| match Pin::new(answer).poll(cx) {
+                Poll::Ready(answer) => {
+                    ready.push((*number, answer));
+                    false
+                }
+                Poll::Pending => true,
+            });
+            if !ready.is_empty() {
+                self.answered(ready);
+            }
+            match answers.is_empty() {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
     }
 
     /// Begins a round of the task, and returns the time until the next. `None` if the task ends.
@@ -98,70 +126,30 @@ impl Agent {
             return None;
         }
         state.rounds.beat(Instant::now());
-        Some(if state.waiting.is_empty() {
+        Some(if state.watched.is_empty() {
             self.paces.retry
         } else {
             self.paces.poll
         })
     }
 
-    /// The claims of the next call.
-    fn next_call(&self) -> Option<(u64, Vec<Claim>)> {
+    /// Applies answers. That of a claim that counts as lost changes nothing.
+    fn answered(self: &Arc<Self>, answers: Vec<(u64, Result<Decision, Error>)>) {
+        let now = Instant::now();
+        let mut outcomes = Vec::with_capacity(answers.len());
         let mut guard = self.lock();
         let state = &mut *guard;
-        if state.calls.len() >= IN_FLIGHT {
-            return None;
-        }
-        let mut keys = Vec::new();
-        let mut claims = Vec::new();
-        state
-            .queues
-            .take(&mut state.slots, MAX_CLAIMS, |key, slot| {
-                claims.push(slot.claim(&key, self.lease));
-                keys.push(key);
-            });
-        if keys.is_empty() {
-            return None;
-        }
-        state.sent += 1;
-        state.calls.insert(
-            state.sent,
-            SentCall {
-                keys,
-                at: Instant::now(),
-            },
-        );
-        Some((state.sent, claims))
-    }
-
-    /// Applies the answers to a call, unless it counts as lost.
-    fn answered(self: &Arc<Self>, number: u64, answers: Vec<Result<u64, Error>>) {
-        let missing = || {
-            Err(Error::store(
-                "the store of permits gave no answer to a claim",
-            ))
-        };
-        let answers = answers.into_iter().chain(std::iter::repeat_with(missing));
-        let mut outcomes = Vec::new();
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        let Some(SentCall { keys, .. }) = state.calls.remove(&number) else {
-            return;
-        };
-        let is_full = state.slots.len() > MAX_UNCONFIRMED;
-        for (key, answer) in keys.into_iter().zip(answers) {
-            let Some(slot) = state.slots.get_mut(&key) else {
+        for (number, answer) in answers {
+            let Some((key, slot)) = state.land(number) else {
                 continue;
             };
-            let due = match &answer {
-                Ok(granted) => slot.answered(*granted),
-                Err(_) => slot.failed(),
-            };
-            state.queues.queue(&key, slot);
-            if slot.is_over() || (is_full && slot.is_idle()) {
-                state.remove(&key);
+            let mut due = Vec::new();
+            match &answer {
+                Ok(decision) => slot.answered(decision.remaining(), now, &mut due),
+                Err(_) => slot.failed(&mut due),
             }
-            outcomes.push((key, due, answer.err()));
+            outcomes.push((key.clone(), due, answer.err()));
+            self.settle(state, &key);
         }
         drop(guard);
         for (key, due, error) in outcomes {
@@ -171,46 +159,59 @@ impl Agent {
         self.wake.notify_one();
     }
 
-    /// A call ended without an answer. Its slots are claimed again: a claim that arrives twice changes nothing.
-    fn lost(&self, number: u64) {
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        let Some(SentCall { keys, .. }) = state.calls.remove(&number) else {
+    /// Queues a slot whose claim is over if it has changed meanwhile, and forgets it if nothing is left.
+    fn settle(&self, state: &mut Slots, key: &SlotKey) {
+        let is_full = state.slots.len() > MOST_SLOTS;
+        let Some(slot) = state.slots.get_mut(key) else {
             return;
         };
-        let is_full = state.slots.len() > MAX_UNCONFIRMED;
-        for key in keys {
-            let Some(slot) = state.slots.get_mut(&key) else {
-                continue;
-            };
-            slot.lost();
-            match is_full && slot.is_idle() {
-                true => state.remove(&key),
-                false => state.queues.queue(&key, slot),
-            }
+        state.queues.queue(key, slot);
+        // Nothing expires in an embedded store.
+        let is_forgotten = is_full && !self.is_embedded && slot.may_be_forgotten();
+        if slot.is_over() || is_forgotten {
+            state.remove(key);
+        } else if self.is_embedded && slot.is_watched() {
+            state.watched.insert(key.clone());
         }
     }
 
-    /// Gives up calls whose runtime is blocked, so that their deadlines do not fire.
-    fn give_up_late_calls(&self) {
-        let state = self.lock();
-        let is_late = |call: &SentCall| call.at.elapsed() >= self.paces.lost;
-        let late = state.calls.iter().filter(|(_, call)| is_late(call));
-        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
-        drop(state);
-        late.into_iter().for_each(|number| self.lost(number));
+    /// Claims ended, and those that were not answered are lost. Their slots are claimed again: a claim that arrives twice
+    /// changes nothing.
+    fn ended(self: &Arc<Self>, numbers: &[u64]) {
+        let mut are_lost = false;
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        for number in numbers {
+            if let Some((key, slot)) = state.land(*number) {
+                slot.lost();
+                self.settle(state, &key);
+                are_lost = true;
+            }
+        }
+        drop(guard);
+        if are_lost {
+            self.answered.notify_waiters();
+            self.ensure_task();
+            self.wake.notify_one();
+        }
+    }
+
+    /// Gives up claims whose runtime is blocked, so that their deadlines do not fire.
+    fn give_up_late_claims(self: &Arc<Self>) {
+        let late = self.lock().queues.sent_before(self.paces.lost);
+        self.ended(&late);
     }
 }
 
-/// A call in flight. It is lost if it is dropped without an answer: by its deadline, or with its runtime.
-struct ClaimCall {
+/// Claims in flight. Those without an answer are lost when this is dropped: after a deadline, or with their runtime.
+struct ClaimsUnderWay {
     agent: Arc<Agent>,
-    number: u64,
+    numbers: Vec<u64>,
 }
 
-impl Drop for ClaimCall {
+impl Drop for ClaimsUnderWay {
     fn drop(&mut self) {
-        self.agent.lost(self.number);
+        self.agent.ended(&self.numbers);
     }
 }
 
@@ -241,7 +242,7 @@ impl Running {
             yield_now().await;
             if Instant::now() >= next_scan {
                 last_scan = Instant::now();
-                agent.give_up_late_calls();
+                agent.give_up_late_claims();
                 agent.claim_due();
             }
         }

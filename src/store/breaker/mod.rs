@@ -25,7 +25,6 @@ pub(crate) use self::circuit::Begun;
 pub use self::circuit::BreakerState;
 pub(crate) use self::prober::{Breaker, Probe};
 pub use self::settings::BreakerSettings;
-use super::permits::Permits;
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Quota};
 
@@ -104,10 +103,6 @@ impl<S: Store> Store for CircuitBreaker<S> {
 
     fn is_embedded(&self) -> bool {
         self.store.is_embedded()
-    }
-
-    fn permits(&self) -> Option<Permits> {
-        self.store.permits()
     }
 }
 

@@ -2,21 +2,18 @@
 
 #[cfg(test)]
 mod model;
-mod permits;
 mod shard;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::DefaultHashBuilder;
 
-use self::permits::PermitTable;
 use self::shard::Shard;
 use super::group::decide;
-use super::permits::{PermitStore, Permits};
 use super::{Answer, Store};
 use crate::nouns::clock::ProcessClock;
 use crate::nouns::{Check, Decision, Error, Group, ManualClock, Micros, Op};
@@ -58,7 +55,6 @@ pub struct MemoryStore {
     capped: bool,
     /// The next shard to be swept by an operation on another shard.
     idle: AtomicUsize,
-    permits: Arc<PermitTable>,
 }
 
 #[derive(Clone, Debug)]
@@ -92,7 +88,6 @@ impl MemoryStore {
         Self {
             shards: (0..shards).map(shard).collect(),
             hasher: DefaultHashBuilder::default(),
-            permits: Arc::new(PermitTable::new(clock.clone())),
             clock,
             capped: cap.is_some(),
             idle: AtomicUsize::new(0),
@@ -103,7 +98,7 @@ impl MemoryStore {
     ///
     /// When the shard of a new key is full, a budget that is not exhausted is evicted: of the next
     /// few, the one that would be full soonest. An exhausted budget is never evicted, so a client
-    /// cannot end a denial by sending other keys. If only exhausted budgets are left, the check of
+    /// cannot end a denial by sending other keys, and neither is one whose permits are held. If only such budgets are left, the check of
     /// a new key fails: the store [is full](crate::Error::is_full). The tower layer answers 503
     /// then, even if it fails open, so a flood of keys cannot bypass the limit.
     ///
@@ -175,7 +170,7 @@ impl MemoryStore {
             Op::Settle => Ok(self.capped),
             // A block that ends needs no room.
             Op::Block => Ok(self.capped && group.iter().any(|check| check.block_us() > 0)),
-            Op::Charge | Op::Peek | Op::Refund | Op::Reset => Ok(false),
+            Op::Charge | Op::Peek | Op::Refund | Op::Reset | Op::Claim => Ok(false),
         };
         let decision = stores.and_then(|stores| {
             if stores {
@@ -268,16 +263,11 @@ impl Clock {
 impl Store for MemoryStore {
     #[inline]
     fn apply(&self, op: Op, group: Group) -> Answer {
-        Answer::ready(group.check_rates().and_then(|()| self.decide(op, group)))
+        Answer::ready(group.check_op(op).and_then(|()| self.decide(op, group)))
     }
 
     fn is_embedded(&self) -> bool {
         true
-    }
-
-    fn permits(&self) -> Option<Permits> {
-        let permits: Arc<dyn PermitStore> = Arc::<PermitTable>::clone(&self.permits);
-        Some(Permits::of_shared(permits))
     }
 }
 

@@ -71,6 +71,11 @@ impl Budget {
                 self.state.as_ref().map_or(0, State::blocked_until)
             }
             Op::Block => 0,
+            // A budget with permits is never evicted.
+            Op::Claim => {
+                self.exhausted_until = self.expires_at();
+                return;
+            }
         };
         let wait = outcome.retry_after.or_else(|| {
             let mut next = || {
@@ -101,7 +106,7 @@ pub(super) struct Full;
 impl Full {
     pub(super) fn for_limit(self, limit: &Limit) -> Error {
         let full = Error::full(
-            "its budgets are exhausted, and an exhausted budget is never evicted; raise \
+            "its budgets are exhausted or have permits, and such a budget is never evicted; raise \
              `MemoryStore::max_keys`",
         );
         full.of_limit(limit)

@@ -18,7 +18,6 @@ use tokio::time::Instant;
 use self::background::{Reaping, Refilling, Refunding, refund};
 pub use self::builder::PrefetchBuilder;
 use self::stock::{Refill, Stock, Unspent};
-use super::permits::Permits;
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op};
 use crate::telemetry;
@@ -145,10 +144,6 @@ impl<S: Store> Store for Prefetch<S> {
     fn is_embedded(&self) -> bool {
         self.shared.store.is_embedded()
     }
-
-    fn permits(&self) -> Option<Permits> {
-        self.shared.store.permits()
-    }
 }
 
 const ALONE: &str = "a prefetched limit cannot be charged with other limits, all or none; give it a \
@@ -200,7 +195,7 @@ impl<S: Store> SharedBlocks<S> {
                 self.forget(check);
                 None
             }
-            Op::Charge | Op::Refund | Op::Settle | Op::Block => None,
+            Op::Charge | Op::Refund | Op::Settle | Op::Block | Op::Claim => None,
         }
     }
 

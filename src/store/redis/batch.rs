@@ -26,6 +26,9 @@ use crate::telemetry::Trace;
 /// single charges counts as one.
 pub(super) const MAX_CHARGES: usize = 1024;
 
+/// A claim of permits costs Redis as much as so many charges.
+const WORK_OF_A_CLAIM: usize = 4;
+
 /// The most bytes of keys in one call.
 const MAX_KEY_BYTES: usize = 128 * 1024;
 
@@ -132,7 +135,9 @@ impl Batch {
             key.checks += 1;
             key.runs += usize::from(same.is_none());
         }
-        if same.is_none() || group.len() > 1 {
+        if op == Op::Claim {
+            self.work += WORK_OF_A_CLAIM;
+        } else if same.is_none() || group.len() > 1 {
             self.work += group.len();
         }
         match same {
@@ -163,6 +168,10 @@ impl Batch {
     /// The run that the charges from `first` on continue: an identical one, with no later check of
     /// any of its budgets.
     fn same_run(&self, op: Op, first: usize) -> Option<usize> {
+        // Claims of one key differ in what their charges do not say.
+        if op == Op::Claim {
+            return None;
+        }
         let new = &self.charges[first..];
         let last_run = |charge: &wire::Charge| self.keys.all[usize::from(charge.key)].last_run;
         let candidate = new.first().map(last_run)?;
@@ -225,7 +234,7 @@ impl Batch {
                     let charges = &mut self.charges[run.first..][..run.size];
                     charges.iter_mut().for_each(wire::Charge::count_nothing);
                 }
-                Op::Refund | Op::Settle | Op::Reset | Op::Block => run.times = 0,
+                Op::Refund | Op::Settle | Op::Reset | Op::Block | Op::Claim => run.times = 0,
             }
         }
         for waiter in &mut self.waiters {
@@ -290,24 +299,37 @@ impl Batch {
         self.keys.iter()
     }
 
-    /// The key, the limit and the cost, if the batch is one charge of one budget.
-    pub(super) fn single(&self) -> Option<(&str, &Rule, u32)> {
-        let mut sent = self.runs.iter().filter(|run| run.times > 0);
-        let run = sent.next().filter(|run| self.is_single(run))?;
+    /// The key and the request, if the batch is one charge of one budget, or one claim.
+    pub(super) fn single(&self) -> Option<(&str, Vec<u8>)> {
+        let run = self.only_run()?;
         let charge = &self.charges[run.first];
         let rule = self.rule(charge);
-        let is_plain = charge.offences.is_none();
-        (is_plain && sent.next().is_none()).then_some((
-            self.keys.get(charge.key.into()),
-            rule,
-            charge.cost,
-        ))
+        let request = match (run.op, self.checks[run.first].claim()) {
+            (Op::Claim, Some(claim)) => wire::single_claim(rule, claim),
+            _ if self.is_plain_charge(run) => wire::single(rule, charge.cost),
+            _ => return None,
+        };
+        Some((self.keys.get(charge.key.into()), request))
     }
 
-    /// Whether the script makes one write at most. A log is written in two parts.
+    /// Whether the script makes one write at most. A log is written in two parts, and so may permits be.
     pub(super) fn makes_one_write(&self) -> bool {
-        self.single()
-            .is_some_and(|(_, rule, _)| !matches!(rule, Rule::SlidingLog(_)))
+        self.only_run().is_some_and(|run| {
+            let rule = self.rule(&self.charges[run.first]);
+            self.is_plain_charge(run) && !matches!(rule, Rule::SlidingLog(_))
+        })
+    }
+
+    /// The run that is sent, if it is only one.
+    fn only_run(&self) -> Option<&Run> {
+        let mut sent = self.runs.iter().filter(|run| run.times > 0);
+        let run = sent.next()?;
+        sent.next().is_none().then_some(run)
+    }
+
+    /// Whether the run is one charge of one budget, and no offences of its key matter.
+    fn is_plain_charge(&self, run: &Run) -> bool {
+        self.is_single(run) && self.charges[run.first].offences.is_none()
     }
 
     fn rule(&self, charge: &wire::Charge) -> &Rule {
@@ -323,6 +345,10 @@ impl Batch {
         let mut body = wire::Body::new(limits);
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();
         while let Some(run) = runs.next() {
+            if let (Op::Claim, Some(claim)) = (run.op, self.checks[run.first].claim()) {
+                body.push_claim(&self.charges[run.first], claim);
+                continue;
+            }
             if !self.is_single(run) {
                 body.push_run(run.op, run.times, &self.charges[run.first..][..run.size]);
                 continue;
@@ -425,7 +451,7 @@ fn blocks(op: Op, check: &Check) -> bool {
         // A block ends whatever the policy of the limit that ends it.
         Op::Reset => true,
         Op::Block => check.limit().blocking().is_some() || check.block_us() == 0,
-        Op::Refund | Op::Settle => false,
+        Op::Refund | Op::Settle | Op::Claim => false,
     }
 }
 

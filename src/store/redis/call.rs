@@ -6,7 +6,6 @@ use redis::{Arg, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, Server
 use super::batch::Batch;
 use super::terms::Terms;
 use super::{script, wire};
-use crate::algorithm::Rule;
 use crate::nouns::Micros;
 
 /// Bytes of the other arguments: the script's hash, a number, a time.
@@ -15,22 +14,12 @@ const OTHER_BYTES: usize = 96;
 /// The command for a batch. `time` is the time to decide by. Default: the server's own.
 pub(super) fn command(batch: &Batch, time: Option<Micros>) -> Cmd {
     match batch.single() {
-        Some((key, limit, cost)) => single(key, limit, cost, time),
+        Some((key, request)) => by_hash([key].into_iter(), key.len(), &request, time),
         None => by_hash(batch.keys(), batch.key_bytes(), &batch.body(), time),
     }
 }
 
-/// The command for one charge, with a cost above 0. Its reply is that for a batch of this charge.
-fn single(key: &str, limit: &Rule, cost: u32, time: Option<Micros>) -> Cmd {
-    by_hash(
-        [key].into_iter(),
-        key.len(),
-        &wire::single(limit, cost),
-        time,
-    )
-}
-
-pub(super) fn by_hash<'a>(
+fn by_hash<'a>(
     keys: impl ExactSizeIterator<Item = &'a str>,
     key_bytes: usize,
     request: &[u8],

@@ -1,6 +1,5 @@
 //! A call in flight: from the connection to the answers of all its checks; and the tasks that send one call after another.
 
-mod claims;
 mod divide;
 mod redirect;
 mod watch;
@@ -15,7 +14,6 @@ use redis::{RedisError, RedisResult};
 use tokio::task::unconstrained;
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub(super) use self::claims::{ClaimFailure, send_claims};
 use self::divide::has_to_be_divided;
 pub(super) use self::redirect::{MOST_REDIRECTIONS, pointed_at};
 use self::watch::Watch;
@@ -330,10 +328,14 @@ impl Call {
                 let is_forbidden = call::is_forbidden_in_script(&error) && is_last_command;
                 let charged =
                     CallFailure::from_redis(&error) == CallFailure::Unknown && !is_forbidden;
+                let goes_elsewhere = is_redirected || call::ends_connection(&error);
                 let error = format!("{}: {text}", connections.events().server());
-                batch.fail(|| match charged {
-                    true => Error::store(error.clone()),
-                    false => Error::declined(error.clone()),
+                batch.fail(|| {
+                    let failed = match charged {
+                        true => Error::store(error.clone()),
+                        false => Error::declined(error.clone()),
+                    };
+                    failed.going_elsewhere(goes_elsewhere)
                 })
             }
             None => {

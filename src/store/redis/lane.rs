@@ -25,7 +25,6 @@ use super::route::Route;
 use crate::nouns::{Check, Error, ManualClock, Op, later};
 use crate::store::denials::{ChangeUnderWay, Denials};
 use crate::store::heartbeat::Heartbeat;
-use crate::store::permits::Claim;
 use crate::store::promise::{Promise, Promised};
 use crate::telemetry::{Level, Trace};
 
@@ -99,6 +98,9 @@ struct LaneQueue {
 pub(super) enum Urgency {
     /// It is rejected by a full queue, and by an open circuit breaker.
     Usual,
+    /// It is rejected by an open circuit breaker alone. Its process holds permits, or has a place in a queue, and would lose them.
+    /// A process has a bounded number of claims in flight.
+    Renews,
     /// It is never rejected. It gives back what was just charged, so there are never more of these than there were checks.
     GivesBack,
 }
@@ -124,11 +126,6 @@ impl Lane {
             queue,
             leaving,
         })
-    }
-
-    /// The key of the permits of a claim.
-    pub(super) fn key_of_permits(&self, claim: &Claim) -> String {
-        format!("{}{{{}}}:c:{}", self.prefix, claim.key, claim.name)
     }
 
     pub(super) fn prefix(&self) -> &str {

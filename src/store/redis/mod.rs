@@ -14,7 +14,6 @@ mod greeting;
 mod keys;
 mod lane;
 mod node;
-mod permits;
 mod probe;
 mod route;
 mod script;
@@ -42,13 +41,12 @@ pub use self::connect::Credentials;
 use self::lane::{Lane, Urgency};
 #[cfg(feature = "config")]
 pub use self::source::RedisSource;
-use self::submit::submit;
+use self::submit::{submit, submit_claim};
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
 use super::denials::{ChangeUnderWay, Denials};
-use super::permits::Permits;
 use super::{Answer, BreakerState, Store};
-use crate::nouns::{Check, ConfigError, Error, Group, Key, Limit, Op};
+use crate::nouns::{Check, Claim, ConfigError, Error, Group, Key, Limit, Op};
 
 /// The store that all replicas of a service share: Redis, or a server with its protocol and
 /// scripts, such as Valkey.
@@ -227,11 +225,20 @@ impl Lanes {
         }
         submit(self.lane(&group), op, &group, change, Urgency::Usual)
     }
+
+    fn submit_claim(&self, claim: Group) -> Answer {
+        let is_known = |claim: &Claim| claim.granted > 0 || claim.waiting > 0;
+        let urgency = match claim.first().and_then(Check::claim) {
+            Some(claim) if is_known(claim) => Urgency::Renews,
+            _ => Urgency::Usual,
+        };
+        submit_claim(self.lane(&claim), claim, urgency)
+    }
 }
 
 impl Store for RedisStore {
     fn apply(&self, op: Op, group: Group) -> Answer {
-        if let Err(error) = group.check_rates() {
+        if let Err(error) = group.check_op(op) {
             return Answer::ready(Err(error));
         }
         if let Err(error) = Runtime::try_current() {
@@ -246,12 +253,9 @@ impl Store for RedisStore {
                 let change = denials.change(&group);
                 lanes.submit(op, group, Some(change))
             }
+            (_, Op::Claim) => lanes.submit_claim(group),
             (None, _) | (_, Op::Peek) => lanes.submit(op, group, None),
         }
-    }
-
-    fn permits(&self) -> Option<Permits> {
-        Some(Permits::new(self.clone()))
     }
 }
 

@@ -6,15 +6,20 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::flight::{self, Flight};
 use super::lane::{Lane, QueuedCheck, Urgency};
-use crate::nouns::{Check, Decision, Error, Op};
+use crate::nouns::{Check, Decision, Error, Group, Op, later};
 use crate::store::Answer;
 use crate::store::denials::ChangeUnderWay;
 use crate::store::promise::Promised;
+
+/// The pause before a claim is sent again.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Has a check sent. Its answer is awaited by its caller.
 pub(super) fn submit(
@@ -24,7 +29,7 @@ pub(super) fn submit(
     change: Option<ChangeUnderWay>,
     urgency: Urgency,
 ) -> Answer {
-    if urgency == Urgency::Usual
+    if urgency != Urgency::GivesBack
         && let Err(error) = lane.route.admit()
     {
         let answer = Err(error);
@@ -57,6 +62,28 @@ pub(super) fn submit(
         Some(denials) if op == Op::Charge && !leaves_next => denials.behind(group, answer),
         _ => answer,
     }
+}
+
+/// Has a claim of permits sent. A claim can be repeated: it says what its process holds, and not what to change. So one whose
+/// connection ended is sent again until its deadline, wherever its key went.
+pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Group, urgency: Urgency) -> Answer {
+    let deadline = later(Instant::now(), lane.settings.deadline);
+    let first = submit(lane, Op::Claim, &claim, None, urgency);
+    let lane = Arc::clone(lane);
+    Answer::later(async move {
+        let mut answer = first.await;
+        while answer.as_ref().is_err_and(Error::goes_elsewhere)
+            && later(Instant::now(), PAUSE) < deadline
+        {
+            sleep(PAUSE).await;
+            let again = submit(&lane, Op::Claim, &claim, None, urgency);
+            match timeout_at(deadline, again).await {
+                Ok(next) => answer = next,
+                Err(_) => break,
+            }
+        }
+        answer
+    })
 }
 
 /// Sends a check that is alone in an idle lane. A task sends it if another check was queued before

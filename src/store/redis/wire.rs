@@ -1,14 +1,11 @@
 //! The format of requests and replies: the other side of `scripts/main.lua` and
 //! `scripts/batch.lua`.
 
-mod permits;
-
 use std::time::Duration;
 
-pub(super) use self::permits::permits;
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Anchor, Bucket, Cost, First, MAX_EXACT, Mode, Rule};
-use crate::nouns::{Blocked, Check, Micros, Op, Outcome, Receipt};
+use crate::nouns::{Blocked, Check, Claim, Micros, Op, Outcome, Receipt};
 
 /// The status of a verdict, as in `scripts/main.lua`.
 const ALLOWED: i64 = 1;
@@ -18,6 +15,9 @@ const UNREADABLE: i64 = 4;
 const GIVEN_BACK: i64 = 8;
 const BLOCKED: i64 = 16;
 const BEGINS_BLOCK: i64 = 32;
+
+/// The longest lease, in microseconds. The script counts a value with a longer one as corrupt.
+const MAX_LEASE: u64 = 600 * 1_000_000;
 
 /// The op of a run that charges each of several keys once.
 const EACH: u64 = 4;
@@ -82,7 +82,7 @@ impl Charge {
                 receipt = check.receipt();
                 max_debt = check.limit().max_debt().unwrap_or(u64::MAX);
             }
-            Op::Reset | Op::Block => {}
+            Op::Reset | Op::Block | Op::Claim => {}
         }
         let cost = check.cost();
         let block = check.block_us();
@@ -132,11 +132,20 @@ const WITH_TERMS: u64 = 8;
 /// `ARGV[1]` of a batch: the limits, then the runs.
 pub(super) struct Body(Vec<u8>);
 
-/// `ARGV[1]` of a single charge, with a cost above 0.
+/// `ARGV[1]` of a single charge, with a cost above 0. The reply is that to a batch of this charge.
 pub(super) fn single(limit: &Rule, cost: u32) -> Vec<u8> {
     let mut body = Body(Vec::with_capacity(64));
     body.push_limit(limit);
     body.push(cost.into(), 4);
+    body.0
+}
+
+/// `ARGV[1]` of a single claim.
+pub(super) fn single_claim(limit: &Rule, claim: &Claim) -> Vec<u8> {
+    let mut body = Body(Vec::with_capacity(96));
+    body.push_limit(limit);
+    body.push(0, 4);
+    body.push_numbers(claim);
     body.0
 }
 
@@ -197,6 +206,22 @@ impl Body {
         }
     }
 
+    /// Adds a run of one claim, which follows its charge.
+    pub(super) fn push_claim(&mut self, charge: &Charge, claim: &Claim) {
+        self.push_head(number_of(Op::Claim), 1, 1);
+        self.push_charge(charge);
+        self.push_numbers(claim);
+    }
+
+    fn push_numbers(&mut self, claim: &Claim) {
+        self.0.extend_from_slice(&claim.holder);
+        self.push(claim.granted, 7);
+        self.push(claim.released, 7);
+        self.push(claim.waiting.into(), 4);
+        self.push(claim.at_once.into(), 4);
+        self.push(claim.lease_us().min(MAX_LEASE), 7);
+    }
+
     fn push_receipt(&mut self, receipt: Receipt) {
         self.push(receipt.at.min(MAX_EXACT), 7);
         self.push(receipt.cost.into(), 4);
@@ -244,8 +269,7 @@ impl Body {
                 bucket(&rule.bucket, u64::from(rule.mode == Mode::Queue)),
             ),
             Rule::Gcra(rule) => ("bucket", bucket(&rule.0, 0)),
-            // The store has turned such a check down.
-            Rule::Concurrency(_) => ("", [0; 4]),
+            Rule::Concurrency(rule) => ("permits", [rule.limit().into(), 0, 0, 0]),
         };
         self.push_name(name);
         for number in numbers {
@@ -454,5 +478,6 @@ const fn number_of(op: Op) -> u64 {
         Op::Reset => 3,
         Op::Settle => 5,
         Op::Block => 6,
+        Op::Claim => 7,
     }
 }

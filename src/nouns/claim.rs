@@ -1,0 +1,59 @@
+//! Claims of permits.
+
+use std::time::Duration;
+
+use super::Micros;
+
+/// More permits than any process is granted.
+const MAX_COUNT: u64 = 1 << 52;
+
+/// Longer than a process runs.
+pub(crate) const MAX_LEASE: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+
+/// What a process holds and wants of a key under a [concurrency limit](crate::Limit::concurrency).
+///
+/// `granted` and `released` count from the start of the holder, and only grow. So a claim can be lost or repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The holder: one process, for one key. Eight random bytes.
+    pub holder: [u8; 8],
+    /// The permits granted so far, as far as the holder knows.
+    pub granted: u64,
+    /// The released permits of these.
+    pub released: u64,
+    /// The places that it needs in the queue of the key.
+    pub waiting: u32,
+    /// Permits to grant only if they are free and the queue is empty.
+    pub at_once: u32,
+    /// How long all of this counts without a further claim. At most ten years, and on Redis 10 minutes.
+    pub lease: Duration,
+}
+
+impl Claim {
+    /// Creates a claim of a holder that has nothing and wants nothing.
+    #[must_use]
+    pub const fn new(holder: [u8; 8], lease: Duration) -> Self {
+        Self {
+            holder,
+            granted: 0,
+            released: 0,
+            waiting: 0,
+            at_once: 0,
+            lease,
+        }
+    }
+
+    /// The same claim, with numbers for which the arithmetic is exact.
+    pub(super) fn within_range(self) -> Self {
+        Self {
+            granted: self.granted.min(MAX_COUNT),
+            released: self.released.min(MAX_COUNT),
+            lease: self.lease.min(MAX_LEASE),
+            ..self
+        }
+    }
+
+    pub(crate) fn lease_us(&self) -> Micros {
+        Micros::try_from(self.lease.as_micros()).unwrap_or(Micros::MAX)
+    }
+}
