@@ -15,7 +15,7 @@ struct Modules(BTreeMap<Segments, Module>);
 
 #[derive(Default)]
 struct Module {
-    /// What is imported, by paths from the root of the crate or with the name of another crate.
+    /// The imports, as paths from the root of the crate. The import of another crate begins with its name.
     imports: BTreeSet<Segments>,
     /// The names that are exported again, and their origins.
     exports: BTreeMap<String, Segments>,

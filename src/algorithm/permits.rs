@@ -47,7 +47,7 @@ impl Concurrency {
         self.limit
     }
 
-    /// Applies a claim. The units that remain are the permits that its holder does not know of yet.
+    /// Applies a claim. The remaining units of the outcome are the granted permits that the claim does not count.
     pub(super) fn claim(self, state: &mut Option<Holders>, now: Micros, claim: &Claim) -> Outcome {
         let mut holders = state.take().unwrap_or_default();
         let granted = holders.claim(self, claim, now);

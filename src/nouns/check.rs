@@ -31,10 +31,10 @@ pub enum Op {
     ///
     /// The limits need not [block keys](Limit::with_block_policy).
     Block,
-    /// Tells the store what a process holds and wants of a key under a [concurrency limit](Limit::concurrency), and grants
+    /// Reports the permits and the waiters of a process for a key under a [concurrency limit](Limit::concurrency), and grants
     /// permits. The group has one check, which [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit) makes.
-    /// The [remaining](crate::Decision::remaining) units of the decision are the permits that the process does not know of
-    /// yet. A claim can be repeated.
+    /// The [remaining](crate::Decision::remaining) units of the decision are the granted permits that the claim does not
+    /// count. A claim can be repeated.
     Claim,
 }
 
@@ -231,7 +231,7 @@ impl Check {
         self
     }
 
-    /// Sets what a process holds and wants, for [`Op::Claim`].
+    /// Sets the claim, for [`Op::Claim`].
     #[doc(hidden)]
     #[must_use]
     pub fn with_claim(mut self, claim: Claim) -> Self {
@@ -239,7 +239,7 @@ impl Check {
         self
     }
 
-    /// What a process holds and wants, for [`Op::Claim`].
+    /// The claim, for [`Op::Claim`].
     #[doc(hidden)]
     #[must_use]
     pub fn claim(&self) -> Option<&Claim> {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::Micros;
 
-/// More permits than any process is granted.
+/// The largest count of permits, for which the arithmetic is exact.
 const MAX_COUNT: u64 = 1 << 52;
 
-/// Longer than a process runs.
+/// The lease on an embedded store, which ends with its process.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
-/// What a process holds and wants of a key under a [concurrency limit](crate::Limit::concurrency).
+/// The permits and the waiters of a process for one key under a [concurrency limit](crate::Limit::concurrency).
 ///
 /// `granted` and `released` count from the start of the holder, and only grow. So a claim can be lost or repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! The suite replays sequences under every algorithm, with time in both directions, changed
-//! quotas, refunds, settlements, reservations, shadow mode, blocks, groups and claims of permits. It compares every field of each decision with that of
-//! [`decide`], and panics with the first difference.
+//! quotas, refunds, settlements, reservations, shadow mode, blocks, groups and claims of permits. It compares every field of
+//! each decision with the decision of [`decide`], and panics with the first difference.
 
 #![allow(
     clippy::panic,

@@ -66,7 +66,7 @@ async fn place_of_a_waiter_whose_claim_failed_is_given_up() {
     assert!(waiting.unwrap_err().is_overloaded());
     sleep(SECOND).await;
     drop(held);
-    assert!(take(&holds).await.is_some(), "nobody waits");
+    assert!(take(&holds).await.is_some(), "no caller waits");
 }
 
 #[tokio::test(start_paused = true)]

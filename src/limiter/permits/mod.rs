@@ -39,7 +39,7 @@ const LOOK_AFTER: Duration = Duration::from_millis(500);
 const AGENTS: usize = 4;
 
 /// The most runtimes that are known. Their order is that in which they were seen first.
-const MOST_RUNTIMES: usize = 64;
+const MOST_KNOWN: usize = 64;
 
 /// The permits of this process. Each key has one of the agents.
 pub(super) struct Agents {
@@ -60,7 +60,7 @@ impl Agents {
         }
     }
 
-    /// Lets all agents use a runtime, if it is a new one: that of their tasks may have been shut down.
+    /// Adds a new runtime to all agents, because the runtime of their tasks may have been shut down.
     fn note_runtime(&self, runtime: &Runtime) {
         let is_known = |known: &VecDeque<Id>| known.contains(&runtime.id());
         if is_known(&self.runtimes.read().unwrap_or_else(PoisonError::into_inner)) {
@@ -73,7 +73,7 @@ impl Agents {
         if is_known(&known) {
             return;
         }
-        known.truncate(MOST_RUNTIMES - 1);
+        known.truncate(MOST_KNOWN - 1);
         known.push_front(runtime.id());
         drop(known);
         for agent in &self.agents {
@@ -157,8 +157,8 @@ impl RateLimiter {
     ///   that other processes also have. [`Permit::is_renewed`] and an event report that.
     /// - **The end of a program.** Permits are released in the background. Call [`flush`](Self::flush) last.
     ///
-    /// What a process holds and wants of a key is one claim, which is sent to Redis together with checks. Tasks renew the
-    /// permits, in a runtime that uses the limiter. A current-thread runtime drives them only inside `block_on`.
+    /// A claim has the permits and the waiters of this process for one key. Claims are sent to Redis together with checks.
+    /// Tasks renew the permits, in a runtime that uses the limiter. A current-thread runtime drives them only inside `block_on`.
     ///
     /// # Errors
     ///

@@ -19,7 +19,7 @@ pub(crate) struct Acquired {
 
 /// A key under the name of a limit. Limits of one name share their permits, whatever their numbers.
 ///
-/// Its copies share one count of references: that of the limit is changed by all threads that use the limit.
+/// Its copies share a reference count of their own, because all threads that use the limit change the limit's count.
 #[derive(Clone)]
 pub(super) struct SlotKey(Arc<(Limit, Key)>);
 

@@ -77,7 +77,7 @@ pub(super) struct Paces {
     pub(super) poll: Duration,
     pub(super) renew: Duration,
     pub(super) retry: Duration,
-    /// A call that is not answered in this time counts as lost.
+    /// A claim without an answer after this time counts as lost.
     pub(super) lost: Duration,
 }
 
@@ -170,7 +170,7 @@ impl Slot {
         self.failed && self.is_idle()
     }
 
-    /// Whether nothing was ever granted, and nobody asks.
+    /// Whether no permit was ever granted, and no caller waits.
     pub(super) fn is_without_grants(&self) -> bool {
         self.granted == 0 && self.is_idle()
     }

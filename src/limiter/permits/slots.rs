@@ -55,7 +55,7 @@ pub(super) struct Queues {
     urgent: VecDeque<SlotKey>,
     /// Slots whose leases are to be renewed.
     renewals: VecDeque<SlotKey>,
-    /// By their numbers.
+    /// The claims in flight, by number.
     sent: BTreeMap<u64, SentClaim>,
     /// How many of them are renewals.
     sent_renewals: usize,

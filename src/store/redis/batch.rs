@@ -26,7 +26,7 @@ use crate::telemetry::Trace;
 /// single charges counts as one.
 pub(super) const MAX_CHARGES: usize = 1024;
 
-/// A claim of permits costs Redis as much as so many charges.
+/// A claim of permits counts as so many charges, because it may write all holders and the queue of its key.
 const WORK_OF_A_CLAIM: usize = 4;
 
 /// The most bytes of keys in one call.
@@ -168,7 +168,7 @@ impl Batch {
     /// The run that the charges from `first` on continue: an identical one, with no later check of
     /// any of its budgets.
     fn same_run(&self, op: Op, first: usize) -> Option<usize> {
-        // Claims of one key differ in what their charges do not say.
+        // Two claims of one key may have different holders.
         if op == Op::Claim {
             return None;
         }

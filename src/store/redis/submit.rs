@@ -64,8 +64,8 @@ pub(super) fn submit(
     }
 }
 
-/// Has a claim of permits sent. A claim can be repeated: it says what its process holds, and not what to change. So one whose
-/// connection ended is sent again until its deadline, wherever its key went.
+/// Has a claim of permits sent. If its connection ended, or its key moved to another node, the claim is sent again until its
+/// deadline. It can be repeated, because it has counters and not changes.
 pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Group, urgency: Urgency) -> Answer {
     let deadline = later(Instant::now(), lane.settings.deadline);
     let first = submit(lane, Op::Claim, &claim, None, urgency);
