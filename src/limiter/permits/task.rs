@@ -71,7 +71,7 @@ impl Agent {
         let unawaited = state.queues.take_unawaited();
         drop(state);
         let new = claims.iter().map(|(number, _)| *number);
-        let under_way = ClaimsUnderWay {
+        let mut under_way = ClaimsUnderWay {
             agent: Arc::clone(self),
             numbers: new
                 .chain(unawaited.iter().map(|(number, _)| *number))
@@ -88,7 +88,10 @@ impl Agent {
                 let answer = agent.store.apply(Op::Claim, check.into());
                 (number, answer)
             }));
-            drop(timeout(agent.paces.lost, agent.apply_answers(answers)).await);
+            let answered = timeout(agent.paces.lost, agent.apply_answers(answers)).await;
+            if answered.is_ok() {
+                under_way.numbers.clear();
+            }
         }));
     }
 
@@ -211,7 +214,9 @@ struct ClaimsUnderWay {
 
 impl Drop for ClaimsUnderWay {
     fn drop(&mut self) {
-        self.agent.ended(&self.numbers);
+        if !self.numbers.is_empty() {
+            self.agent.ended(&self.numbers);
+        }
     }
 }
 
