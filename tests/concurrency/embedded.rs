@@ -108,3 +108,48 @@ async fn store_that_goes_on_granting_too_much_is_asked_four_times_a_second() {
         assert!(asked <= 41, "{asked} times in ten seconds");
     }
 }
+
+/// Limiters on one store: one holds the only permit, and the other one's caller waits.
+async fn one_waits(store: &Arc<MemoryStore>) -> (RateLimiter, Option<Permit>, RateLimiter) {
+    let [holds, waits] = [(); 2].map(|()| RateLimiter::new(Arc::clone(store)));
+    let held = take(&holds).await;
+    assert!(held.is_some());
+    (holds, held, waits)
+}
+
+#[tokio::test(start_paused = true)]
+async fn place_of_a_waiter_that_is_gone_is_free_at_once() {
+    let store = Arc::new(MemoryStore::new());
+    let (holds, held, waits) = one_waits(&store).await;
+    let waiting = waits.acquire_permit(&exports(), "acme", SECOND).await;
+    assert!(waiting.unwrap().is_none());
+    drop(held);
+    assert_eq!(waits.keys_with_permits(), 0);
+    assert!(take(&holds).await.is_some());
+}
+
+#[test]
+fn place_of_a_waiter_ends_with_its_runtime() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+    };
+    let store = Arc::new(MemoryStore::new());
+    let stays = runtime().unwrap();
+    let (holds, held, waits) = stays.block_on(one_waits(&store));
+    let ends = runtime().unwrap();
+    let caller = waits.clone();
+    ends.block_on(async {
+        drop(tokio::spawn(async move {
+            let limit = exports();
+            let wait = 600 * SECOND;
+            caller.acquire_permit(&limit, "acme", wait).await.map(drop)
+        }));
+        tokio::task::yield_now().await;
+    });
+    assert_eq!(waits.keys_with_permits(), 1, "it waits");
+    drop(ends);
+    drop(held);
+    assert!(stays.block_on(take(&holds)).is_some());
+}

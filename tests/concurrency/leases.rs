@@ -376,6 +376,27 @@ async fn waiters_for_permits_are_bounded_over_all_keys() {
     assert_eq!(waiting.await.unwrap(), 200);
 }
 
+#[tokio::test(start_paused = true)]
+async fn client_that_disconnected_does_not_count_as_a_waiter() {
+    let permits = RateLimiter::in_memory();
+    let layer = RateLimitLayer::new(&permits, exports(1), tenant()).unwrap();
+    let layer = layer.wait_up_to(5 * SECOND).unwrap();
+    let app = app(layer.max_waiters_per_key(100));
+    let held = send(&app, of("acme")).await;
+    let mut waiting = JoinSet::new();
+    for _ in 0..100 {
+        let app = app.clone();
+        waiting.spawn(async move { status(&app, of("acme")).await });
+    }
+    sleep(SECOND).await;
+    assert_eq!(status(&app, of("acme")).await, 429, "the queue is full");
+    waiting.shutdown().await;
+    let started = Instant::now();
+    assert_eq!(status(&app, of("acme")).await, 429);
+    assert_eq!(started.elapsed(), 5 * SECOND, "it waits");
+    drop(held);
+}
+
 #[tokio::test]
 async fn mistake_of_the_application_is_500_and_shadow_mode_rejects_nothing() {
     let store = Scripted::default();

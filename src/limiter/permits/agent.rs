@@ -130,6 +130,15 @@ impl Agent {
         }
     }
 
+    /// Gives up the place of a waiter that is gone.
+    pub(super) fn waiter_is_gone(self: &Arc<Self>, key: &SlotKey) {
+        let mut state = self.lock();
+        if let Some(slot) = state.slots.get_mut(key) {
+            slot.waiter_is_gone();
+            self.submit(state, key);
+        }
+    }
+
     /// The outcome of a caller whose store is unavailable.
     pub(super) fn decide_locally(
         self: &Arc<Self>,

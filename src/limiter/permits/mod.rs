@@ -221,9 +221,9 @@ impl RateLimiter {
     pub(crate) async fn request_permit(&self, check: &Check) -> Result<Acquired, Error> {
         let slot = SlotKey::new(check);
         let agent = self.agent_for(check, &slot)?;
-        let (caller, outcome) = oneshot::channel();
+        let (caller, mut outcome) = oneshot::channel();
         agent.request(&slot, check.limit().permits(), caller);
-        let outcome = within(agent, ANSWERS_WITHIN, outcome).await;
+        let outcome = within(agent, ANSWERS_WITHIN, &mut outcome).await;
         conclude(
             agent,
             &slot,
@@ -242,8 +242,13 @@ impl RateLimiter {
         let slot = SlotKey::new(check);
         let agent = self.agent_for(check, &slot)?;
         let (caller, outcome) = oneshot::channel();
+        let mut waiter = Waiter {
+            agent,
+            slot: &slot,
+            outcome: Some(outcome),
+        };
         agent.wait(&slot, check.limit().permits(), caller, most_waiters);
-        let outcome = within(agent, max_wait, outcome).await;
+        let outcome = waiter.outcome_within(max_wait).await;
         conclude(agent, &slot, check, outcome.unwrap_or(Ok(None)))
     }
 
@@ -299,11 +304,39 @@ fn conclude(
     }
 }
 
+/// A caller that waits for a permit. If it is dropped before its outcome, its place is given up.
+struct Waiter<'a> {
+    agent: &'a Arc<Agent>,
+    slot: &'a SlotKey,
+    /// `None` after the outcome.
+    outcome: Option<oneshot::Receiver<PermitOutcome>>,
+}
+
+impl Waiter<'_> {
+    async fn outcome_within(&mut self, max_wait: Duration) -> Option<PermitOutcome> {
+        let outcome = within(self.agent, max_wait, self.outcome.as_mut()?).await;
+        if outcome.is_some() {
+            self.outcome = None;
+        }
+        outcome
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.outcome.take() {
+            // The agent finds it closed.
+            drop(outcome);
+            self.agent.waiter_is_gone(self.slot);
+        }
+    }
+}
+
 /// The outcome, if it comes in time.
 async fn within(
     agent: &Arc<Agent>,
     max_wait: Duration,
-    mut outcome: oneshot::Receiver<PermitOutcome>,
+    outcome: &mut oneshot::Receiver<PermitOutcome>,
 ) -> Option<PermitOutcome> {
     let lost = |_| Err(Error::store("the runtime was shut down"));
     match outcome.try_recv() {
@@ -313,7 +346,7 @@ async fn within(
     let deadline = later(Instant::now(), max_wait);
     loop {
         let look = later(Instant::now(), LOOK_AFTER).min(deadline);
-        match timeout_at(look, &mut outcome).await {
+        match timeout_at(look, &mut *outcome).await {
             Ok(outcome) => return Some(outcome.unwrap_or_else(|_| lost(TryRecvError::Closed))),
             Err(_) if look >= deadline => return None,
             // The task may be blocked.

@@ -23,9 +23,6 @@ struct Asking {
 /// The most waiters whose limits are compared for a claim.
 const COMPARED: usize = 64;
 
-/// Each claim pays for the check of so many waiters whether they are gone. All are checked at once when enough is paid.
-const CHECKED_PER_CLAIM: usize = 16;
-
 /// An outcome that is due. It is sent when no slot is locked: a caller that is gone drops its permit.
 pub(super) enum Due {
     Permit(PermitCaller),
@@ -44,8 +41,8 @@ pub(super) struct Slot {
     asked_at_once: usize,
     /// The limit of the last caller.
     limit: u32,
-    /// The claims since the last check for waiters that are gone.
-    since_purge: usize,
+    /// The waiters that left since all that were gone were removed. Some may have been found gone since.
+    gone: usize,
     is_in_flight: bool,
     /// The permits granted so far, as the last claim said.
     claimed: u64,
@@ -86,7 +83,7 @@ impl Slot {
         Self {
             holder,
             limit,
-            since_purge: 0,
+            gone: 0,
             granted: 0,
             released: 0,
             waiting: VecDeque::new(),
@@ -216,7 +213,7 @@ impl Slot {
     }
 
     pub(super) fn waiters(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len().saturating_sub(self.gone)
     }
 
     /// Whether it is to be looked at often: a caller waits, or an embedded store has not answered its claim.
@@ -234,7 +231,7 @@ impl Slot {
 
     /// The check that claims this slot.
     pub(super) fn claim(&mut self, key: &SlotKey, lease: Duration, now: Instant) -> Check {
-        self.purge();
+        self.at_once.retain(|asking| !asking.caller.is_closed());
         // Callers of one limit at a time, and under the smallest limit of these and of the first that wait: no caller gets more
         // than its own limit allows.
         let at_once = self.at_once.front().map(|asking| asking.limit);
@@ -259,13 +256,18 @@ impl Slot {
         check.with_claim(claim)
     }
 
-    fn purge(&mut self) {
-        self.since_purge += 1;
-        if self.since_purge * CHECKED_PER_CLAIM >= self.waiting.len() {
-            self.since_purge = 0;
-            self.waiting.retain(|asking| !asking.caller.is_closed());
+    /// A waiter is gone. Its place is given up with those of others: the removal looks at all waiters, so half of them pay for it.
+    pub(super) fn waiter_is_gone(&mut self) {
+        self.gone += 1;
+        if self.gone >= self.waiting.len().div_ceil(2) {
+            self.remove_gone();
         }
-        self.at_once.retain(|asking| !asking.caller.is_closed());
+    }
+
+    fn remove_gone(&mut self) {
+        self.gone = 0;
+        self.waiting.retain(|asking| !asking.caller.is_closed());
+        self.is_changed = true;
     }
 
     /// Applies the answer to a claim: the permits of which it did not know. Adds the outcomes of callers.
@@ -319,9 +321,7 @@ impl Slot {
     /// The claim ended without an answer. It is repeated.
     pub(super) fn lost(&mut self) {
         self.is_in_flight = false;
-        self.is_changed = true;
-        self.since_purge = self.waiting.len();
-        self.purge();
+        self.remove_gone();
     }
 
     /// The claim failed. The callers do not wait for its repetition.
