@@ -36,7 +36,7 @@ fn wrapper(
 }
 
 fn failed() -> Answer {
-    Answer::ready(Err(Error::overloaded(7)))
+    Answer::ready(Err(Error::store("it has lost the answer")))
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,8 +46,7 @@ async fn permit_of_a_claim_that_was_applied_and_failed_is_given_back() {
         if call == 0 { failed() } else { answer }
     });
     let limiter = RateLimiter::new(store);
-    let failure = limiter.try_acquire_permit(&exports(), "acme").await;
-    assert!(failure.unwrap_err().is_overloaded());
+    drop(take(&limiter).await.expect("it fails open"));
     sleep(SECOND).await;
     assert_eq!(limiter.keys_with_permits(), 0);
     assert!(take(&limiter).await.is_some());
@@ -63,7 +62,7 @@ async fn place_of_a_waiter_whose_claim_failed_is_given_up() {
     let held = take(&holds).await;
     assert!(held.is_some());
     let waiting = waits.acquire_permit(&exports(), "acme", 10 * SECOND).await;
-    assert!(waiting.unwrap_err().is_overloaded());
+    drop(waiting.unwrap().expect("it fails open"));
     sleep(SECOND).await;
     drop(held);
     assert!(take(&holds).await.is_some(), "no caller waits");

@@ -479,6 +479,8 @@ async fn forbidden_key_fails_the_permits_of_no_other() {
             assert_eq!(is_granted, !is_forbidden);
         }
     }
+    limiter.flush().await;
+    assert_eq!(limiter.keys_with_permits(), 0, "no claim was applied");
 }
 
 #[tokio::test]

@@ -259,16 +259,14 @@ impl Agent {
             match answer.take_ready() {
                 Some(Ok(decision)) => slot.answered(decision.remaining(), now, &mut due),
                 Some(Err(error)) => {
-                    slot.failed(&mut due);
+                    slot.failed(&error, &mut due);
                     failure = Some(error);
                 }
                 // A wrapper of the store does not answer at once. The task awaits it.
                 None => queues.keep_answer(key, slot, answer),
             }
         }
-        // A store that is full has not counted a new holder.
-        let is_full = failure.as_ref().is_some_and(Error::is_full);
-        if slot.is_over() || (is_full && slot.is_without_grants()) {
+        if slot.is_over() {
             state.remove(key);
         } else if !slot.is_confirmed() {
             queues.queue(key, slot);

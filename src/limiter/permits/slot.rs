@@ -54,6 +54,8 @@ pub(super) struct Slot {
     /// When the last claim was answered or failed.
     answered: Option<Instant>,
     failed: bool,
+    /// Whether the store may have applied a claim.
+    is_known: bool,
     /// When the last claim was sent.
     sent: Option<Instant>,
     /// When the last claim that was answered was sent: its lease starts then.
@@ -96,6 +98,7 @@ impl Slot {
             is_due: false,
             answered: None,
             failed: false,
+            is_known: false,
             sent: None,
             confirmed_at: None,
         }
@@ -167,14 +170,14 @@ impl Slot {
         self.failed && self.is_idle()
     }
 
-    /// Whether no permit was ever granted, and no caller waits.
-    pub(super) fn is_without_grants(&self) -> bool {
-        self.granted == 0 && self.is_idle()
+    /// Whether it is idle, and the store has nothing of it: no claim was applied, and no permit was granted here.
+    fn is_unknown(&self) -> bool {
+        !self.is_known && self.granted == 0 && self.is_idle()
     }
 
-    /// Whether it is idle, and the store has confirmed that.
+    /// Whether it is idle, and nothing of it is left in the store.
     pub(super) fn is_over(&self) -> bool {
-        self.is_idle() && !self.is_changed
+        (self.is_idle() && !self.is_changed) || (self.failed && self.is_unknown())
     }
 
     /// Enters a queue if it needs a claim.
@@ -283,6 +286,7 @@ impl Slot {
         self.released = self.released.saturating_add(too_many);
         self.is_changed |= too_many > 0;
         self.is_in_flight = false;
+        self.is_known = true;
         // It is claimed again, but not at once: the store may go on so.
         self.failed = too_many > 0;
         self.answered = Some(now);
@@ -321,11 +325,13 @@ impl Slot {
     /// The claim ended without an answer. It is repeated.
     pub(super) fn lost(&mut self) {
         self.is_in_flight = false;
+        self.is_known = true;
         self.remove_gone();
     }
 
     /// The claim failed. The callers do not wait for its repetition.
-    pub(super) fn failed(&mut self, due: &mut Vec<Due>) {
+    pub(super) fn failed(&mut self, error: &Error, due: &mut Vec<Due>) {
+        self.is_known |= error.may_have_charged();
         self.is_in_flight = false;
         self.failed = true;
         self.answered = Some(Instant::now());

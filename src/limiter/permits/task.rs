@@ -149,7 +149,7 @@ impl Agent {
             let mut due = Vec::new();
             match &answer {
                 Ok(decision) => slot.answered(decision.remaining(), now, &mut due),
-                Err(_) => slot.failed(&mut due),
+                Err(error) => slot.failed(error, &mut due),
             }
             outcomes.push((key.clone(), due, answer.err()));
             self.settle(state, &key);
