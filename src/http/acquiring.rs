@@ -115,7 +115,7 @@ async fn acquire(
     let acquired = limiter.request_permit(check).await?;
     // The answer of a distant store is part of the wait.
     let max_wait = since.map_or(Duration::ZERO, |since| wait.left_of(since));
-    if acquired.permit.is_some() || max_wait.is_zero() {
+    if !acquired.may_wait() || max_wait.is_zero() {
         return Ok(acquired);
     }
     match wait.take_place() {

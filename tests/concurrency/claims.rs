@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 use tollgate::decision::Source;
+use tollgate::limit::OnStoreFailure;
 use tollgate::store::{Answer, Claim, Op, Store};
 use tollgate::{Check, Decision, Error, Key, Limit, MemoryStore, Permit, RateLimiter};
 
-use crate::support::scripted::Scripted;
+use crate::support::scripted::{Scripted, time_out_after};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -207,6 +208,81 @@ async fn waiting_caller_asks_forty_times_a_second_until_it_gives_up() {
         "{renewals:?}"
     );
     drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn released_permit_reaches_a_waiter_elsewhere_at_the_next_poll() {
+    const POLL: Duration = Duration::from_millis(25);
+    let latency = Duration::from_millis(3);
+    let store = Recorded::slow(latency);
+    let [holds, waits] = [(); 2].map(|()| store.limiter());
+    for phase in 0..100 {
+        let held = take(&holds, 1).await;
+        let waiting = tokio::spawn({
+            let waits = waits.clone();
+            async move {
+                let permit = waits.acquire_permit(&exports(1), &acme(), SECOND).await;
+                (permit.unwrap().is_some(), Instant::now())
+            }
+        });
+        sleep(Duration::from_millis(60 + phase)).await;
+        drop(held);
+        holds.flush().await;
+        let released = Instant::now();
+        let (is_granted, granted) = waiting.await.unwrap();
+        waits.flush().await;
+        assert!(is_granted);
+        let handover = granted - released;
+        // Timers fire up to a millisecond late.
+        let most = POLL + latency + Duration::from_millis(1);
+        assert!(handover <= most, "{handover:?} in phase {phase}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_waiter_gets_more_than_its_own_limit_however_many_wait_before_it() {
+    let limiter = Recorded::default().limiter();
+    let mut held = Vec::new();
+    while let Some(permit) = take(&limiter, 200).await {
+        held.push(permit);
+    }
+    assert_eq!(held.len(), 200);
+    let mut callers = JoinSet::new();
+    for number in 0..=100 {
+        let limiter = limiter.clone();
+        let limit = exports(if number == 100 { 5 } else { 200 });
+        callers.spawn(async move {
+            let permit = limiter.acquire_permit(&limit, &acme(), 60 * SECOND).await;
+            let permit = permit.unwrap().expect("each is served");
+            let in_flight = limiter.held_permits(&limit, acme());
+            assert!(
+                in_flight <= limit.quota().limit(),
+                "{in_flight} under {limit:?}"
+            );
+            sleep(SECOND / 10).await;
+            drop(permit);
+        });
+        yield_now().await;
+    }
+    sleep(SECOND).await;
+    held.clear();
+    drop(callers.join_all().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn caller_waits_for_one_deadline_of_a_hung_store_when_its_share_is_used() {
+    const DEADLINE: Duration = Duration::from_millis(250);
+    let store = Scripted::new(|_, _, _| time_out_after(DEADLINE));
+    let limiter = RateLimiter::new(store);
+    let share = OnStoreFailure::Local { replicas: 2 };
+    let limit = exports(2).with_on_store_failure(share).unwrap();
+    let held = limiter.try_acquire_permit(&limit, acme()).await.unwrap();
+    assert!(held.is_some());
+    let started = Instant::now();
+    let permit = limiter.acquire_permit(&limit, acme(), SECOND).await;
+    assert!(permit.unwrap().is_none(), "its share is one permit");
+    let took = started.elapsed();
+    assert!(took <= DEADLINE + Duration::from_millis(2), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]

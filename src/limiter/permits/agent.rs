@@ -12,8 +12,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::LOOK_AFTER;
+use super::callers::PermitCaller;
 use super::permit::{Acquired, Grantor, Permit, SlotKey};
-use super::slot::{Due, Paces, PermitCaller, Slot};
+use super::slot::{Due, Paces, Slot};
 use super::slots::Slots;
 use crate::nouns::{Check, Error, MAX_LEASE, OnStoreFailure, Op, Source};
 use crate::store::Store;

@@ -1,6 +1,7 @@
 //! Permits of requests in flight: at most so many of a key at once, on all replicas.
 
 mod agent;
+mod callers;
 mod permit;
 mod slot;
 mod slots;
@@ -18,10 +19,10 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout_at};
 
 use self::agent::{Agent, PermitEvents};
+use self::callers::PermitOutcome;
 pub(crate) use self::permit::Acquired;
 pub use self::permit::Permit;
 use self::permit::SlotKey;
-use self::slot::PermitOutcome;
 use super::RateLimiter;
 use crate::nouns::{Check, ConfigError, Error, Key, Limit, Source, later};
 use crate::store::Store;
@@ -174,7 +175,7 @@ impl RateLimiter {
             let started = Instant::now();
             let acquired = self.request_permit(&check).await?;
             let left = max_wait.saturating_sub(started.elapsed());
-            if acquired.permit.is_some() || left.is_zero() {
+            if !acquired.may_wait() || left.is_zero() {
                 return Ok(acquired);
             }
             self.wait_for_permit(&check, left, usize::MAX).await

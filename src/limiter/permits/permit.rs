@@ -17,6 +17,13 @@ pub(crate) struct Acquired {
     pub(crate) limit: Limit,
 }
 
+impl Acquired {
+    /// Whether to wait for a permit. Without the store, its caller would only wait for another deadline.
+    pub(crate) const fn may_wait(&self) -> bool {
+        self.permit.is_none() && matches!(self.source, Source::Store)
+    }
+}
+
 /// A key under the name of a limit. Limits of one name share their permits, whatever their numbers.
 ///
 /// Its copies share a reference count of their own, because all threads that use the limit change the limit's count.

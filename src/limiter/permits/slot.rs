@@ -1,27 +1,14 @@
 //! The permits and the callers of one process for one key: a state without I/O.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::time::Duration;
 
-use tokio::sync::oneshot::Sender;
 use tokio::time::Instant;
 
-use super::permit::{Permit, SlotKey};
+use super::callers::{Asking, PermitCaller, Waiters};
+use super::permit::SlotKey;
 use crate::nouns::{Check, Claim, Error};
-
-/// The outcome for a caller: a permit, none, or an error.
-pub(super) type PermitOutcome = Result<Option<Permit>, Error>;
-
-pub(super) type PermitCaller = Sender<PermitOutcome>;
-
-/// A caller, and the limit that it asked under: plans differ.
-struct Asking {
-    caller: PermitCaller,
-    limit: u32,
-}
-
-/// The most waiters whose limits are compared for a claim.
-const COMPARED: usize = 64;
 
 /// An outcome that is due. It is sent when no slot is locked: a caller that is gone drops its permit.
 pub(super) enum Due {
@@ -35,7 +22,7 @@ pub(super) struct Slot {
     /// As in [`Claim`].
     granted: u64,
     released: u64,
-    waiting: VecDeque<Asking>,
+    waiting: Waiters,
     at_once: VecDeque<Asking>,
     /// How many of `at_once` the claim in flight asks for.
     asked_at_once: usize,
@@ -88,7 +75,7 @@ impl Slot {
             gone: 0,
             granted: 0,
             released: 0,
-            waiting: VecDeque::new(),
+            waiting: Waiters::default(),
             at_once: VecDeque::new(),
             asked_at_once: 0,
             is_in_flight: false,
@@ -105,7 +92,7 @@ impl Slot {
     }
 
     pub(super) fn wait(&mut self, caller: PermitCaller, limit: u32) {
-        self.waiting.push_back(Asking { caller, limit });
+        self.waiting.push(Asking { caller, limit });
         self.limit = limit;
         self.is_changed = true;
     }
@@ -206,13 +193,13 @@ impl Slot {
         if self.is_in_flight || self.queue.is_some() {
             return false;
         }
-        let pace = match (self.failed, self.waiting.is_empty()) {
-            (true, _) => paces.retry,
-            (false, false) => paces.poll,
-            (false, true) => paces.renew,
+        let (since, pace) = match (self.failed, self.waiting.is_empty()) {
+            (true, _) => (self.answered, paces.retry),
+            // A claim of the last scan is a little younger than the scan.
+            (false, false) => (self.sent, paces.poll / 2),
+            (false, true) => (self.answered, paces.renew),
         };
-        let age = |answered| now.saturating_duration_since(answered);
-        self.answered.is_some_and(|answered| age(answered) >= pace)
+        since.is_some_and(|since| now.saturating_duration_since(since) >= pace)
     }
 
     pub(super) fn waiters(&self) -> usize {
@@ -235,16 +222,13 @@ impl Slot {
     /// The check that claims this slot.
     pub(super) fn claim(&mut self, key: &SlotKey, lease: Duration, now: Instant) -> Check {
         self.at_once.retain(|asking| !asking.caller.is_closed());
-        // Callers of one limit at a time, and under the smallest limit of these and of the first that wait: no caller gets more
-        // than its own limit allows.
+        // Callers of one limit at a time, and under the smallest limit of these and of all that wait: no caller gets more than
+        // its own limit allows.
         let at_once = self.at_once.front().map(|asking| asking.limit);
         let same = |asking: &&Asking| Some(asking.limit) == at_once;
         self.asked_at_once = self.at_once.iter().take_while(same).count();
-        let waiting = self.waiting.iter().take(COMPARED);
-        let smallest = waiting
-            .chain(self.at_once.front())
-            .map(|asking| asking.limit)
-            .min();
+        let waiting = self.waiting.smallest_limit();
+        let smallest = at_once.into_iter().chain(waiting).min();
         let check = key.check(smallest.unwrap_or(self.limit));
         let mut claim = Claim::new(self.holder, lease);
         claim.granted = self.granted;
@@ -269,7 +253,7 @@ impl Slot {
 
     fn remove_gone(&mut self) {
         self.gone = 0;
-        self.waiting.retain(|asking| !asking.caller.is_closed());
+        self.waiting.remove_gone();
         self.is_changed = true;
     }
 
@@ -306,7 +290,7 @@ impl Slot {
 
     /// The next caller that is still there: of those that wait, and then of the `asked` that the claim was for.
     fn next_caller(&mut self, asked: &mut usize) -> Option<PermitCaller> {
-        while let Some(asking) = self.waiting.pop_front() {
+        while let Some(asking) = self.waiting.pop() {
             if !asking.caller.is_closed() {
                 return Some(asking.caller);
             }
@@ -335,7 +319,8 @@ impl Slot {
         self.is_in_flight = false;
         self.failed = true;
         self.answered = Some(Instant::now());
-        let callers = self.at_once.drain(..).chain(self.waiting.drain(..));
+        let waiting = iter::from_fn(|| self.waiting.pop());
+        let callers = self.at_once.drain(..).chain(waiting);
         due.extend(callers.map(|asking| Due::Error(asking.caller)));
         // The store may have applied it or not.
         self.is_changed = true;
