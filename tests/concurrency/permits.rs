@@ -15,6 +15,7 @@ use tollgate::store::{Claim, Op, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Permit, RateLimiter};
 
 use crate::support::RedisServer;
+use crate::support::chaos::{Chaos, Mode};
 use crate::support::process::{Process, answer};
 use crate::support::scripted::Scripted;
 
@@ -459,6 +460,34 @@ async fn short_wait_gets_a_free_permit_and_the_policy_decides_while_redis_hangs(
             .is_unavailable()
     );
     server.pause(false);
+}
+
+#[tokio::test]
+async fn permit_whose_grant_is_lost_with_its_connection_is_given_back() {
+    let server = RedisServer::start();
+    let network = Chaos::start(server.port()).await;
+    let url = format!("redis://127.0.0.1:{}", network.port);
+    let store = server.store().url(url).connect().await.unwrap();
+    let limiter = RateLimiter::new(store);
+    limiter.set_permit_lease(600 * SECOND).unwrap();
+    let closed = exports(1)
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
+    let acme = Key::new("acme");
+    drop(take(&limiter, &closed, &acme).await);
+    limiter.flush().await;
+    // Neither the grant nor the greeting of the next connection arrives.
+    network.set(Mode::CutReplies);
+    let failed = limiter.try_acquire_permit(&closed, &acme).await;
+    assert!(failed.is_err(), "{failed:?}");
+    let other = on(&server).await;
+    assert!(
+        take(&other, &closed, &acme).await.is_none(),
+        "it was granted"
+    );
+    network.set(Mode::Well);
+    let given_back = other.acquire_permit(&closed, &acme, 20 * SECOND).await;
+    assert!(given_back.unwrap().is_some());
 }
 
 #[tokio::test]

@@ -72,12 +72,15 @@ pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Group, urgency: Urgency) -> 
     let lane = Arc::clone(lane);
     Answer::later(async move {
         let mut answer = first.await;
-        while answer.as_ref().is_err_and(Error::goes_elsewhere)
+        while let Err(error) = &answer
+            && error.goes_elsewhere()
             && later(Instant::now(), PAUSE) < deadline
         {
+            let was_applied = error.may_have_charged();
             sleep(PAUSE).await;
             let again = submit(&lane, Op::Claim, &claim, None, urgency);
             match timeout_at(deadline, again).await {
+                Ok(Err(error)) if was_applied => answer = Err(error.after_a_part()),
                 Ok(next) => answer = next,
                 Err(_) => break,
             }
