@@ -146,7 +146,7 @@ impl Level {
         self.at + self.until(0)
     }
 
-    /// Whether the level is empty at `now`. Same as `expires_at() <= now`, mostly without a
+    /// Returns whether the level is empty at `now`. Same as `expires_at() <= now`, mostly without a
     /// division.
     pub(crate) fn is_over(&self, now: Micros) -> bool {
         match self.then() {
@@ -158,7 +158,7 @@ impl Level {
         }
     }
 
-    /// Whether the level at `at` is at most `units`.
+    /// Returns whether the level at `at` is at most `units`.
     fn is_down_to(&self, units: u64) -> bool {
         self.used <= units.saturating_mul(self.rate.micros)
             && self.then().is_none_or(|slower| units >= slower.floor)
@@ -465,7 +465,7 @@ impl Bucket {
     }
 
     /// Implements [`Rule::follow`](super::Rule::follow). The level after the first charge is
-    /// `reset_after` in parts, less its rounding (`slack`). The delay is that of the level before
+    /// `reset_after` in parts, less its rounding (`slack`). The delay follows from the level before
     /// this charge.
     pub(crate) fn follow(&self, first: First, charged: u64, cost: u64, queues: bool) -> Followed {
         let Rate { units, micros } = self.rate;

@@ -1,6 +1,6 @@
 //! Leaky bucket: requests leave evenly.
 //!
-//! As a *queue*, an allowed check has a `delay` until its turn. The queue drains `limit` units
+//! The *queue* gives an allowed check a `delay` until its turn. It drains `limit` units
 //! every `period`. A queue of `capacity` units is full and denies more. As a *meter*, a check that
 //! fits is allowed without delay. That is the token bucket, with water counted instead of tokens.
 //!

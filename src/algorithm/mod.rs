@@ -28,7 +28,7 @@
 //!   bounded, so that all sums stay exact.
 //! - **A denied check consumes nothing.** It writes only if a clock or quota change makes the state
 //!   last longer or drain faster, so that its `retry_after` stays correct. A peek never writes.
-//!   After a clock was set back or a rate was raised, its `retry_after` is that of a charge made
+//!   After a clock was set back or a rate was raised, its `retry_after` equals the one of a charge made
 //!   now.
 
 mod bucket;
@@ -98,7 +98,7 @@ impl Cost {
 }
 
 impl Effect {
-    /// Whether a check of this cost may change the state without a charge.
+    /// Returns whether a check of this cost may change the state without a charge.
     fn adopts(self, cost: u64) -> bool {
         match self {
             Self::Dry | Self::Count => false,
@@ -215,7 +215,7 @@ impl Rule {
         }
     }
 
-    /// Whether a waiting check reserves its units: see [`Cost::max_wait`].
+    /// Returns whether a waiting check reserves its units: see [`Cost::max_wait`].
     pub(crate) const fn reserves(&self) -> bool {
         match self {
             Self::TokenBucket(_) | Self::Gcra(_) => true,
@@ -240,7 +240,7 @@ impl Rule {
         }
     }
 
-    /// Whether the state is a level that drains.
+    /// Returns whether the state is a level that drains.
     pub(crate) const fn drains(&self) -> bool {
         matches!(
             self,
@@ -369,7 +369,7 @@ impl State {
         }
     }
 
-    /// Whether the state can be deleted at `now`. After a refund under a sliding window, this is `false`
+    /// Returns whether the state can be deleted at `now`. After a refund under a sliding window, this is `false`
     /// for up to a window after [`expires_at`](Self::expires_at).
     pub(crate) fn is_deletable(&self, now: Micros) -> bool {
         match &self.0 {

@@ -2,7 +2,7 @@
 //!
 //! - **Counting.** Denials are counted in a window that starts with the first one, as in a fixed window. The one that
 //!   reaches the number of the policy begins a block: it is already answered as blocked.
-//! - **While a key is blocked,** all its checks are denied but those of cost 0. They are not counted, so a client that
+//! - **While a key is blocked,** all its checks are denied, except checks of cost 0. They are not counted, so a client that
 //!   goes on is not blocked for ever. They consume nothing: the budget refills or leaves its window as it would.
 //! - **Growth.** A block that begins within `longest` of the end of the last one is longer by the factor. A later one has the
 //!   first length again.
@@ -105,7 +105,7 @@ impl Offender {
     }
 }
 
-/// Whether an operator blocked the key, and the block may stand.
+/// Returns whether an operator blocked the key, and the block may stand.
 pub(crate) fn has_operator_block(slot: &Option<State>) -> bool {
     matches!(slot, Some(State(Kind::Offender(offender))) if offender.operator_block.ends_at > 0)
 }
@@ -143,7 +143,7 @@ pub(crate) fn decide(
         effect => effect,
     };
     let outcome = rule.decide(slot, now, cost, on_budget);
-    // A caller that waits for its units is no offender.
+    // A caller that waits for its units is not an offender.
     let is_denied = outcome.retry_after.is_some_and(|wait| wait > cost.patience);
     let counting = policy.filter(|policy| policy.denials > 0 && left == 0 && is_denied);
     let counting = counting.filter(|_| effect != Effect::Dry);
@@ -209,7 +209,7 @@ pub(crate) fn block(
 }
 
 impl OperatorBlock {
-    /// The block in a slot, and whether it is no longer what was saved: it is over, or the clock was set back behind it.
+    /// The block in a slot, and whether it has changed since it was saved: it is over, or the clock was set back behind it.
     fn load(slot: &Option<State>, now: Micros) -> (Self, bool) {
         let saved = match slot {
             Some(State(Kind::Offender(offender))) => offender.operator_block,

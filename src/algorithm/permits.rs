@@ -124,7 +124,7 @@ impl Holders {
         held.fold(0, u64::saturating_add)
     }
 
-    /// Whether this equals no state.
+    /// Returns whether this equals no state.
     const fn is_empty(&self) -> bool {
         self.holders.is_empty()
     }

@@ -66,7 +66,7 @@ pub(crate) struct Counters<C> {
     others: Vec<Other<C>>,
 }
 
-/// A counter of another quota than that of the last charge.
+/// The counter of a quota other than the last one charged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Other<C> {
     counter: C,
@@ -108,7 +108,7 @@ impl<C: Counter> Counters<C> {
         self.all().map(Counter::expires_at).max().unwrap_or(0)
     }
 
-    /// Whether all counters have expired. One that a refund emptied counts until its latest possible end.
+    /// Returns whether all counters have expired. One that a refund emptied counts until its latest possible end.
     pub(super) fn is_deletable(&self, now: Micros) -> bool {
         self.all().all(|counter| counter.expires_by() <= now)
     }

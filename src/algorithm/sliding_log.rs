@@ -180,7 +180,7 @@ struct LogView {
     used: u64,
     /// The quotas for which entries are kept after this check.
     keep: Keep,
-    /// Whether a denied check has to store `keep` or `set_back`.
+    /// Returns whether a denied check has to store `keep` or `set_back`.
     moved: bool,
 }
 
@@ -305,7 +305,7 @@ impl SlidingLog {
         let most = self.limit.saturating_add(max_debt).min(MAX_LOGGED);
         let units = units.min(most.saturating_sub(view.used));
         if units > 0 {
-            // As a check under so large a limit: otherwise entries that still count would leave.
+            // The same as a check under so large a limit: otherwise entries that still count would leave.
             view.keep.limit = view.keep.limit.max(view.used + units);
             log.adopt(&view);
             log.push(view.time, units);

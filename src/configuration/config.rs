@@ -38,7 +38,7 @@ use crate::nouns::{Algorithm, BlockFields, LimitFields, OnStoreFailure, Written}
 #[cfg_attr(feature = "schema", schemars(title = "Limits of tollgate"))]
 #[serde(deny_unknown_fields, expecting = "a table with `limits`")]
 pub struct Config {
-    /// For editors: where the JSON Schema of this file is.
+    /// The place of this file's JSON Schema, for editors.
     #[serde(rename = "$schema", default, skip_serializing_if = "Option::is_none")]
     schema: Option<String>,
     /// The limits. All limits that match a request decide it together: it is charged under all of them, or under none.
@@ -117,7 +117,7 @@ pub(crate) struct LimitConfig {
     /// Requests that the limit does not apply to, although they match.
     #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
     pub(crate) except: OneOrMany<Match>,
-    /// The units that a request consumes: a number, or a name that the application gave to a function. Default: that of the
+    /// The units that a request consumes: a number, or a name that the application gave to a function. Default: the cost of the
     /// layer, or else 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cost: Option<CostConfig>,

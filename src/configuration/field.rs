@@ -55,7 +55,7 @@ impl<'de> DeserializeSeed<'de> for Raise<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        // A value that is no table and no list is an error by itself.
+        // A value that is neither a table nor a list is an error by itself.
         deserializer.deserialize_any(self)
     }
 }

@@ -62,7 +62,7 @@
 //!
 //! Waiting requests hold their connections. For a limit that clients meet, a token bucket is kinder: it answers at once, with
 //! `Retry-After`. [`leaky_bucket_meter`](crate::Limit::leaky_bucket_meter) has the same budget and denies without waiting.
-//! To let requests wait under any other algorithm, see [waiting](super::waiting).
+//! Requests can wait under any other algorithm: see [waiting](super::waiting).
 //!
 //! # A fixed window's end
 //!

@@ -83,7 +83,7 @@ static FORWARDING_HEADERS: [HeaderName; 3] = [
     HeaderName::from_static("x-real-ip"),
 ];
 
-/// Whether an address is one that proxies have, and clients on the Internet have not: loopback,
+/// Returns whether an address is one that proxies have, and clients on the Internet have not: loopback,
 /// private (RFC 1918, RFC 4193), shared (RFC 6598) or link-local.
 pub(super) const fn is_private(address: IpAddr) -> bool {
     match address {

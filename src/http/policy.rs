@@ -115,7 +115,7 @@ impl Policy {
         names.join(", ")
     }
 
-    /// Whether limits are chosen for each request.
+    /// Returns whether limits are chosen for each request.
     pub(super) fn chooses(&self) -> bool {
         self.rules.iter().any(|rule| rule.limit().is_none())
     }
@@ -335,7 +335,7 @@ fn check_names(limits: &[&Limit]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Whether this is the request that a browser sends before the request itself (Fetch standard,
+/// Returns whether this is the request that a browser sends before the request itself (Fetch standard,
 /// "CORS-preflight request").
 fn is_preflight(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS

@@ -325,7 +325,7 @@ impl SettlementSettings {
         self.on_response.push(Arc::new(settle));
     }
 
-    /// Whether the charges of a request are kept.
+    /// Returns whether the charges of a request are kept.
     pub(super) const fn is_on(&self) -> bool {
         self.inserts || !self.on_response.is_empty()
     }

@@ -12,7 +12,7 @@ impl RateLimiter {
     /// Blocks a key under a limit for a time, at most 366 days, on all replicas: an operator shuts a client out. It replaces a
     /// block that the key may have. Returns the decision of a peek afterwards.
     ///
-    /// Checks of the key are denied until the block ends, but those of cost 0, and those that hold reserved units already.
+    /// Checks of the key are denied until the block ends, except checks of cost 0 and checks that hold reserved units already.
     /// Another replica that denied the key less than a second ago may answer that denial first. On a service with several
     /// limits, block the key under one that all of its requests are charged under.
     ///

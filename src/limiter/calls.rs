@@ -137,7 +137,7 @@ impl RateLimiter {
     /// is charged for it after the outage. After that, a higher cost is charged to the store, and a lower one gives nothing
     /// back.
     ///
-    /// To settle a group in one call, [apply](Self::apply) [`Op::Settle`] to checks with their receipts.
+    /// A group is settled in one call: [apply](Self::apply) [`Op::Settle`] to checks with their receipts.
     ///
     /// ```
     /// # use std::time::Duration;

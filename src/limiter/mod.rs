@@ -131,7 +131,7 @@ impl RateLimiter {
         }
     }
 
-    /// Whether both are handles of one limiter.
+    /// Returns whether both are handles of one limiter.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }

@@ -39,7 +39,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether the operation changes each budget of a group by itself, and is never denied.
+    /// Returns whether the operation changes each budget of a group by itself, and is never denied.
     pub(crate) const fn changes_each(self) -> bool {
         match self {
             Self::Charge | Self::Peek => false,
@@ -151,7 +151,7 @@ impl Check {
         self.rare.as_ref().is_some_and(|rare| rare.is_denied_caller)
     }
 
-    /// Whether a block may begin with its denial: a peek says what a charge would do.
+    /// Returns whether a block may begin with its denial: a peek says what a charge would do.
     pub(crate) fn may_begin_block(&self, op: Op) -> bool {
         op == Op::Charge || (op == Op::Peek && self.is_denied_caller())
     }
@@ -276,7 +276,7 @@ impl Check {
         Duration::from_micros(self.block_us())
     }
 
-    /// Whether this check is in shadow mode: its limit decides and reports, and never denies. See
+    /// Returns whether this check is in shadow mode: its limit decides and reports, and never denies. See
     /// [`Limit::with_enforced_percent`].
     #[must_use]
     #[inline]
@@ -335,7 +335,7 @@ impl Check {
         self.limit
     }
 
-    /// Whether both checks charge the same budget.
+    /// Returns whether both checks charge the same budget.
     pub(crate) fn shares_budget_with(&self, other: &Self) -> bool {
         self.limit.shares_budgets_with(&other.limit) && self.key == other.key
     }

@@ -46,7 +46,7 @@ impl ConfigError {
         }
     }
 
-    /// Whether the settings are valid, and the server could not be used: it was down, did not answer in time, or turned the
+    /// Returns whether the settings are valid, and the server could not be used: it was down, did not answer in time, or turned the
     /// connection down. A later attempt may succeed.
     #[must_use]
     pub const fn is_of_server(&self) -> bool {

@@ -132,20 +132,20 @@ impl Decision {
         &self.deciding.limit
     }
 
-    /// Whether the check is allowed.
+    /// Returns whether the check is allowed.
     #[must_use]
     pub const fn allowed(&self) -> bool {
         self.deciding.allowed()
     }
 
-    /// Whether the cost is above the deciding limit's [capacity](Self::capacity). The check is
+    /// Returns whether the cost is above the deciding limit's [capacity](Self::capacity). The check is
     /// never allowed then, however long its caller waits.
     #[must_use]
     pub const fn exceeds_capacity(&self) -> bool {
         self.deciding.exceeds_capacity()
     }
 
-    /// Whether a key is [blocked](crate::Limit::with_block_policy) under a limit of the group.
+    /// Returns whether a key is [blocked](crate::Limit::with_block_policy) under a limit of the group.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.verdicts()
@@ -224,7 +224,7 @@ impl Decision {
     /// The receipt of the charge, for a [refund](crate::RateLimiter::refund). `None` if nothing was
     /// charged in the store.
     ///
-    /// For a group, this is the receipt of the first check. See [`receipts`](Self::receipts).
+    /// The receipt of a group is the receipt of its first check. See [`receipts`](Self::receipts).
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
         self.receipts().next().flatten()
@@ -241,13 +241,13 @@ impl Decision {
             })
     }
 
-    /// Whether a limit may be in shadow mode.
+    /// Returns whether a limit may be in shadow mode.
     #[inline]
     pub(crate) const fn has_shadow(&self) -> bool {
         self.deciding.is_shadow() || !self.group.is_empty()
     }
 
-    /// Whether the same checks would be denied now: a budget has fewer units left than its check consumed.
+    /// Returns whether the same checks would be denied now: a budget has fewer units left than its check consumed.
     #[inline]
     pub(crate) fn is_used_up(&self) -> bool {
         self.verdicts().iter().any(Verdict::is_used_up)
@@ -262,7 +262,7 @@ impl Decision {
             .unwrap_or(0)
     }
 
-    /// Whether its deciding limit is stricter than another decision's.
+    /// Returns whether its deciding limit is stricter than another decision's.
     pub(crate) fn is_stricter_than(&self, other: &Self) -> bool {
         self.deciding.severity() > other.deciding.severity()
     }

@@ -95,7 +95,7 @@ impl Error {
         self
     }
 
-    /// Whether the same call may soon succeed on another connection.
+    /// Returns whether the same call may soon succeed on another connection.
     pub(crate) const fn goes_elsewhere(&self) -> bool {
         self.goes_elsewhere
     }
@@ -149,7 +149,7 @@ impl Error {
         Self::new(ErrorKind::Misuse, false).because(source)
     }
 
-    /// Whether the store is unavailable: it timed out, was unreachable, declined, its answer was invalid
+    /// Returns whether the store is unavailable: it timed out, was unreachable, declined, its answer was invalid
     /// or lost, or its circuit breaker is open.
     #[must_use]
     pub const fn is_unavailable(&self) -> bool {
@@ -160,7 +160,7 @@ impl Error {
         )
     }
 
-    /// Whether the store was not asked, because its [circuit breaker](crate::store::BreakerSettings) is open.
+    /// Returns whether the store was not asked, because its [circuit breaker](crate::store::BreakerSettings) is open.
     #[cfg(feature = "redis")]
     #[must_use]
     pub fn is_circuit_open(&self) -> bool {
@@ -174,37 +174,37 @@ impl Error {
             .then(|| Duration::from_millis(self.probe_after_ms.into()))
     }
 
-    /// Whether the store did not answer within its deadline, or the caller's.
+    /// Returns whether the store did not answer within its deadline, or the caller's.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.kind == ErrorKind::Timeout
     }
 
-    /// Whether the store was unreachable.
+    /// Returns whether the store was unreachable.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         self.kind == ErrorKind::Unreachable
     }
 
-    /// Whether the store answered that it cannot decide for now.
+    /// Returns whether the store answered that it cannot decide for now.
     #[must_use]
     pub fn is_declined(&self) -> bool {
         self.kind == ErrorKind::Declined
     }
 
-    /// Whether the maximum of checks was queued or in flight.
+    /// Returns whether the maximum of checks was queued or in flight.
     #[must_use]
     pub fn is_overloaded(&self) -> bool {
         self.kind == ErrorKind::Overloaded
     }
 
-    /// Whether the store had no room for one more budget.
+    /// Returns whether the store had no room for one more budget.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.kind == ErrorKind::Full
     }
 
-    /// Whether the call was invalid, such as a group with a budget twice, or a call to Redis outside
+    /// Returns whether the call was invalid, such as a group with a budget twice, or a call to Redis outside
     /// a tokio runtime.
     #[must_use]
     pub fn is_misuse(&self) -> bool {
@@ -227,7 +227,7 @@ impl Error {
         }
     }
 
-    /// Whether units may have been charged although there is no decision. A charge with a lost
+    /// Returns whether units may have been charged without a decision. A charge with a lost
     /// answer is never sent again.
     #[must_use]
     pub const fn may_have_charged(&self) -> bool {

@@ -66,7 +66,7 @@ pub enum OnStoreFailure {
         replicas: u32,
     },
     /// The check is denied. A layer answers 503. Its `Retry-After` is when the store's circuit breaker probes it
-    /// next, at least a second. It is a second if there is no breaker.
+    /// next, at least a second. Without a breaker it is a second.
     FailClosed,
 }
 
@@ -94,7 +94,7 @@ impl OnStoreFailure {
         self.replicas().map(|_| ())
     }
 
-    /// The number of replicas that share a quota. `None` if there is no local limit.
+    /// The number of replicas that share a quota. `None` without a local limit.
     pub(super) fn replicas(self) -> Result<Option<u32>, ConfigError> {
         match self {
             Self::Local { replicas } if (1..=MAX_REPLICAS).contains(&replicas) => {

@@ -46,7 +46,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// Returns an error that [is misuse](Error::is_misuse) if there are no checks, more than 255, or
+    /// Returns an error that [is misuse](Error::is_misuse) if the group is empty, has more than 255 checks, or
     /// two checks of one budget.
     pub fn new(checks: impl Into<Vec<Check>>) -> Result<Self, Error> {
         let checks = checks.into();

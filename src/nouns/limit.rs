@@ -261,7 +261,7 @@ impl Limit {
         }
     }
 
-    /// Whether this limits the requests in flight, by permits, and charges no budget.
+    /// Returns whether this limits the requests in flight, by permits, and charges no budget.
     #[inline]
     pub(crate) fn is_concurrency(&self) -> bool {
         matches!(self.rule(), Rule::Concurrency(_))
@@ -284,19 +284,19 @@ impl Limit {
         self.rule().kind()
     }
 
-    /// Whether checks of one key under both limits charge the same budget.
+    /// Returns whether checks of one key under both limits charge the same budget.
     pub(crate) fn shares_budgets_with(&self, other: &Self) -> bool {
         // The fast path, without a comparison of names.
         Arc::ptr_eq(&self.shared, &other.shared)
             || (self.name() == other.name() && self.kind() == other.kind())
     }
 
-    /// Whether two limits make the same decisions, even if their quotas are written differently.
+    /// Returns whether two limits make the same decisions, even if their quotas are written differently.
     pub(crate) fn decides_as(&self, other: &Self) -> bool {
         self.rule() == other.rule()
     }
 
-    /// Whether a check that waits reserves its units: see [`Check::with_max_wait`](crate::Check::with_max_wait).
+    /// Returns whether a check that waits reserves its units: see [`Check::with_max_wait`](crate::Check::with_max_wait).
     pub(crate) fn reserves(&self) -> bool {
         self.rule().reserves()
     }

@@ -47,12 +47,12 @@ impl Blocked {
         self.0 & !Self::BEGINS
     }
 
-    /// Whether the block begins with this denial.
+    /// Returns whether the block begins with this denial.
     pub(crate) const fn begins(self) -> bool {
         self.0 & Self::BEGINS != 0
     }
 
-    /// Whether the block began earlier.
+    /// Returns whether the block began earlier.
     pub(crate) const fn stands(self) -> bool {
         self.0 != 0 && !self.begins()
     }

@@ -9,7 +9,7 @@ use crate::nouns::ConfigError;
 
 /// A limit of units per period, with an optional burst.
 ///
-/// By default, a request costs one unit. A quota is plain data. A [`Limit`](crate::Limit)
+/// A request costs one unit by default. A quota is plain data. A [`Limit`](crate::Limit)
 /// validates it for its algorithm.
 ///
 /// ```

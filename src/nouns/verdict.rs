@@ -29,9 +29,9 @@ pub struct Verdict {
     pub(super) charged: u32,
     /// The time of the charge by the store's clock. It is earlier than the decision for prefetched units.
     pub(super) charged_at: Micros,
-    /// Whether the budget is unknown.
+    /// Returns whether the budget is unknown.
     is_unlimited: bool,
-    /// Whether the limit does not deny this key: the outcome is the one that it would have.
+    /// Returns whether the limit does not deny this key: the outcome is the one that it would have.
     is_shadow: bool,
 }
 
@@ -105,7 +105,7 @@ impl Verdict {
         self
     }
 
-    /// Whether the budget is unknown, and [`remaining`](Self::remaining) is the capacity. The limit failed open, because
+    /// Returns whether the budget is unknown, and [`remaining`](Self::remaining) is the capacity. The limit failed open, because
     /// the store was unavailable. Or another check of the group was denied without asking the store, because its key is
     /// [blocked](Self::is_blocked).
     #[must_use]
@@ -113,13 +113,13 @@ impl Verdict {
         self.is_unlimited
     }
 
-    /// Whether the limit is [in shadow mode](crate::Limit::with_enforced_percent) for this key. It never denies then.
+    /// Returns whether the limit is [in shadow mode](crate::Limit::with_enforced_percent) for this key. It never denies then.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.is_shadow
     }
 
-    /// Whether the limit is in shadow mode and would have denied the check. Nothing was charged under it.
+    /// Returns whether the limit is in shadow mode and would have denied the check. Nothing was charged under it.
     #[must_use]
     pub const fn would_deny(&self) -> bool {
         self.is_shadow && !self.outcome.allowed
@@ -134,7 +134,7 @@ impl Verdict {
             .map(Duration::from_micros)
     }
 
-    /// Whether the key is [blocked](crate::Limit::with_block_policy) under this limit.
+    /// Returns whether the key is [blocked](crate::Limit::with_block_policy) under this limit.
     #[must_use]
     pub const fn is_blocked(&self) -> bool {
         self.outcome.blocked.left() != 0
@@ -148,7 +148,7 @@ impl Verdict {
             .then(|| Duration::from_micros(self.outcome.blocked.left()))
     }
 
-    /// Whether the block of the key begins with this denial.
+    /// Returns whether the block of the key begins with this denial.
     pub(crate) const fn begins_block(&self) -> bool {
         self.outcome.blocked.begins()
     }
@@ -159,13 +159,13 @@ impl Verdict {
         &self.limit
     }
 
-    /// Whether this limit allows the check. A limit in shadow mode allows every check.
+    /// Returns whether this limit allows the check. A limit in shadow mode allows every check.
     #[must_use]
     pub const fn allowed(&self) -> bool {
         self.outcome.allowed || self.is_shadow
     }
 
-    /// Whether the cost is above the [capacity](Self::capacity). The check is never allowed then,
+    /// Returns whether the cost is above the [capacity](Self::capacity). The check is never allowed then,
     /// however long its caller waits.
     #[must_use]
     pub const fn exceeds_capacity(&self) -> bool {
@@ -217,7 +217,7 @@ impl Verdict {
         }
     }
 
-    /// Whether fewer units are left than this charge consumed.
+    /// Returns whether fewer units are left than this charge consumed.
     #[inline]
     pub(crate) const fn is_used_up(&self) -> bool {
         !self.is_shadow && self.outcome.remaining < self.charged as u64

@@ -222,7 +222,7 @@ impl Denials {
         stands.then_some(denial)
     }
 
-    /// Whether a denial is the answer without asking the store.
+    /// Returns whether a denial is the answer without asking the store.
     fn is_fresh(&self, denial: &Denial, group: &[Check], now: Instant) -> bool {
         let asked = self.micros(denial.asked.at);
         let is_settled =
@@ -232,7 +232,7 @@ impl Denials {
             && self.changes_of(group).all(is_settled)
     }
 
-    /// Whether no change of these budgets was confirmed since a check was asked.
+    /// Returns whether no change of these budgets was confirmed since a check was asked.
     fn is_unchanged_since(&self, asked: AskedAt, group: &[Check]) -> bool {
         let is_earlier =
             |budget: &BudgetChanges| budget.confirmed.load(Ordering::Acquire) <= asked.confirmed;
@@ -380,7 +380,7 @@ impl Denials {
     }
 }
 
-/// Whether the store did not decide, and a denial stands in for it.
+/// Returns whether the store did not decide, and a denial stands in for it.
 fn is_undecided(answer: &Result<Decision, Error>) -> bool {
     answer
         .as_ref()

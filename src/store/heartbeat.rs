@@ -23,12 +23,12 @@ impl Heartbeat {
         self.0 = None;
     }
 
-    /// Whether a task is at work whose last step is at most so long ago.
+    /// Returns whether a task is at work whose last step is at most so long ago.
     pub(crate) fn is_alive(&self, now: Instant, at_most: Duration) -> bool {
         self.0.is_some() && !self.has_stopped(now, at_most)
     }
 
-    /// Whether a task is at work whose last step is longer ago.
+    /// Returns whether a task is at work whose last step is longer ago.
     pub(crate) fn has_stopped(&self, now: Instant, at_most: Duration) -> bool {
         let age = |last: Instant| now.saturating_duration_since(last);
         self.0.is_some_and(|last| age(last) > at_most)

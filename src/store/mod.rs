@@ -66,7 +66,7 @@ use crate::nouns::{ConfigError, Limit};
 /// 1. A budget has a limit's name, its [kind of state](Limit::kind), and a key.
 /// 2. A group is decided as one: all checks are charged, or none. Concurrent groups are decided one
 ///    after another.
-/// 3. The decision is that of [`decide`] at the store's own time, in every field.
+/// 3. The decision equals the one of [`decide`] at the store's own time, in every field.
 /// 4. A denied check and a peek consume nothing. A peek does not even prolong a state's life.
 /// 5. A corrupt state counts as none. It never fails the check.
 /// 6. A state is kept until [`State::expires_at`], and not for ever.
@@ -131,7 +131,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Whether the store is part of this process, and never [unavailable](crate::Error::is_unavailable).
+    /// Returns whether the store is part of this process, and never [unavailable](crate::Error::is_unavailable).
     /// Default: `false`. A limiter then prepares for the store's failure with each check.
     ///
     /// A limiter holds a lock while it applies a [claim](Op::Claim) to such a store: `apply` must not call that limiter.

@@ -121,7 +121,7 @@ pub(crate) enum Departure {
 }
 
 impl Promised {
-    /// Whether this is the answer to that promise.
+    /// Returns whether this is the answer to that promise.
     pub(crate) fn is_of(&self, promise: &Promise) -> bool {
         Arc::ptr_eq(&self.slot, &promise.0)
     }
@@ -138,7 +138,7 @@ impl Promised {
         }
     }
 
-    /// Whether the deadline is over. Outside of a runtime there are no timers: the sender alone
+    /// Returns whether the deadline is over. Timers need a runtime: outside of one, the sender alone
     /// enforces the deadline then. The timer of a runtime that was shut down panics, so another runtime has its own.
     fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
         let Ok(runtime) = Runtime::try_current() else {

@@ -1,6 +1,6 @@
 //! A call to Redis: its span and its metrics.
 //!
-//! The names of the fields are those of OpenTelemetry's [semantic conventions for
+//! The fields have the names of OpenTelemetry's [semantic conventions for
 //! Redis](https://opentelemetry.io/docs/specs/semconv/db/redis/). The fields `otel.*` are for tracing-opentelemetry.
 
 use tokio::time::Instant;
@@ -9,7 +9,7 @@ use tracing::{Level, Span};
 
 use super::{RedisEvents, TARGET};
 
-/// The span in which a check was asked, if the subscriber asks for those of calls.
+/// The span in which a check was asked, if the subscriber asks for spans of calls.
 #[derive(Default)]
 pub(crate) struct Trace(Option<Box<Span>>);
 
@@ -25,7 +25,7 @@ impl Trace {
     }
 }
 
-/// Whether the subscriber asks for spans of calls.
+/// Returns whether the subscriber asks for spans of calls.
 #[inline]
 fn is_traced() -> bool {
     tracing::span_enabled!(target: TARGET, Level::DEBUG)

@@ -1,6 +1,6 @@
 //! The span of a check.
 //!
-//! It is at the level `DEBUG`, like that of tower-http's `TraceLayer`, and costs a comparison if no subscriber asks for it.
+//! It is at the level `DEBUG`, like the span of tower-http's `TraceLayer`, and costs a comparison if no subscriber asks for it.
 
 use std::future::Future;
 use std::task::{Context, Poll};

@@ -6,7 +6,7 @@
 //! - The cost of the charge, less what has drained since: of several charges in a level, none drains faster than if it
 //!   were alone.
 //! - The level after the charge, less what has drained since, less what was given back since. It is larger in a loaded
-//!   bucket, as that of a token budget with long responses. A level counts what was given back (`returned`),
+//!   bucket, such as a token budget with long responses. A level counts what was given back (`returned`),
 //!   and a receipt has the time when the level would be empty with all of that still in it (`drains_at`). So neither
 //!   the level nor the count at the charge has to be known.
 //!

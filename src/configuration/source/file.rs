@@ -62,7 +62,7 @@ struct WatchedFile {
     changes: Arc<Notify>,
     /// `None` if the system has no watch left.
     watcher: Option<RecommendedWatcher>,
-    /// Whether it was reported that the file cannot be watched, since it last could be.
+    /// Returns whether it was reported that the file cannot be watched, since it last could be.
     is_reported: bool,
 }
 
@@ -128,7 +128,7 @@ impl WatchedFile {
         read(&self.path).map_err(|error| error.to_string())
     }
 
-    /// Watches the directory of the file, and those of symbolic links that lead to it. The watcher is made anew each time: a
+    /// Watches the directories of the file and of the symbolic links that lead to it. The watcher is made anew each time: a
     /// directory of that name may be another one now.
     fn watch(&mut self) {
         let watcher = self.new_watcher();
@@ -163,8 +163,8 @@ impl WatchedFile {
     }
 }
 
-/// The directories in which a change can change the file: its own, that of the file which a link names, and those of links
-/// among their parents.
+/// The directories in which a change can change the file: its own, the directory of the file that a link names, and the
+/// directories of links among their parents.
 fn directories_of(path: &Path) -> BTreeSet<PathBuf> {
     let real = std::fs::canonicalize(path).ok();
     let links = path

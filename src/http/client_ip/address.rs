@@ -78,7 +78,7 @@ fn is_port(text: &str) -> bool {
     }
 }
 
-/// Whether the text is a zone, or an obfuscated port without its underscore.
+/// Returns whether the text is a zone, or an obfuscated port without its underscore.
 fn is_name(name: &str) -> bool {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     !name.is_empty() && name.bytes().all(is_valid)

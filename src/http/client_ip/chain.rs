@@ -25,7 +25,7 @@ pub(super) enum Invalid {
 }
 
 impl Invalid {
-    /// Whether what is invalid is one entry, and others can be counted.
+    /// Returns whether what is invalid is one entry, and others can be counted.
     pub(super) fn is_one_entry(self) -> bool {
         self == Self::NotAnAddress
     }
@@ -85,7 +85,7 @@ struct ReadAllowance {
 }
 
 impl ReadAllowance {
-    /// Whether one more entry, empty or not, may be read.
+    /// Returns whether one more entry, empty or not, may be read.
     fn takes_entry(&mut self) -> bool {
         let left = self.entries.checked_sub(1);
         self.entries = left.unwrap_or(0);

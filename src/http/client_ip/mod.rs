@@ -120,7 +120,7 @@ enum ClientFound {
     Unknown(ForwardingProblem),
 }
 
-/// What clients see.
+/// The message that clients see.
 const UNKNOWN: &str = "the client's address is unknown";
 
 impl ClientIp {

@@ -148,14 +148,14 @@ impl Networks {
         Ok(())
     }
 
-    /// Whether an address is in one of the networks. An IPv4 address is the same in its IPv6
+    /// Returns whether an address is in one of the networks. An IPv4 address is the same in its IPv6
     /// notation.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.current().contains(address)
     }
 
-    /// Whether there are no networks.
+    /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let set = self.current();

@@ -11,7 +11,7 @@ const MOST: usize = 16;
 pub(super) struct ReportedAddresses([OnceLock<IpAddr>; MOST]);
 
 impl ReportedAddresses {
-    /// Whether an address has to be reported: it was not, and few others were.
+    /// Returns whether an address has to be reported: it was not, and few others were.
     pub(super) fn is_new(&self, address: IpAddr) -> bool {
         for place in &self.0 {
             let mut is_own = false;

@@ -1,4 +1,4 @@
-//! Who is trusted to name the client, and the client that they name.
+//! Trust in the peers that name the client, and the client that they name.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ pub(super) struct Single {
 /// Why a trusted proxy names no client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ForwardingProblem {
-    /// There is no header, or it has fewer addresses than hops.
+    /// The header is missing, or it has fewer addresses than hops.
     Missing,
     /// All addresses belong to trusted proxies.
     AllTrusted,

@@ -69,7 +69,7 @@ struct ReportedBudget {
     /// If it is used up, the time until it allows the same request again, where that is known of all.
     next: Option<Duration>,
     partition: Option<Digest>,
-    /// Whether it is also in `RateLimit`, and not only in `RateLimit-Policy`.
+    /// Returns whether it is also in `RateLimit`, and not only in `RateLimit-Policy`.
     is_reported: bool,
 }
 
@@ -113,7 +113,7 @@ impl Ietf {
             draft,
             made_at: Instant::now(),
             deciding: budget(decision.deciding(), None),
-            // A limit in shadow mode is no policy for clients.
+            // A limit in shadow mode is not a policy for clients.
             budgets: decision
                 .verdicts()
                 .iter()

@@ -231,7 +231,7 @@ impl Fields {
         self.more.as_mut()?.decision.take()
     }
 
-    /// Whether the response reports anything of this layer.
+    /// Returns whether the response reports anything of this layer.
     #[inline]
     pub(super) fn is_reported(&self) -> bool {
         self.x_ratelimit.is_some() || self.more.as_ref().is_some_and(|more| more.ietf.is_some())
@@ -327,7 +327,7 @@ struct UsedUp {
     inside: bool,
 }
 
-/// Whether the fields of this layer replace those that the response has. A used-up budget is stricter than
+/// Returns whether the fields of this layer replace those that the response has. A used-up budget is stricter than
 /// another, then fewer units are, then a later reset. A value that is not a number stays.
 fn is_stricter(remaining: u64, theirs: &[Option<u64>], is_later: bool, used_up: UsedUp) -> bool {
     let Some(theirs) = theirs.iter().copied().collect::<Option<Vec<_>>>() else {
@@ -343,7 +343,7 @@ fn is_stricter(remaining: u64, theirs: &[Option<u64>], is_later: bool, used_up: 
     }
 }
 
-/// Whether a reset is later than the reported ones. Seconds since the epoch and seconds from now do not compare.
+/// Returns whether a reset is later than the reported ones. Seconds since the epoch and seconds from now do not compare.
 fn is_later(reset: u64, theirs: &[Option<u64>]) -> bool {
     let is_epoch = |seconds: u64| seconds > 1_000_000_000;
     let latest = theirs.iter().copied().flatten().max();

@@ -113,7 +113,7 @@ fn restore(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>
     }
 }
 
-/// Whether the fields replace the fields of the map.
+/// Returns whether the fields replace the fields of the map.
 #[cold]
 fn replaces(
     headers: &mut HeaderMap,

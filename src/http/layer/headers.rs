@@ -14,7 +14,7 @@ use crate::nouns::ConfigError;
 impl RateLimitLayer {
     /// The names of the headers that this layer sends, for a CORS layer outside of it. They belong to the
     /// settings so far, so take them when the layer is complete. With the feature
-    /// `grpc`, also those of a gRPC status, which gRPC-Web clients read. Without
+    /// `grpc`, also the headers of a gRPC status, which gRPC-Web clients read. Without
     /// `Access-Control-Expose-Headers`, scripts in browsers do not see them.
     ///
     /// ```

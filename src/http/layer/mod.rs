@@ -49,7 +49,7 @@ use super::settings::LayerSettings;
 /// 1. A request that a [`forbid`](Self::forbid) predicate matches is answered with 403. One that a
 ///    [`skip`](Self::skip) predicate matches is not limited. Nor are CORS preflight requests, unless
 ///    [`limit_preflight`](Self::limit_preflight) is set.
-/// 2. The key is extracted. There is no default: a layer cannot be built without a key. A request
+/// 2. The key is extracted. A layer cannot be built without a key, because no default is safe. A request
 ///    without a key is rejected with 400, unless [`on_missing_key`](Self::on_missing_key) is set.
 ///    If the layer has [concurrency limits](crate::Limit::concurrency), the request
 ///    acquires its permits then, and holds them until the body of its response ends.
@@ -66,7 +66,7 @@ use super::settings::LayerSettings;
 ///    [`X-RateLimit-Reset`](Self::reset_format), and the [`RateLimit` fields](Self::ietf_headers) if
 ///    they are set. [`report_on`](Self::report_on) restricts that. Fields of the inner service stay
 ///    where they are stricter or cannot be compared, and lists are added to. A response with status
-///    304 or 101, and that of an allowed `CONNECT`, has none. The response to a denied request has the
+///    304 or 101, and the response to an allowed `CONNECT`, has none. The response to a denied request has the
 ///    [`Decision`](crate::Decision) in its extensions, for layers outside. For allowed requests,
 ///    see [`insert_decision`](Self::insert_decision).
 /// 7. When the store is unavailable, the request is forwarded without rate limit headers, or answered with 503,
@@ -93,7 +93,7 @@ use super::settings::LayerSettings;
 /// One layer with several limits has none of them.
 ///
 /// The decision in the extensions is the strictest of the layers with
-/// [`insert_decision`](Self::insert_decision), and of equals that of the outer layer. With stacked layers it
+/// [`insert_decision`](Self::insert_decision), and of equals the outer layer's. With stacked layers it
 /// has the receipt of that one layer only. To refund all charges of a request, put its limits into one layer.
 ///
 /// Put the layer inside a CORS layer, so that its responses carry the CORS headers, and let that

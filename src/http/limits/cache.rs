@@ -363,7 +363,7 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
         ended.send_replace(Some(known));
     }
 
-    /// Whether the id was not forgotten since the look-up started.
+    /// Returns whether the id was not forgotten since the look-up started.
     fn is_current(&self, flights: &HashMap<I, LookUpInFlight<T>>) -> bool {
         flights
             .get(&self.id)

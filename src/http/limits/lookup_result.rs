@@ -5,7 +5,7 @@
 pub enum LookupResult<'a, T> {
     /// The value, looked up now or earlier.
     Known(&'a T),
-    /// There is no value for the id.
+    /// The id has no value.
     Unknown,
     /// The look-up failed or took too long, and the cache has no value.
     Failed,

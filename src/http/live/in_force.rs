@@ -87,7 +87,7 @@ impl Planned {
 
 #[derive(Clone)]
 pub(super) enum CostOf {
-    /// As the layer says.
+    /// The layer's own value.
     Layer,
     Units(u32),
     Request(CostFn),

@@ -71,7 +71,7 @@ impl Pattern {
         })
     }
 
-    /// Whether this may be such a request: by its route, or by any spelling of its path. For limits: a client must not
+    /// Returns whether this may be such a request: by its route, or by any spelling of its path. For limits: a client must not
     /// leave one by another spelling.
     pub(super) fn may_match(&self, route: &RequestRoute<'_>) -> bool {
         self.matches_method(&route.method)
@@ -86,7 +86,7 @@ impl Pattern {
             })
     }
 
-    /// Whether this must be such a request: by its route, or by a path that has only one spelling. For exceptions: a
+    /// Returns whether this must be such a request: by its route, or by a path that has only one spelling. For exceptions: a
     /// client must not take one by another spelling.
     pub(super) fn must_match(&self, route: &RequestRoute<'_>) -> bool {
         let is_plain = matches!(route.spellings, Spellings::Plain(_));
@@ -156,7 +156,7 @@ impl Path {
         })
     }
 
-    /// Whether all paths of the route that the router matched are of this one.
+    /// Returns whether all paths of the route that the router matched are of this one.
     fn covers(&self, route: &RequestRoute<'_>) -> bool {
         route
             .template
@@ -176,7 +176,7 @@ fn owned_segments(template: &str) -> Vec<Segment<'static>> {
         .collect()
 }
 
-/// Whether Axum's router takes a template.
+/// Returns whether Axum's router takes a template.
 fn check_route(template: &str) -> Result<(), matchit::InsertError> {
     matchit::Router::new().insert(template, ())
 }
@@ -254,7 +254,7 @@ impl<'a> RequestRoute<'a> {
     }
 }
 
-/// Whether a path is what a router leaves of another one for the routers in it.
+/// Returns whether a path is what a router leaves of another one for the routers in it.
 fn is_rest_of(path: &str, whole: &str) -> bool {
     path.starts_with('/') && (path == "/" || whole.ends_with(path))
 }
@@ -376,7 +376,7 @@ mod tests {
             );
         }
         assert!(!pattern("/users/43", &[]).may_match(&route));
-        // A parameter of one segment is no rest of a path.
+        // A parameter of one segment is not the rest of a path.
         let rest = routed("/{tenant}/{*rest}", "/acme/x/y");
         for path in ["/{a}/{b}", "/{a}/x", "/{a}/{b}/{c}/{d}"] {
             let pattern = pattern(path, &[]);

@@ -108,7 +108,7 @@ fn without_slash(path: &str) -> &str {
     path.strip_prefix('/').unwrap_or(path)
 }
 
-/// Whether a template matches a path.
+/// Returns whether a template matches a path.
 pub(super) fn is_at(template: &[Segment<'_>], path: &Segmented<'_>) -> bool {
     for (number, segment) in template.iter().enumerate() {
         let Some(text) = path.segment(number) else {
@@ -130,7 +130,7 @@ pub(super) fn is_at(template: &[Segment<'_>], path: &Segmented<'_>) -> bool {
     path.len() == template.len()
 }
 
-/// Whether a template matches all paths that another one matches.
+/// Returns whether a template matches all paths that another one matches.
 pub(super) fn covers(template: &[Segment<'_>], other: &[Segment<'_>]) -> bool {
     for (number, segment) in template.iter().enumerate() {
         let Some(theirs) = other.get(number) else {
@@ -160,7 +160,7 @@ pub(super) fn covers(template: &[Segment<'_>], other: &[Segment<'_>]) -> bool {
     template.len() == other.len()
 }
 
-/// Whether a segment has a prefix, and text behind it, which may be empty unless the segment is the last.
+/// Returns whether a segment has a prefix, and text behind it, which may be empty unless the segment is the last.
 fn has_parameter(segment: &str, prefix: &str, is_last: bool) -> bool {
     segment.starts_with(prefix) && (!is_last || segment.len() > prefix.len())
 }

@@ -22,7 +22,7 @@ use crate::telemetry::{self, Level};
 /// [`RateLimitLayer::from_config`](crate::RateLimitLayer::from_config) asks the limits of its set for each request. A
 /// request in flight keeps the limits that it began with.
 ///
-/// What was used stays used: see the guide about [live
+/// Units that were used stay used: see the guide about [live
 /// configuration](crate::guide::live_configuration#what-a-change-does) for what a new version changes.
 ///
 /// While replicas have different versions, as in a rolling deployment, each decides by its own quotas, over the same
@@ -216,7 +216,7 @@ impl LimitSet {
         drop(catch_unwind(AssertUnwindSafe(reporting)));
     }
 
-    /// Whether a source that was followed has not ended, for health endpoints. A source ends with the sender of a `watch`,
+    /// Returns whether a source that was followed has not ended, for health endpoints. A source ends with the sender of a `watch`,
     /// and if it panics.
     #[must_use]
     pub fn is_followed(&self) -> bool {

@@ -39,7 +39,7 @@ pub(super) fn spellings(path: &str, is_plain: bool) -> Vec<String> {
     spellings
 }
 
-/// Whether nothing that reads the path takes it for another one, but for a slash at the end. One pass, because a client
+/// Returns whether nothing that reads the path takes it for another one, but for a slash at the end. One pass, because a client
 /// chooses how long the path is.
 pub(super) fn is_plain(path: &str) -> bool {
     let mut has_dots = path.starts_with('.');

@@ -53,7 +53,7 @@ pub enum Reason {
     RateLimited,
     /// A limit denied the request, because its key is [blocked](Limit::with_block_policy).
     Blocked,
-    /// As many requests as a [concurrency limit](Limit::concurrency) allows are in flight.
+    /// A [concurrency limit](Limit::concurrency) denied the request: so many are in flight.
     TooManyInFlight,
     /// The request costs more than its limit ever allows at once.
     ExceedsCapacity,
@@ -126,14 +126,14 @@ impl<'a> Rejection<'a> {
     }
 
     /// The time that `Retry-After` says: whole seconds, with jitter. `None` if no wait helps. It may be longer
-    /// than that of the [decision](Self::decision): a layer outside may deny the request for longer. If the
+    /// than the time of the [decision](Self::decision): a layer outside may deny the request for longer. If the
     /// store is unavailable, its circuit breaker probes it then. Without a breaker, it is a second.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The key extractor's error, if there is no key.
+    /// The key extractor's error, if the key is missing.
     #[must_use]
     pub fn missing_key(&self) -> Option<&'a MissingKey> {
         self.missing_key.map(|(_, missing)| missing)

@@ -1,6 +1,6 @@
 //! The event about the most denied keys: once in each minute with a denial.
 //!
-//! A period begins with its first denial, which starts a task that sleeps for the period. While nothing is denied, there is no
+//! A period begins with its first denial, which starts a task that sleeps for the period. While nothing is denied, the limiter has no
 //! task.
 
 use std::sync::atomic::Ordering;

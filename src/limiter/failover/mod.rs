@@ -17,7 +17,7 @@ use crate::nouns::{Receipt, Source, Verdict};
 use crate::store::{Answer, Store};
 use crate::telemetry::{self, Throttle};
 
-/// When to try again, if there is no circuit breaker that knows.
+/// The time until the next try, if no circuit breaker knows better.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 
 /// A caller that waits for the store must not ask all the time.
@@ -178,13 +178,13 @@ fn was_charged_locally(check: &Check) -> bool {
         .is_some_and(|receipt| receipt.local().is_some())
 }
 
-/// Whether a check can be decided without the store. A limit in shadow mode never denies, so it always can.
+/// Returns whether a check can be decided without the store. A limit in shadow mode never denies, so it always can.
 fn has_outcome(check: &Check) -> bool {
     check.is_shadow() || check.of_share().is_ok()
 }
 
 impl SharedFailover {
-    /// Whether the store is to be charged for what was decided locally.
+    /// Returns whether the store is to be charged for what was decided locally.
     fn owes_charges(&self) -> bool {
         self.local
             .get()

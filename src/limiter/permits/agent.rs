@@ -351,7 +351,7 @@ impl Agent {
         due.iter().for_each(|key| self.submit(self.lock(), key));
     }
 
-    /// Whether no task is needed.
+    /// Returns whether no task is needed.
     pub(super) fn has_nothing_to_do(&self, state: &Slots) -> bool {
         match self.is_embedded {
             true => state.watched.is_empty() && state.queues.is_empty(),

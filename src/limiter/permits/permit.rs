@@ -18,7 +18,7 @@ pub(crate) struct Acquired {
 }
 
 impl Acquired {
-    /// Whether to wait for a permit. Without the store, its caller would only wait for another deadline.
+    /// Returns whether to wait for a permit. Without the store, its caller would only wait for another deadline.
     pub(crate) const fn may_wait(&self) -> bool {
         self.permit.is_none() && matches!(self.source, Source::Store)
     }
@@ -74,7 +74,7 @@ impl Hash for SlotKey {
 pub(super) trait Grantor: Send + Sync {
     fn take_back(self: Arc<Self>, slot: &SlotKey);
 
-    /// Whether the store has confirmed a permit within a lease. One that this process granted counts from then on.
+    /// Returns whether the store has confirmed a permit within a lease. One that this process granted counts from then on.
     fn is_renewed(&self, slot: &SlotKey, granted_here: Option<Instant>) -> bool;
 }
 
@@ -115,7 +115,7 @@ impl Permit {
         self.source
     }
 
-    /// Whether the store has confirmed the permit within the last [lease](crate::RateLimiter::set_permit_lease). Otherwise
+    /// Returns whether the store has confirmed the permit within the last [lease](crate::RateLimiter::set_permit_lease). Otherwise
     /// another process may also hold it: this process was blocked, or could not reach the store. A long job can check this
     /// before each step.
     #[must_use]

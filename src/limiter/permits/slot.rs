@@ -122,7 +122,7 @@ impl Slot {
         self.granted - self.released
     }
 
-    /// Whether it has to be claimed now. After a failure it waits until it is due, or until there is a caller.
+    /// Returns whether it has to be claimed now. After a failure it waits until it is due, or until there is a caller.
     pub(super) fn needs_claim(&self) -> bool {
         let is_failing = self.failed && !self.has_callers();
         !self.is_in_flight && (self.is_due || (self.is_changed && !is_failing))
@@ -133,12 +133,12 @@ impl Slot {
         self.is_in_flight = true;
     }
 
-    /// Whether the store has confirmed all changes.
+    /// Returns whether the store has confirmed all changes.
     pub(super) const fn is_confirmed(&self) -> bool {
         !self.is_changed && !self.is_in_flight
     }
 
-    /// Whether permits are held whose lease has expired.
+    /// Returns whether permits are held whose lease has expired.
     pub(super) fn has_expired(&self, lease: Duration) -> bool {
         self.held() > 0 && self.confirmed_at.is_some_and(|at| at.elapsed() >= lease)
     }
@@ -147,22 +147,22 @@ impl Slot {
         self.confirmed_at
     }
 
-    /// Whether nothing is held, wanted, queued or in flight.
+    /// Returns whether nothing is held, wanted, queued or in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.held() == 0 && !self.has_callers() && !self.is_in_flight && self.queue.is_none()
     }
 
-    /// Whether it may be forgotten although the store has not confirmed that nothing is held: its lease expires.
+    /// Returns whether it may be forgotten although the store has not confirmed that nothing is held: its lease expires.
     pub(super) fn may_be_forgotten(&self) -> bool {
         self.failed && self.is_idle()
     }
 
-    /// Whether it is idle, and the store has nothing of it: no claim was applied, and no permit was granted here.
+    /// Returns whether it is idle, and the store has nothing of it: no claim was applied, and no permit was granted here.
     fn is_unknown(&self) -> bool {
         !self.is_known && self.granted == 0 && self.is_idle()
     }
 
-    /// Whether it is idle, and nothing of it is left in the store.
+    /// Returns whether it is idle, and nothing of it is left in the store.
     pub(super) fn is_over(&self) -> bool {
         (self.is_idle() && !self.is_changed) || (self.failed && self.is_unknown())
     }
@@ -183,12 +183,12 @@ impl Slot {
         self.queue
     }
 
-    /// Whether it is in that queue. A renewal that becomes urgent changes the queue.
+    /// Returns whether it is in that queue. A renewal that becomes urgent changes the queue.
     pub(super) fn is_in(&self, queue: ClaimQueue) -> bool {
         self.queue == Some(queue)
     }
 
-    /// Whether it has to be claimed now although nothing changed.
+    /// Returns whether it has to be claimed now although nothing changed.
     pub(super) fn is_due(&self, now: Instant, paces: &Paces) -> bool {
         if self.is_in_flight || self.queue.is_some() {
             return false;
@@ -206,7 +206,7 @@ impl Slot {
         self.waiting.len().saturating_sub(self.gone)
     }
 
-    /// Whether it is to be looked at often: a caller waits, or an embedded store has not answered its claim.
+    /// Returns whether it is to be looked at often: a caller waits, or an embedded store has not answered its claim.
     pub(super) fn is_watched(&self) -> bool {
         !self.waiting.is_empty() || self.is_changed
     }
@@ -243,7 +243,8 @@ impl Slot {
         check.with_claim(claim)
     }
 
-    /// A waiter is gone. Its place is given up with those of others: the removal looks at all waiters, so half of them pay for it.
+    /// A waiter is gone. Its place is given up together with other places, when half of the waiters are gone, because the
+    /// removal looks at all waiters.
     pub(super) fn waiter_is_gone(&mut self) {
         self.gone += 1;
         if self.gone >= self.waiting.len().div_ceil(2) {

@@ -136,7 +136,7 @@ impl Queues {
         }
     }
 
-    /// The key of a claim, which is no longer in flight. `None` if it was given up.
+    /// The key of a claim that has landed. `None` if it was given up.
     fn land(&mut self, number: u64) -> Option<SlotKey> {
         let sent = self.sent.remove(&number)?;
         self.sent_renewals -= usize::from(sent.queue == ClaimQueue::Renewals);
@@ -169,14 +169,14 @@ impl Slots {
         self.queues.take(&mut self.slots, lease)
     }
 
-    /// The slot of a claim, which is no longer in flight. `None` if the claim was given up.
+    /// The slot of a claim that has landed. `None` if the claim was given up.
     pub(super) fn land(&mut self, number: u64) -> Option<(SlotKey, &mut Slot)> {
         let key = self.queues.land(number)?;
         let slot = self.slots.get_mut(&key)?;
         Some((key, slot))
     }
 
-    /// Removes a slot. Frees memory that is no longer needed.
+    /// Removes a slot. Frees unused memory.
     pub(super) fn remove(&mut self, key: &SlotKey) {
         let Self {
             slots,

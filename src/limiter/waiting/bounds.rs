@@ -55,12 +55,12 @@ impl Bounds {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Whether it is too late to ask the store. A call with a `max_wait` of zero asks once.
+    /// Returns whether it is too late to ask the store. A call with a `max_wait` of zero asks once.
     pub(super) fn is_over(&self) -> bool {
         self.left().is_zero() && !self.max_wait.is_zero()
     }
 
-    /// Whether the caller still has to wait after an answer. A store that is unavailable is asked again if the caller
+    /// Returns whether the caller still has to wait after an answer. A store that is unavailable is asked again if the caller
     /// waits for it.
     pub(super) fn has_to_wait(&self, answer: &Result<Decision, Error>) -> bool {
         answer

@@ -184,7 +184,7 @@ impl RateLimiter {
     }
 }
 
-/// Whether only the `contested` checks are denied.
+/// Returns whether only the `contested` checks are denied.
 fn is_denied_by(decision: &Decision, group: &Group, contested: &[Check]) -> bool {
     let is_contested = |check: &Check| contested.iter().any(|it| it.shares_budget_with(check));
     let mut verdicts = group.iter().zip(decision.verdicts());

@@ -150,7 +150,7 @@ impl RateLimiter {
         group: &Group,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        // Without a runtime there are no timers.
+        // Timers need a runtime.
         Runtime::try_current().map_err(Error::outside_of_runtime)?;
         let bounds = Bounds::new(max_wait, true);
         let first = self.charge_at_once(group, max_wait);
@@ -170,7 +170,7 @@ impl RateLimiter {
             first = Some(Answer::ready(answer));
         }
         if let Err(error) = Runtime::try_current() {
-            // Without a runtime there are no timers.
+            // Timers need a runtime.
             return Answer::ready(Err(Error::outside_of_runtime(error)));
         }
         let limiter = self.clone();
@@ -369,7 +369,7 @@ async fn in_time<T>(waiting: impl Future<Output = T>, bounds: Bounds) -> T {
     }
 }
 
-/// Whether the checks of a group may be denied for now, so that a wait helps.
+/// Returns whether the checks of a group may be denied for now, so that a wait helps.
 fn may_wait(group: &Group) -> bool {
     let exceeds = |check: &Check| u64::from(check.cost()) > check.limit().quota().capacity();
     let mut enforced = group.iter().filter(|check| !check.is_shadow());

@@ -16,7 +16,7 @@ pub(super) struct Reservation {
     decision: Decision,
     /// When the units may be used.
     turn: Instant,
-    /// Whether the units are used, given back or void.
+    /// Returns whether the units are used, given back or void.
     is_over: bool,
 }
 
@@ -33,7 +33,7 @@ impl Reservation {
         }
     }
 
-    /// Whether the units are those of the same checks, with a turn from now to `deadline`. Units whose turn is over may be
+    /// Returns whether the units were reserved by the same checks, with a turn from now to `deadline`. Units whose turn is over may be
     /// in the bucket again.
     pub(super) fn suits(&self, group: &Group, deadline: Instant) -> bool {
         let is_same = |(one, other): (&Check, &Check)| {
@@ -58,7 +58,7 @@ impl Reservation {
         self.turn
     }
 
-    /// Whether the units may have been used before `now`. They may be in the bucket again.
+    /// Returns whether the units may have been used before `now`. They may be in the bucket again.
     pub(super) fn is_late_for(&self, now: Instant) -> bool {
         self.turn < now
     }

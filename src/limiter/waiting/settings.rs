@@ -71,7 +71,7 @@ impl WaitSettings {
         }
     }
 
-    /// Whether requests wait.
+    /// Returns whether requests wait.
     #[inline]
     pub(crate) const fn is_on(&self) -> bool {
         !self.max_wait.is_zero()

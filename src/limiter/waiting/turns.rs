@@ -212,7 +212,7 @@ impl Turns {
         contested.cloned().collect()
     }
 
-    /// The budgets of a group that have waiters. `None` if there are no such budgets.
+    /// The budgets of a group that have waiters. `None`: no budget has waiters.
     pub(in crate::limiter) fn awaited(&self, group: &[Check]) -> Option<Awaited> {
         if self.places.load(Ordering::Acquire) == 0 {
             return None;

@@ -50,7 +50,7 @@ fn after_part(text: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Whether this is the escape of a byte that needs one: each byte has one encoded form.
+/// Returns whether this is the escape of a byte that needs one: each byte has one encoded form.
 fn is_escape(high: u8, low: u8) -> bool {
     let digit = |digit: u8| {
         char::from(digit)

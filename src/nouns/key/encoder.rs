@@ -29,7 +29,7 @@ const IS_PLAIN: [bool; 256] = {
     plain
 };
 
-/// Whether a part is its own encoded form.
+/// Returns whether a part is its own encoded form.
 pub(super) fn is_plain(part: &[u8]) -> bool {
     (1..=text::MAX).contains(&part.len()) && part.iter().all(|byte| IS_PLAIN[usize::from(*byte)])
 }

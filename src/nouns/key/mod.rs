@@ -111,7 +111,7 @@ impl Key {
 
     /// Marks this key as a fallback. It differs from every key without the mark.
     ///
-    /// The extractor `a.or(b)` marks the keys of `b` this way, and does not change those of `a`. A
+    /// The extractor `a.or(b)` marks the keys of `b` this way, and does not change the keys of `a`. A
     /// reset or a refund of a fallback's budget needs the marked key.
     ///
     /// ```

@@ -244,7 +244,7 @@ impl Limit {
         self.shared.block.as_ref().map(|block| &block.blocking)
     }
 
-    /// Whether denials may block a key.
+    /// Returns whether denials may block a key.
     pub(crate) fn counts_denials(&self) -> bool {
         self.blocking().is_some_and(|blocking| blocking.denials > 0)
     }

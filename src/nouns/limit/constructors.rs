@@ -59,7 +59,7 @@ impl Limit {
 
     /// At most `limit` units in each window aligned to the clock: a `per_day` window starts at
     /// midnight UTC. Windows are multiples of the period since 1970 in UTC, so a window of 7 days starts on Thursday.
-    /// There are no months and no time zones.
+    /// It knows neither months nor time zones.
     pub fn fixed_window_aligned(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::fixed(name, quota, Anchor::Clock)
     }

@@ -32,7 +32,7 @@ impl Enforced {
         self.0
     }
 
-    /// Whether the limit of this name is enforced for a key.
+    /// Returns whether the limit of this name is enforced for a key.
     #[inline]
     pub(crate) fn includes(self, name: &str, key: &Key) -> bool {
         match self.0 {

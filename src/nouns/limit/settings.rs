@@ -100,7 +100,7 @@ impl Limit {
         self.shared.enforced.percent()
     }
 
-    /// Whether the limit is enforced for a key. Otherwise it is in [shadow mode](Self::with_enforced_percent).
+    /// Returns whether the limit is enforced for a key. Otherwise it is in [shadow mode](Self::with_enforced_percent).
     #[must_use]
     #[inline]
     pub fn enforces(&self, key: &Key) -> bool {

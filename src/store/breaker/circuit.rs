@@ -138,13 +138,13 @@ impl Circuit {
         }
     }
 
-    /// Whether checks are sent without exception.
+    /// Returns whether checks are sent without exception.
     #[inline]
     pub(super) fn is_closed(&self) -> bool {
         self.current() == CircuitState::Closed
     }
 
-    /// Whether this check is sent. Else, the time until the next probe.
+    /// Returns whether this check is sent. Else, the time until the next probe.
     pub(super) fn admit(&self, now: Instant) -> Result<(), Duration> {
         let until_probe = match self.current() {
             CircuitState::Closed => return Ok(()),
@@ -159,7 +159,7 @@ impl Circuit {
         Err(until_probe)
     }
 
-    /// Whether a check is sent in place of an overdue probe: one in a while.
+    /// Returns whether a check is sent in place of an overdue probe: one in a while.
     fn stands_in(&self, now: Instant) -> bool {
         let is_overdue = || now.saturating_duration_since(self.instant(&self.at)) > OVERDUE;
         if !is_overdue() {
@@ -232,7 +232,7 @@ impl Circuit {
         }
     }
 
-    /// Whether a call took too long, though it succeeded.
+    /// Returns whether a call took too long, though it succeeded.
     pub(super) fn is_slow(&self, begun: Begun, now: Instant) -> bool {
         let took = now.saturating_duration_since(begun.at);
         self.settings.slow_after.is_some_and(|slow| took >= slow)

@@ -8,8 +8,8 @@ use super::{CheckId, Denial, Denials};
 use crate::nouns::{Check, Decision, Verdict};
 
 impl Denials {
-    /// The denial of a group, and whether it is the answer without asking the store: that of the identical group, or
-    /// else that of its blocked keys.
+    /// The denial of a group, and whether it is the answer without asking the store. The denial of the identical group comes
+    /// before the denial of its blocked keys.
     pub(super) fn remembered(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
         let identical = self.standing(self.known(group), group, now);
         let identical = identical.map(|denial| {

@@ -120,7 +120,7 @@ impl MemoryStore {
             .sum()
     }
 
-    /// Whether the store has no budgets.
+    /// Returns whether the store has no budgets.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

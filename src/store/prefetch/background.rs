@@ -96,7 +96,7 @@ pub(super) async fn refund<S: Store>(store: &S, blocks: Vec<Refunding<S>>) -> Re
     result
 }
 
-/// The reaper task: refunds stale units until there are no stocks, or its runtime ends.
+/// The reaper task: refunds stale units until no stock is left, or its runtime ends.
 pub(super) struct Reaping<S: Store>(Weak<SharedBlocks<S>>);
 
 impl<S: Store> Reaping<S> {

@@ -14,7 +14,7 @@ use crate::algorithm::{LeakyBucket, Mode, Rule};
 use crate::nouns::{ConfigError, Limit};
 use crate::store::Store;
 
-/// Short, so that the units of a key that is no longer hot are soon given back.
+/// Short, so that a key that cools down soon gives its units back.
 const DEFAULT_MAX_AGE: Duration = Duration::from_millis(250);
 
 const MIN_MAX_AGE: Duration = Duration::from_millis(50);
@@ -66,7 +66,7 @@ impl<S: Store> PrefetchBuilder<S> {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no limit, a limit cannot be prefetched, or a number is out of
+    /// Returns an error if no limit is given, a limit cannot be prefetched, or a number is out of
     /// range.
     pub fn build(self) -> Result<Prefetch<S>, ConfigError> {
         if self.limits.is_empty() {

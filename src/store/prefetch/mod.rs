@@ -32,7 +32,7 @@ const SHARDS: usize = 64;
 /// charged in one check: the units that it needs in about 50 ms. This process decides its checks in
 /// nanoseconds, with the [source](Decision::source)
 /// [`Source::Prefetched`](crate::decision::Source::Prefetched). A background task charges the next
-/// block before the last one is spent. All other checks go to the store: those of keys that are not
+/// block before the last one is spent. All other checks go to the store: checks of keys that are not
 /// hot, and those that cost more than the block has left.
 ///
 /// **Guarantee.** The allowed units never exceed the charged units. But a unit can be spent later

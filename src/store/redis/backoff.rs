@@ -28,7 +28,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Whether no attempt is due yet.
+    /// Returns whether no attempt is due yet.
     pub(super) fn is_waiting(&self, now: Instant) -> bool {
         self.next_attempt.is_some_and(|at| now < at)
     }

@@ -91,7 +91,7 @@ pub(super) struct Caller {
 }
 
 impl Batch {
-    /// Whether one more group fits.
+    /// Returns whether one more group fits.
     pub(super) fn has_room_for(&self, group: &[Check]) -> bool {
         self.waiters.is_empty()
             || (self.waiters.len() < MAX_CHARGES
@@ -257,7 +257,7 @@ impl Batch {
         self.read_only.is_some()
     }
 
-    /// Whether no group is left to be sent.
+    /// Returns whether no group is left to be sent.
     pub(super) fn is_empty(&self) -> bool {
         self.runs.iter().all(|run| run.times == 0)
     }
@@ -312,7 +312,7 @@ impl Batch {
         Some((self.keys.get(charge.key.into()), request))
     }
 
-    /// Whether the script makes one write at most. A log is written in two parts, and so may permits be.
+    /// Returns whether the script makes one write at most. A log is written in two parts, and so may permits be.
     pub(super) fn makes_one_write(&self) -> bool {
         self.only_run().is_some_and(|run| {
             let rule = self.rule(&self.charges[run.first]);
@@ -327,7 +327,7 @@ impl Batch {
         sent.next().is_none().then_some(run)
     }
 
-    /// Whether the run is one charge of one budget, and no offences of its key matter.
+    /// Returns whether the run is one charge of one budget, and no offences of its key matter.
     fn is_plain_charge(&self, run: &Run) -> bool {
         self.is_single(run) && self.charges[run.first].offences.is_none()
     }
@@ -367,7 +367,7 @@ impl Batch {
         body.into_bytes()
     }
 
-    /// Whether the run is one charge, once, of a budget that no other run touches.
+    /// Returns whether the run is one charge, once, of a budget that no other run touches.
     fn is_single(&self, run: &Run) -> bool {
         let charge = &self.charges[run.first];
         let key = &self.keys.all[usize::from(charge.key)];
@@ -375,7 +375,7 @@ impl Batch {
         is_charge && run.size == 1 && run.times == 1 && key.runs == 1
     }
 
-    /// Whether its only group is the one with this answer.
+    /// Returns whether its only group is the one with this answer.
     pub(super) fn is_only(&self, answer: &Promised) -> bool {
         let [waiter] = &*self.waiters else {
             return false;
@@ -387,7 +387,7 @@ impl Batch {
             .is_some_and(|promise| answer.is_of(promise))
     }
 
-    /// Whether the deadline of some check is not over.
+    /// Returns whether the deadline of some check is not over.
     pub(super) const fn is_in_time(&self) -> bool {
         self.expired < self.waiters.len()
     }
@@ -444,7 +444,7 @@ impl Batch {
     }
 }
 
-/// Whether the offences of a check's key matter.
+/// Returns whether the offences of a check's key matter.
 fn blocks(op: Op, check: &Check) -> bool {
     match op {
         Op::Charge | Op::Peek => check.blocking().is_some(),

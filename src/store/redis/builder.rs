@@ -199,7 +199,7 @@ impl RedisStoreBuilder {
     }
 
     /// Sets the number of lanes: connections with a queue each. Range: 1 to 16. Default: 1. All
-    /// checks of a key use the same lane: that of the first key of their group.
+    /// checks of a key use the same lane. The first key of a group chooses it.
     ///
     /// One lane keeps a nearby Redis busy, because it sends checks in batches. More lanes make
     /// smaller batches. On the same machine, they were not measurably faster. On a cluster this has no effect: see

@@ -122,7 +122,7 @@ fn wrong_type() -> RedisError {
         .into()
 }
 
-/// Whether a reply seems to belong to another call.
+/// Returns whether a reply seems to belong to another call.
 pub(super) fn is_out_of_step(error: &RedisError) -> bool {
     matches!(
         error.kind(),
@@ -251,7 +251,7 @@ impl CallFailure {
     }
 }
 
-/// Whether the server says so, itself or, as Redis before 7, within an error of the script.
+/// Returns whether the server says so, itself or, as Redis before 7, within an error of the script.
 pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code)
         || (is_of_script(error)
@@ -260,32 +260,32 @@ pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
                 .is_some_and(|detail| detail.contains(&format!("-{code} "))))
 }
 
-/// Whether the server's user has no right to one of the keys of a call, and may have it to the others.
+/// Returns whether the server's user has no right to one of the keys of a call, and may have it to the others.
 pub(super) fn is_of_key(error: &RedisError) -> bool {
     error.code() == Some("NOPERM") && error.detail().is_some_and(|detail| detail.contains(" key"))
 }
 
-/// Whether the server's user has lost the right to a command of the script.
+/// Returns whether the server's user has lost the right to a command of the script.
 pub(super) fn is_forbidden_in_script(error: &RedisError) -> bool {
     let is_forbidden = |detail: &str| detail.contains("can't run this command");
     is_of_script(error) && (has_code(error, "NOPERM") || error.detail().is_some_and(is_forbidden))
 }
 
-/// Whether the error comes from a command within the script.
+/// Returns whether the error comes from a command within the script.
 fn is_of_script(error: &RedisError) -> bool {
     error
         .detail()
         .is_some_and(|detail| detail.contains("script: ") || detail.contains("script ("))
 }
 
-/// Whether a node of a cluster says that another has the keys, or none has.
+/// Returns whether a node of a cluster says that another has the keys, or none has.
 pub(super) fn is_of_cluster(error: &RedisError) -> bool {
     ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"]
         .iter()
         .any(|code| error.code() == Some(code))
 }
 
-/// Whether to reconnect: this connection is broken, or leads to a server that is no longer the
+/// Returns whether to reconnect: this connection is broken, or leads to a server that is no longer the
 /// primary.
 pub(super) fn ends_connection(error: &RedisError) -> bool {
     let elsewhere = [

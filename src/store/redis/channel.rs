@@ -56,7 +56,7 @@ impl Feed {
         }
     }
 
-    /// Whether announcements arrive.
+    /// Returns whether announcements arrive.
     pub(super) fn is_subscribed(&self) -> bool {
         let Some((subscription, place)) = &self.subscription else {
             return false;
@@ -103,7 +103,7 @@ impl Feed {
         }
     }
 
-    /// Waits for messages, for [`CHECK_EVERY`] at most. `None`: there were none, or there is no subscription.
+    /// Waits for messages, for [`CHECK_EVERY`] at most. `None`: none came, or the subscription failed.
     pub(super) async fn received(&self) -> Option<Received> {
         let Some((subscription, _)) = &self.subscription else {
             sleep(CHECK_EVERY).await;

@@ -47,7 +47,7 @@ struct ConnectionState {
     /// Counts connections, so that a late failure does not close a later connection.
     generation: u64,
     backoff: Backoff,
-    /// Why there is no connection.
+    /// The reason why the connection is missing.
     failure: String,
     /// The outage, from its first check without a decision.
     outage: Option<Outage>,
@@ -76,7 +76,7 @@ impl Handle {
         self.generation
     }
 
-    /// Whether replies on this connection belong to their calls. After one malformed reply they may
+    /// Returns whether replies on this connection belong to their calls. After one malformed reply they may
     /// be out of step.
     pub(super) fn is_trusted(&self) -> bool {
         self.trusted.load(Ordering::Acquire)
@@ -114,7 +114,7 @@ impl Connections {
         Self::new(Arc::clone(connect), Arc::clone(terms), Arc::clone(events))
     }
 
-    /// Whether both lead to the same server.
+    /// Returns whether both lead to the same server.
     pub(super) fn share_server_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared.events, &other.shared.events)
     }
@@ -147,7 +147,7 @@ impl Connections {
             .unwrap_or_else(|_| Err(self.shared.failed("the attempt to connect panicked")))
     }
 
-    /// Like [`get`](Self::get), and makes an attempt at once: its caller paces itself.
+    /// The same as [`get`](Self::get), with an attempt at once: its caller paces itself.
     pub(super) async fn get_now(&self) -> Result<Handle, String> {
         self.shared.lock().backoff.skip_pause();
         self.get().await

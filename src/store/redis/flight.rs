@@ -103,7 +103,7 @@ pub(super) async fn send_lone(lane: &Arc<Lane>, check: &Promised) -> Option<Flig
     .await
 }
 
-/// Whether a connection is open, as far as is known. A connection that was idle is pinged. A closed
+/// Returns whether a connection is open, as far as is known. A connection that was idle is pinged. A closed
 /// one fails the ping before any charge is handed over, and is replaced. A charge that was handed
 /// over is never sent again: it may have left. Does not wait for the ping's reply.
 async fn is_open(node: &Node, handle: &Handle) -> bool {
@@ -171,10 +171,10 @@ struct Call {
     place: CallPlace,
     node: Arc<Node>,
     handle: Handle,
-    /// Whether a node of a cluster sent it there for this once.
+    /// Returns whether a node of a cluster sent it there for this once.
     is_asking: bool,
     watch: Watch,
-    /// Whether its checks are sent in parts.
+    /// Returns whether its checks are sent in parts.
     is_divided: bool,
 }
 

@@ -102,7 +102,7 @@ fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {
 }
 
 /// Appends the key of a budget in Redis: `prefix:{key}:kind:name`. An encoded key has no braces, so they are a hash
-/// tag: Redis keeps all limits of one key in one slot. On a cluster, another tag stands before it: that of the key's
+/// tag: Redis keeps all limits of one key in one slot. On a cluster, another tag stands before it: the tag of the key's
 /// partition. A kind is one letter, and the offences of a budget's key have one letter more. The name comes last, so
 /// it may contain colons.
 #[inline]

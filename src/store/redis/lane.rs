@@ -272,7 +272,7 @@ impl Lane {
 }
 
 impl LaneQueue {
-    /// Whether the queue is full for this group. Past half full, a key with more than a quarter of
+    /// Returns whether the queue is full for this group. Past half full, a key with more than a quarter of
     /// the newest batch is rejected, so that a hot key does not crowd out the others.
     fn is_full_for(&self, group: &[Check], prefix: &str, max_waiting: usize) -> bool {
         let crowded = || {
@@ -296,7 +296,7 @@ impl LaneQueue {
         }
     }
 
-    /// Whether a place is free: for a second call at once, and for one more when the pace is over.
+    /// Returns whether a place is free: for a second call at once, and for one more when the pace is over.
     fn has_place(&self, now: Instant, pace: Duration) -> bool {
         self.in_flight < IN_FLIGHT
             || (self.in_flight < MOST_IN_FLIGHT && self.is_pace_over(now, pace))
@@ -364,7 +364,7 @@ impl LaneQueue {
 /// A place for a call in flight, and the checks of that call.
 pub(super) struct CallPlace {
     lane: Arc<Lane>,
-    /// The round in which it was taken. A place of an earlier round is no longer counted. `None` once
+    /// The round in which it was taken. A place of an earlier round does not count. `None` once
     /// it is freed.
     round: Option<u64>,
     /// The number of its call.

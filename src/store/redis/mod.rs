@@ -197,7 +197,7 @@ impl Lanes {
         &self.lanes[group.first().map_or(0, |first| self.index(first.key()))]
     }
 
-    /// Whether all keys of the group have one lane.
+    /// Returns whether all keys of the group have one lane.
     fn is_in_one_lane(&self, group: &[Check]) -> bool {
         let mut indices = group.iter().map(|check| self.index(check.key()));
         let first = indices.next();

@@ -26,7 +26,7 @@ impl Route {
         }
     }
 
-    /// Whether the servers can be subscribed to. Nodes of a cluster can.
+    /// Returns whether the servers can be subscribed to. Nodes of a cluster can.
     pub(super) fn has_channels(&self) -> bool {
         match self {
             Self::Fixed(node) => node.connections.has_channels(),
@@ -47,7 +47,7 @@ impl Route {
         Ok((node, handle?))
     }
 
-    /// Whether a check is sent, as the circuit breaker says.
+    /// Returns whether a check is sent, as the circuit breaker says.
     #[inline]
     pub(super) fn admit(&self) -> Result<(), Error> {
         match self {

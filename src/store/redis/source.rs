@@ -32,7 +32,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// On a cluster, the key also has the hash tag of a partition: [`key`](Self::key) returns it.
 ///
 /// - All replicas read the new version within a second. The text of a message is ignored.
-/// - A message that was missed costs at most 10 seconds: the key is read that often. While there is no subscription, it
+/// - A message that was missed costs at most 10 seconds: the key is read that often. Without a subscription, it
 ///   is read each second. A store with a pool has none.
 /// - If Redis is unavailable, the limits stay as they are. An event reports it once.
 /// - A key that is missing, or is not a string or not a configuration, is reported once. The limits stay as they are. So is

@@ -90,7 +90,7 @@ pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Group, urgency: Urgency) -> 
 }
 
 /// Sends a check that is alone in an idle lane. A task sends it if another check was queued before
-/// the first poll, or if there is no connection yet.
+/// the first poll, or before the first connection.
 async fn send_by_caller(lane: Arc<Lane>, mut promised: Promised) -> Result<Decision, Error> {
     let runtime = Runtime::try_current().map_err(Error::outside_of_runtime)?;
     let Some(flight) = flight::send_lone(&lane, &promised).await else {

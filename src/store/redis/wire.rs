@@ -43,16 +43,16 @@ pub(super) struct Charge {
 /// The terms that a charge or a peek rarely has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RareTerms {
-    /// Whether its limit is in shadow mode, and so must not keep others of its group from being charged.
+    /// Returns whether its limit is in shadow mode, and so must not keep others of its group from being charged.
     is_shadow: bool,
-    /// Whether a denied peek counts.
+    /// Returns whether a denied peek counts.
     is_denied_caller: bool,
     max_wait: Micros,
     patience: Micros,
 }
 
 impl Charge {
-    /// A charge of a check, which may be alone in its group. Its keys are those of its budget and of the offences.
+    /// A charge of a check, which may be alone in its group. Its keys are the key of its budget and the key of the offences.
     pub(super) fn new(
         op: Op,
         (key, offences): (u16, Option<u16>),
@@ -228,7 +228,7 @@ impl Body {
         self.push(receipt.drains_at.min(MAX_EXACT), 7);
     }
 
-    /// Adds the same charge for `keys` keys, from that of `first` on. No other run may touch them,
+    /// Adds the same charge for `keys` keys, from the key of `first` on. No other run may touch them,
     /// and the cost must be above 0.
     pub(super) fn push_each(&mut self, keys: u16, first: &Charge) {
         self.push_head(EACH, 1, keys);
@@ -421,7 +421,7 @@ impl RawVerdict {
         })
     }
 
-    /// Whether the stored value was unreadable.
+    /// Returns whether the stored value was unreadable.
     pub(super) const fn is_unreadable(&self) -> bool {
         self.status & UNREADABLE != 0
     }

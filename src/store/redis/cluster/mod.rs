@@ -153,7 +153,7 @@ impl Cluster {
         *lock(&self.denied) = Some(Instant::now());
     }
 
-    /// Whether a group of several partitions was denied a moment ago.
+    /// Returns whether a group of several partitions was denied a moment ago.
     pub(super) fn has_denied_lately(&self) -> bool {
         lock(&self.denied).is_some_and(|at| at.elapsed() < LATELY)
     }

@@ -13,7 +13,7 @@ pub(super) struct Hosts<'a> {
 }
 
 impl<'a> Hosts<'a> {
-    /// `None` if there is no host, or if the user is not before all hosts, once.
+    /// `None` if the host is missing, or if the user is not before all hosts, once.
     pub(super) fn parse(url: &'a str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));

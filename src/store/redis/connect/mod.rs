@@ -30,7 +30,7 @@ pub(super) trait Connect: Send + Sync + 'static {
     /// Subscribes to a channel, on a connection of its own. Its caller bounds the time.
     fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a>;
 
-    /// Whether there are connections for the messages of channels.
+    /// Returns whether there are connections for the messages of channels.
     fn has_channels(&self) -> bool {
         true
     }

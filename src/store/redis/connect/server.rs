@@ -103,7 +103,7 @@ impl Server {
                 .redis_settings()
                 .clone()
                 .set_password(credentials.password);
-            // A password alone is that of Redis' own user, and not of the user in the URL.
+            // A password alone belongs to Redis' own user, and not to the user in the URL.
             let username = credentials.username.as_deref().unwrap_or("default");
             info = info.set_redis_settings(settings.set_username(username));
         }

@@ -38,7 +38,7 @@ impl Divisions {
     }
 }
 
-/// Whether a call failed because of some of its keys, and was not executed.
+/// Returns whether a call failed because of some of its keys, and was not executed.
 pub(super) fn has_to_be_divided(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
     let error = answer.as_ref().and_then(|answer| answer.as_ref().err());
     error.is_some_and(|error| {
