@@ -3,7 +3,7 @@
 //! ```sh
 //! cargo run --example live_configuration --features yaml
 //! LIMITS=examples/limits.yaml cargo run --example live_configuration --features yaml
-//! # The limits in a key of Redis, for all replicas. Without such a key, those of `examples/limits.toml` are written to it.
+//! # The limits in a key of Redis, for all replicas. Without such a key, the limits of `examples/limits.toml` are written to it.
 //! REDIS_URL=redis://127.0.0.1/ LIMITS=redis cargo run --example live_configuration --features yaml
 //! ```
 //!
