@@ -640,7 +640,7 @@ async fn blocked_client_costs_redis_nothing_however_it_varies_its_requests() {
 async fn allowed_check_costs_one_call_as_without_blocks() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
-    let limit = Limit::gcra("api", Quota::per_second(1_000_000)).unwrap();
+    let limit = Limit::gcra("api", Quota::per_hour(1_000)).unwrap();
     let limit = limit.with_block_policy(three_in_a_minute()).unwrap();
     for user in 0..100_u64 {
         assert!(check(&limiter, &limit, &Key::from(user)).await.allowed());
