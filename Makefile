@@ -1,12 +1,17 @@
-# Without Redis, without Axum, without HTTP: features are additive.
+# Without Redis, without Axum, without HTTP: features are additive. All of these are linted, with their tests.
 FEWER_FEATURES = "" redis tls http "http redis"
+
+# Those that are tested: without Redis, without HTTP, and with both alone.
+TESTED_FEATURES = "" http "http redis"
+
+# The suites in which fewer features mean other code. The others are of Redis alone, or of one algorithm at a time.
+TESTED_APART = --lib --test costs --test http --test keys --test limits --test redis --test telemetry --test waiting
+
+# Many tests wait for servers, so more of them than there are cores run at once.
+export RUST_TEST_THREADS ?= 4
 
 # All packages but the peers in benches/.
 TESTED = -p tollgate -p tollgate-examples -p tollgate-charts -p tollgate-cli -p tollgate-migrating -p tollgate-plots -p tollgate-replay
-
-# Tests of arithmetic that take seconds, and that features do not change.
-LONG = alternating_quotas_ memory_and_redis_decide_the_same two_algorithms_in_turn_ rate_does_not_drift_ \
-	refund_on_redis_allows_no_more_
 
 # The nightly toolchain, for options that stable lacks, such as `nightly-2026-03-20`.
 NIGHTLY ?= nightly
@@ -22,14 +27,17 @@ help: ## this list
 
 test: redis ## all tests, on a redis-server that the tests start themselves ($REDIS_SERVER, if set)
 	cargo test --all-features $(TESTED)
-	for features in $(FEWER_FEATURES); do \
-	  cargo test -p tollgate --no-default-features --features "$$features" --lib --tests -- $(LONG:%=--skip %) || exit 1; \
+	for features in $(TESTED_FEATURES); do \
+	  cargo test -p tollgate --no-default-features --features "$$features" $(TESTED_APART) || exit 1; \
 	done
 
 check: lint-lua ## format, lints, and several sets of features
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
-	for features in $(FEWER_FEATURES) axum tonic json grpc config yaml schema "config redis"; do \
+	for features in $(FEWER_FEATURES); do \
+	  cargo clippy -p tollgate --no-default-features --features "$$features" --all-targets -- -D warnings || exit 1; \
+	done
+	for features in axum tonic json grpc config yaml schema "config redis"; do \
 	  cargo clippy -p tollgate --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 

@@ -23,6 +23,9 @@ use crate::telemetry::{self, Throttle};
 /// The interval between the claims of a slot with waiters.
 const POLL: Duration = Duration::from_millis(25);
 
+/// A slot that was claimed so recently waits for the next poll.
+const RECENT: Duration = Duration::from_millis(12);
+
 /// The shortest and the longest time after which a claim counts as lost.
 const LOST_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(200)];
 
@@ -87,6 +90,7 @@ impl Agent {
             // Three renewals in each lease, also in a short one.
             paces: Paces {
                 poll: POLL,
+                recent: RECENT,
                 renew,
                 retry: RETRY.min(scan),
                 lost: renew.clamp(shortest, longest),

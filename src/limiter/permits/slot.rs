@@ -61,6 +61,9 @@ pub(super) enum ClaimQueue {
 pub(super) struct Paces {
     /// With waiters: another process may have released a permit.
     pub(super) poll: Duration,
+    /// A slot with waiters is due at each poll, unless it was claimed so recently. The claim of the last poll is a little
+    /// younger than the poll.
+    pub(super) recent: Duration,
     pub(super) renew: Duration,
     pub(super) retry: Duration,
     /// A claim without an answer after this time counts as lost.
@@ -195,8 +198,7 @@ impl Slot {
         }
         let (since, pace) = match (self.failed, self.waiting.is_empty()) {
             (true, _) => (self.answered, paces.retry),
-            // A claim of the last scan is a little younger than the scan.
-            (false, false) => (self.sent, paces.poll / 2),
+            (false, false) => (self.sent, paces.recent),
             (false, true) => (self.answered, paces.renew),
         };
         since.is_some_and(|since| now.saturating_duration_since(since) >= pace)
