@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use super::TARGET;
-use super::metrics::{self, Level};
+use super::metrics::{self, GaugeLevel};
 use crate::nouns::ConfigError;
 
 /// A new version of the limits is in force.
@@ -14,7 +14,7 @@ pub(crate) fn limits_replaced(version: u64, added: &str, removed: &str, changed:
 }
 
 /// Counts a rejected version. Until the level is dropped, its set is one of those that the gauge counts.
-pub(crate) fn limits_rejected() -> Level {
+pub(crate) fn limits_rejected() -> GaugeLevel {
     metrics::configuration("rejected");
     metrics::configuration_rejected()
 }

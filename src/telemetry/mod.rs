@@ -41,7 +41,7 @@ pub(crate) use self::denials::{
 pub use self::metrics::HISTOGRAMS;
 pub(crate) use self::metrics::waiting;
 pub(crate) use self::metrics::{BreakerMetrics, StoreMetrics};
-pub(crate) use self::metrics::{Level, Origin, OutcomeLabel, hold_permit};
+pub(crate) use self::metrics::{GaugeLevel, Origin, OutcomeLabel, hold_permit};
 pub(crate) use self::metrics::{denied_from_cache, prefetched};
 pub(crate) use self::outages::{
     available, dropped_unsettled, permits_not_renewed, permits_unavailable, settled, unavailable,

@@ -14,7 +14,7 @@ use super::{InForce, Names};
 use crate::configuration::{Config, ConfigSource, Field, Misplaced};
 use crate::limiter::{RateLimiter, WeakLimiter};
 use crate::nouns::{ConfigError, Limit, MAX_GROUP};
-use crate::telemetry::{self, Level};
+use crate::telemetry::{self, GaugeLevel};
 
 /// The limits of a configuration that are in force, and can be replaced while requests are in flight.
 ///
@@ -68,7 +68,7 @@ struct SharedSet {
     /// Tasks that follow sources.
     tasks: Mutex<Vec<AbortHandle>>,
     /// Why the newest version of a source is not in force, and its part in the metrics.
-    rejected: Mutex<Option<(ConfigError, Level)>>,
+    rejected: Mutex<Option<(ConfigError, GaugeLevel)>>,
 }
 
 /// The outcome of a new version without an error.

@@ -243,7 +243,7 @@ impl RateLimiter {
         let slot = SlotKey::new(check);
         let agent = self.agent_for(check, &slot)?;
         let (caller, outcome) = oneshot::channel();
-        let mut waiter = Waiter {
+        let mut waiter = PermitWaiter {
             agent,
             slot: &slot,
             outcome: Some(outcome),
@@ -306,14 +306,14 @@ fn conclude(
 }
 
 /// A caller that waits for a permit. If it is dropped before its outcome, its place is given up.
-struct Waiter<'a> {
+struct PermitWaiter<'a> {
     agent: &'a Arc<Agent>,
     slot: &'a SlotKey,
     /// `None` after the outcome.
     outcome: Option<oneshot::Receiver<PermitOutcome>>,
 }
 
-impl Waiter<'_> {
+impl PermitWaiter<'_> {
     async fn outcome_within(&mut self, max_wait: Duration) -> Option<PermitOutcome> {
         let outcome = within(self.agent, max_wait, self.outcome.as_mut()?).await;
         if outcome.is_some() {
@@ -323,7 +323,7 @@ impl Waiter<'_> {
     }
 }
 
-impl Drop for Waiter<'_> {
+impl Drop for PermitWaiter<'_> {
     fn drop(&mut self) {
         if let Some(outcome) = self.outcome.take() {
             // The agent finds it closed.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::nouns::{Check, Key, Limit, Source};
-use crate::telemetry::{self, Level};
+use crate::telemetry::{self, GaugeLevel};
 
 /// The answer to a layer, or to `RateLimiter::acquire_permit`.
 pub(crate) struct Acquired {
@@ -88,7 +88,7 @@ pub struct Permit {
     /// The time of the grant, if this process granted it without the store.
     granted_here: Option<Instant>,
     /// In the gauge of permits.
-    _held: Level,
+    _held: GaugeLevel,
 }
 
 impl Permit {

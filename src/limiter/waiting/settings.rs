@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::nouns::ConfigError;
-use crate::telemetry::{self, Level};
+use crate::telemetry::{self, GaugeLevel};
 
 /// How long requests wait, and how many.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ impl WaitSettings {
 }
 
 /// The place of one waiter, if it is counted: with the number of waiters, and its part of their gauge.
-pub(crate) struct WaiterGuard(Option<(Arc<AtomicUsize>, Level)>);
+pub(crate) struct WaiterGuard(Option<(Arc<AtomicUsize>, GaugeLevel)>);
 
 impl Drop for WaiterGuard {
     fn drop(&mut self) {

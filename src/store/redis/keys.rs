@@ -11,12 +11,12 @@ use crate::nouns::Check;
 pub(super) struct Keys {
     /// All keys, joined.
     text: String,
-    pub(super) all: Vec<Key>,
+    pub(super) all: Vec<RedisKey>,
     numbers: HashTable<u16>,
     hasher: DefaultHashBuilder,
 }
 
-pub(super) struct Key {
+pub(super) struct RedisKey {
     /// Its end in the text. It starts at the end of the one before.
     end: usize,
     /// The last run that touches it.
@@ -55,7 +55,7 @@ impl Keys {
         // A batch has fewer checks than that.
         let number = u16::try_from(all.len()).unwrap_or(u16::MAX);
         numbers.insert_unique(hash, number, |&number| hasher.hash_one(key(number)));
-        all.push(Key {
+        all.push(RedisKey {
             end: text.len(),
             last_run: usize::MAX,
             checks: 0,
@@ -83,7 +83,7 @@ impl Keys {
         self.numbers.clear();
     }
 
-    fn find(&self, prefix: &str, check: &Check) -> Option<&Key> {
+    fn find(&self, prefix: &str, check: &Check) -> Option<&RedisKey> {
         let mut wanted = String::new();
         append_key(&mut wanted, prefix, check, "");
         let same = |&number: &u16| self.get(number.into()) == wanted;
@@ -96,7 +96,7 @@ impl Keys {
     }
 }
 
-fn get<'a>(text: &'a str, all: &[Key], number: usize) -> &'a str {
+fn get<'a>(text: &'a str, all: &[RedisKey], number: usize) -> &'a str {
     let start = if number == 0 { 0 } else { all[number - 1].end };
     &text[start..all[number].end]
 }

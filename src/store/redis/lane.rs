@@ -21,12 +21,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::batch::{Batch, Caller, MAX_CHARGES};
-use super::route::Route;
+use super::route::LaneRoute;
 use crate::nouns::{Check, Error, ManualClock, Op, later};
 use crate::store::denials::{ChangeUnderWay, Denials};
 use crate::store::heartbeat::Heartbeat;
 use crate::store::promise::{Promise, Promised};
-use crate::telemetry::{Level, Trace};
+use crate::telemetry::{GaugeLevel, Trace};
 
 /// The calls in flight while each is answered within the pace.
 const IN_FLIGHT: usize = 2;
@@ -63,7 +63,7 @@ impl LaneSettings {
 
 pub(super) struct Lane {
     /// Where its calls go.
-    pub(super) route: Route,
+    pub(super) route: LaneRoute,
     /// The start of its keys, up to the braces around the key of a check.
     prefix: String,
     pub(super) settings: LaneSettings,
@@ -90,7 +90,7 @@ struct LaneQueue {
     /// Empty batches, whose memory is used again.
     spare: Vec<Batch>,
     /// In the gauge of queued checks. It is set when a call is sent and when it is answered.
-    level: Level,
+    level: GaugeLevel,
 }
 
 /// Whether a check may be rejected before it is sent.
@@ -117,7 +117,7 @@ pub(super) struct QueuedCheck {
 }
 
 impl Lane {
-    pub(super) fn new(route: Route, prefix: String, settings: LaneSettings) -> Arc<Self> {
+    pub(super) fn new(route: LaneRoute, prefix: String, settings: LaneSettings) -> Arc<Self> {
         let (queue, leaving) = Default::default();
         Arc::new(Self {
             route,

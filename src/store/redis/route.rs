@@ -10,14 +10,14 @@ use crate::telemetry::RedisEvents;
 
 use super::cluster::Cluster;
 
-pub(super) enum Route {
+pub(super) enum LaneRoute {
     /// One server.
     Fixed(Arc<Node>),
     /// The node of a cluster that has the slot of this partition.
     Partition(Arc<Cluster>, usize),
 }
 
-impl Route {
+impl LaneRoute {
     /// The node, as far as it is known.
     pub(super) fn node(&self) -> Option<Arc<Node>> {
         match self {

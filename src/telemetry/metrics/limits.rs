@@ -14,7 +14,7 @@ use metrics::{Counter, Gauge, Recorder};
 use super::names::DENY_CACHE_HITS;
 use super::names::KEYS;
 use super::names::{DECISIONS, PERMITS_HELD};
-use super::recorder::{self, Address, Level};
+use super::recorder::{self, GaugeLevel, RecorderAddress};
 use super::{Origin, OutcomeLabel};
 
 /// The most names of limits that are labels. Names are few, unless an application makes them of what clients send.
@@ -31,7 +31,7 @@ thread_local! {
 }
 
 struct Handles {
-    recorder: Address,
+    recorder: RecorderAddress,
     of_limits: HashMap<Box<str>, OfLimit>,
     deny_cache_hits: Option<Counter>,
 }
@@ -95,7 +95,7 @@ pub(super) fn found_key(limit: &str, fallbacks: usize) {
 }
 
 /// Counts a permit as held, until it is dropped.
-pub(super) fn hold_permit(limit: &str) -> Level {
+pub(super) fn hold_permit(limit: &str) -> GaugeLevel {
     let register = |recorder: &dyn Recorder, limit: &str| {
         recorder::gauge(recorder, &PERMITS_HELD, &[("limit", limit)])
     };
@@ -105,7 +105,7 @@ pub(super) fn hold_permit(limit: &str) -> Level {
             .get_or_insert_with(|| register(recorder, limit))
             .clone()
     });
-    Level::one(
+    GaugeLevel::one(
         gauge.unwrap_or_else(|| recorder::with(|recorder, _| register(recorder, label(limit)))),
     )
 }
@@ -142,7 +142,10 @@ fn with_handles<T>(limit: &str, act: impl FnOnce(&dyn Recorder, &mut OfLimit) ->
 }
 
 /// Calls `act` with the handles that this thread has of a recorder.
-fn with_handles_of<T>(recorder: Address, act: impl FnOnce(&mut Handles) -> Option<T>) -> Option<T> {
+fn with_handles_of<T>(
+    recorder: RecorderAddress,
+    act: impl FnOnce(&mut Handles) -> Option<T>,
+) -> Option<T> {
     let done = HANDLES.try_with(|handles| {
         let handles = &mut *handles.try_borrow_mut().ok()?;
         if handles.recorder != recorder {

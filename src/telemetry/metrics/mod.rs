@@ -17,7 +17,7 @@ mod store;
 pub(crate) use self::label::{Origin, OutcomeLabel};
 #[cfg(feature = "metrics")]
 pub use self::names::HISTOGRAMS;
-pub(crate) use self::recorder::Level;
+pub(crate) use self::recorder::GaugeLevel;
 pub(crate) use self::store::{BreakerMetrics, StoreMetrics};
 use crate::nouns::{Decision, Error, Limit, Source};
 
@@ -60,7 +60,7 @@ pub(super) fn found_key(limit: &str, fallbacks: usize) {
 
 /// Counts a permit as held, until it is dropped.
 #[inline]
-pub(crate) fn hold_permit(limit: &str) -> Level {
+pub(crate) fn hold_permit(limit: &str) -> GaugeLevel {
     limits::hold_permit(limit)
 }
 
@@ -94,8 +94,8 @@ pub(crate) fn prefetched(limit: &str, event: &'static str, units: u64) {
 }
 
 /// Counts a request as waiting, until the level is dropped.
-pub(crate) fn waiting() -> Level {
-    let mut level = Level::none();
+pub(crate) fn waiting() -> GaugeLevel {
+    let mut level = GaugeLevel::none();
     level.set(&names::WAITING_REQUESTS, &[], 1);
     level
 }
@@ -111,8 +111,8 @@ pub(super) fn unsettled() {
 }
 
 /// Counts a set of limits as one whose newest version is rejected, until the level is dropped.
-pub(super) fn configuration_rejected() -> Level {
-    let mut level = Level::none();
+pub(super) fn configuration_rejected() -> GaugeLevel {
+    let mut level = GaugeLevel::none();
     level.set(&names::CONFIGURATIONS_REJECTED, &[], 1);
     level
 }

@@ -1,6 +1,6 @@
 //! `limits` without the feature `metrics`: nothing.
 
-use super::recorder::Level;
+use super::recorder::GaugeLevel;
 use super::{Origin, OutcomeLabel};
 
 #[inline]
@@ -10,8 +10,8 @@ pub(super) const fn count(_: &str, _: OutcomeLabel, _: Origin) {}
 pub(super) const fn found_key(_: &str, _: usize) {}
 
 #[inline]
-pub(super) const fn hold_permit(_: &str) -> Level {
-    Level::none()
+pub(super) const fn hold_permit(_: &str) -> GaugeLevel {
+    GaugeLevel::none()
 }
 
 #[inline]

@@ -8,15 +8,15 @@ pub(super) const fn add(_: &Metric, _: &[(&'static str, &str)], _: u64) {}
 #[inline]
 pub(super) const fn record(_: &Metric, _: &[(&'static str, &str)], _: f64) {}
 
-pub(crate) struct Level;
+pub(crate) struct GaugeLevel;
 
-impl Default for Level {
+impl Default for GaugeLevel {
     fn default() -> Self {
         Self::none()
     }
 }
 
-impl Level {
+impl GaugeLevel {
     pub(super) const fn none() -> Self {
         Self
     }

@@ -32,18 +32,18 @@ impl Metric {
 }
 
 /// Which recorder it is, to compare.
-pub(super) type Address = *const ();
+pub(super) type RecorderAddress = *const ();
 
 const METADATA: Metadata<'static> = Metadata::new("tollgate", Importance::INFO, None);
 
 thread_local! {
     /// The recorder that this thread has described the metrics to.
-    static DESCRIBED: Cell<Address> = const { Cell::new(ptr::null()) };
+    static DESCRIBED: Cell<RecorderAddress> = const { Cell::new(ptr::null()) };
 }
 
 /// Calls `act` with the recorder in force.
 #[inline]
-pub(super) fn with<T>(act: impl FnOnce(&dyn Recorder, Address) -> T) -> T {
+pub(super) fn with<T>(act: impl FnOnce(&dyn Recorder, RecorderAddress) -> T) -> T {
     metrics::with_recorder(|recorder| act(recorder, ptr::from_ref(recorder).cast()))
 }
 
@@ -90,19 +90,19 @@ pub(super) fn record(metric: &Metric, labels: &[(&'static str, &str)], value: f6
 }
 
 /// A part of a gauge, which is taken off when it is dropped.
-pub(crate) struct Level {
+pub(crate) struct GaugeLevel {
     /// The gauge of the recorder that was in force when the amount was last zero. So what is added is taken off again.
     gauge: Gauge,
     amount: usize,
 }
 
-impl Default for Level {
+impl Default for GaugeLevel {
     fn default() -> Self {
         Self::none()
     }
 }
 
-impl Level {
+impl GaugeLevel {
     pub(super) const fn none() -> Self {
         Self {
             gauge: Gauge::noop(),
@@ -125,7 +125,7 @@ impl Level {
     }
 }
 
-impl Drop for Level {
+impl Drop for GaugeLevel {
     fn drop(&mut self) {
         if self.amount > 0 {
             self.gauge.decrement(self.amount as f64);

@@ -7,7 +7,7 @@ use super::names::{
     BREAKER_TRANSITIONS, BREAKERS, CONNECTIONS, QUEUED_CHECKS, STORE_CALL_CHECKS,
     STORE_CALL_DURATION,
 };
-use super::recorder::{self, Level};
+use super::recorder::{self, GaugeLevel};
 
 /// The metrics of one store. All its nodes and lanes share the label.
 #[derive(Clone)]
@@ -38,7 +38,7 @@ impl StoreMetrics {
     }
 
     /// The checks that a lane has queued or in flight.
-    pub(crate) fn queued(&self, level: &mut Level, checks: usize) {
+    pub(crate) fn queued(&self, level: &mut GaugeLevel, checks: usize) {
         level.set(&QUEUED_CHECKS, &[("store", &*self.store)], checks);
     }
 }
@@ -47,7 +47,7 @@ impl StoreMetrics {
 pub(crate) struct BreakerMetrics {
     store: Arc<str>,
     /// The parts in the gauge of breakers: open, and half-open.
-    levels: Mutex<[Level; 2]>,
+    levels: Mutex<[GaugeLevel; 2]>,
 }
 
 impl BreakerMetrics {
@@ -55,7 +55,7 @@ impl BreakerMetrics {
     pub(crate) fn new(store: Arc<str>) -> Self {
         Self {
             store,
-            levels: Mutex::new([Level::none(), Level::none()]),
+            levels: Mutex::new([GaugeLevel::none(), GaugeLevel::none()]),
         }
     }
 

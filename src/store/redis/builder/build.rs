@@ -11,7 +11,7 @@ use super::super::connection::Connections;
 use super::super::lane::{Lane, LaneSettings};
 use super::super::node::{Node, Nodes};
 use super::super::probe::OnOpened;
-use super::super::route::Route;
+use super::super::route::LaneRoute;
 use super::super::terms::Terms;
 use super::super::{Choice, Lanes, RedisStore};
 use super::{RedisStoreBuilder, ServerSource};
@@ -87,7 +87,7 @@ impl RedisStoreBuilder {
                     .collect();
                 let lane = |node| {
                     Lane::new(
-                        Route::Fixed(Arc::new(node)),
+                        LaneRoute::Fixed(Arc::new(node)),
                         format!("{prefix}:"),
                         settings.clone(),
                     )
@@ -100,7 +100,7 @@ impl RedisStoreBuilder {
                 let settings = settings(self.partitions);
                 let cluster = Cluster::new(Partitions::new(partitions), nodes, seeds, &target.name);
                 let lane = |partition| {
-                    let route = Route::Partition(Arc::clone(&cluster), partition);
+                    let route = LaneRoute::Partition(Arc::clone(&cluster), partition);
                     let prefix = format!("{prefix}:{{{}}}", cluster.partitions.tag(partition));
                     Lane::new(route, prefix, settings.clone())
                 };

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout_at};
 
 use super::{Call, Watch};
 use crate::store::redis::node::Node;
-use crate::store::redis::route::Route;
+use crate::store::redis::route::LaneRoute;
 
 /// The most redirections of one call.
 pub(in crate::store::redis) const MOST_REDIRECTIONS: usize = 5;
@@ -26,7 +26,7 @@ fn is_try_again(answer: &Option<RedisResult<Vec<i64>>>) -> bool {
 
 /// The node to which an error of another one points, and whether only this call is to go there.
 pub(in crate::store::redis) fn pointed_at(
-    route: &Route,
+    route: &LaneRoute,
     from: &Node,
     error: &RedisError,
 ) -> Option<(Arc<Node>, bool)> {
@@ -35,8 +35,8 @@ pub(in crate::store::redis) fn pointed_at(
     Some((node_at(route, from, address)?, is_asking))
 }
 
-fn node_at(route: &Route, from: &Node, address: &str) -> Option<Arc<Node>> {
-    let Route::Partition(cluster, _) = route else {
+fn node_at(route: &LaneRoute, from: &Node, address: &str) -> Option<Arc<Node>> {
+    let LaneRoute::Partition(cluster, _) = route else {
         return None;
     };
     cluster.refresh();
