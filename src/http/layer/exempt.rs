@@ -8,7 +8,7 @@ use super::RateLimitLayer;
 
 /// # Requests that are not limited, or forbidden
 impl RateLimitLayer {
-    /// Adds a predicate for requests that are not limited, such as health checks. A request is skipped if
+    /// Adds a predicate for requests that are not limited, for example health checks. A request is skipped if
     /// one of them matches. Default: CORS preflight requests only.
     ///
     /// In a nested router, `parts.uri` has the rest of the path. [`original_path`](crate::layer::original_path) has the
@@ -32,7 +32,7 @@ impl RateLimitLayer {
         self.with(|settings| settings.policy.skip.push(Arc::new(predicate)))
     }
 
-    /// Adds a predicate for requests that are answered with 403, such as those from
+    /// Adds a predicate for requests that are answered with 403, for example requests from
     /// [forbidden networks](crate::key::ClientIp::may_be_in). They consume nothing, and the store is not
     /// asked. A request that a `skip` predicate also matches is forbidden. Default: none. The whole path of a request is its
     /// [`original_path`](crate::layer::original_path).

@@ -101,7 +101,7 @@ impl RateLimitLayer {
     /// It applies to each limit of the layer without a
     /// [cost of its own](Self::limit_with_cost).
     ///
-    /// A request that carries several operations, such as a GraphQL query or a batch, can cost as many.
+    /// A request that carries several operations can cost as many, for example a GraphQL query or a batch.
     /// Bound the cost: `cost` reads what a client sent. The whole path of a request is its
     /// [`original_path`](crate::layer::original_path).
     #[must_use]

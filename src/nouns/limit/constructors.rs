@@ -15,6 +15,8 @@ use crate::nouns::{ConfigError, Quota};
 impl Limit {
     /// A bucket that holds `burst` tokens and refills `limit` tokens every `period`, evenly.
     ///
+    /// For example, 10 per second with a burst of 20 allows 20 requests at once, and then one every 100 ms.
+    ///
     /// # Errors
     ///
     /// Returns an error if the name or a number is out of range, like all constructors.
@@ -26,6 +28,8 @@ impl Limit {
 
     /// A queue that holds `burst` units and drains `limit` units every `period`, evenly. An allowed
     /// check has a [`delay`](crate::Decision::delay), which the caller waits out.
+    ///
+    /// For example, of three requests at once under 10 per second, the second waits for 100 ms and the third for 200 ms.
     pub fn leaky_bucket(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::leaky(name, quota, Mode::Queue)
     }
@@ -45,6 +49,8 @@ impl Limit {
     }
 
     /// The generic cell rate algorithm: `limit` units every `period`, `burst` at once.
+    ///
+    /// For example, 10 per second with a burst of 1 allows requests that are 100 ms apart.
     pub fn gcra(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::new(name, quota, |quota| {
             Ok(Rule::Gcra(Gcra(Bucket::new(quota)?)))
@@ -53,6 +59,8 @@ impl Limit {
 
     /// At most `limit` units in a window that starts with the key's first request and lasts
     /// `period`.
+    ///
+    /// For example, if the first request comes at 12:00:20, the window of a minute ends at 12:01:20.
     pub fn fixed_window(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::fixed(name, quota, Anchor::First)
     }
@@ -72,12 +80,16 @@ impl Limit {
 
     /// The two-counter sliding window: the count of this period, plus the count of the previous
     /// period weighted by its overlap with the window.
+    ///
+    /// For example, 15 seconds into a minute, three quarters of the previous minute's requests count.
     pub fn sliding_window(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::sliding_window_with(name, quota, 1)
     }
 
     /// A sliding window of 1 to 100 sub-windows. More sub-windows follow uneven traffic more
     /// closely, at 7 bytes of state each.
+    ///
+    /// For example, a window of a minute with 6 sub-windows moves on every 10 seconds.
     pub fn sliding_window_with(
         name: &str,
         quota: Quota,
@@ -89,6 +101,8 @@ impl Limit {
     }
 
     /// Exactly `limit` units in any window of `period`, wherever it starts.
+    ///
+    /// For example, under 5 per hour the sixth request is allowed an hour after the first.
     ///
     /// After a change to a shorter period or a smaller limit, the log of a key keeps the size and the
     /// expiry of the larger quota until the key was idle for the longer period, or is reset.
