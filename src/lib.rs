@@ -112,7 +112,7 @@ pub mod key {
 ///
 /// Start with [`RateLimitLayer`]. Of the others, its methods need
 /// [`OnMissingKey`](layer::OnMissingKey), [`OnStoreFailure`](limit::OnStoreFailure),
-/// [`OnOverload`](layer::OnOverload), [`IetfDraft`](layer::IetfDraft), [`ResetFormat`](layer::ResetFormat),
+/// [`IetfDraft`](layer::IetfDraft), [`ResetFormat`](layer::ResetFormat),
 /// [`ReportOn`](layer::ReportOn), [`BodyFormat`](layer::BodyFormat),
 /// [`Rejection`](layer::Rejection) with its [`Reason`](layer::Reason), and for limits that are chosen for each
 /// request [`ChosenLimits`](layer::ChosenLimits), [`Lookup`](layer::Lookup) and [`LookupResult`](layer::LookupResult). Handlers use
@@ -123,8 +123,8 @@ pub mod layer {
     pub use crate::http::RateLimitLayer;
     pub use crate::http::{
         BodyFormat, ChosenLimits, IetfDraft, InFlight, Lookup, LookupResult, Meter, OnMissingKey,
-        OnOverload, RateLimit, Reason, Rejection, ReportOn, ResetFormat, ResponseBody,
-        ResponseFuture, Settlement, original_path,
+        RateLimit, Reason, Rejection, ReportOn, ResetFormat, ResponseBody, ResponseFuture,
+        Settlement, original_path,
     };
     #[doc(no_inline)]
     pub use crate::nouns::OnStoreFailure;

@@ -12,7 +12,7 @@ use super::request_checks::RejectedEarly;
 use super::settings::LayerSettings;
 use super::settlement::{Closing, Settlement};
 use super::stacked::NextAllowed;
-use super::{OnOverload, Reason, ResponseBody};
+use super::{Reason, ResponseBody};
 use crate::limiter::Observed;
 use crate::nouns::{Decision, Digest, Error, Group, Op, Source};
 use crate::store::Answer;
@@ -159,7 +159,7 @@ impl LayerSettings {
         undecided: &Undecided,
         request: &Parts,
     ) -> Conclusion<B> {
-        self.report_error(error, self.on_overload);
+        self.report_error(error, self.is_open_when_overloaded);
         let rejection = self.rejection_of(error);
         let in_place = match rejection {
             Some(_) => Origin::FailClosed,
@@ -184,8 +184,8 @@ impl LayerSettings {
             return Some((Reason::Misconfigured, None));
         }
         if error.is_overloaded() {
-            let is_rejected = self.on_overload == OnOverload::FailClosed;
-            return is_rejected.then_some((Reason::Overloaded, Some(Duration::ZERO)));
+            let rejected = (Reason::Overloaded, Some(Duration::ZERO));
+            return (!self.is_open_when_overloaded).then_some(rejected);
         }
         if error.is_full() {
             // Clients send more keys than the store may keep. To fail open would open the limit to them.
@@ -196,13 +196,18 @@ impl LayerSettings {
     }
 
     /// The event of an error. An outage is reported where the failure policy decides.
-    fn report_error(&self, error: &Error, on_overload: OnOverload) {
+    fn report_error(&self, error: &Error, is_open_when_overloaded: bool) {
         let events = &self.events;
         let names = &self.names;
         if error.is_misuse() {
             telemetry::misconfigured(events, names, error);
         } else if error.is_overloaded() {
-            telemetry::overloaded(events, names, error, on_overload.name());
+            let outcome = if is_open_when_overloaded {
+                "fail_open"
+            } else {
+                "fail_closed"
+            };
+            telemetry::overloaded(events, names, error, outcome);
         } else if error.is_full() {
             telemetry::full(events, names, error);
         }
@@ -347,7 +352,7 @@ impl LayerSettings {
                     .too_many_in_flight(limit, retry_after, request)
             }
             WithoutPermits::Failed(error) => {
-                self.report_error(error, OnOverload::FailClosed);
+                self.report_error(error, false);
                 let overloaded = (Reason::Overloaded, Some(Duration::ZERO));
                 let rejection = self.rejection_of(error).unwrap_or(overloaded);
                 self.reject(rejection, request)

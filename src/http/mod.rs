@@ -49,5 +49,4 @@ pub use peer::PeerIp;
 pub use policy::OnMissingKey;
 pub use responder::{BodyFormat, Reason, Rejection};
 pub use service::RateLimit;
-pub use settings::OnOverload;
 pub use settlement::{Meter, Settlement};

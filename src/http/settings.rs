@@ -9,26 +9,6 @@ use super::settlement::SettlementSettings;
 use crate::limiter::{RateLimiter, WaitSettings};
 use crate::telemetry::Throttle;
 
-/// The outcome of a request when the store [is overloaded](crate::Error::is_overloaded).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnOverload {
-    /// The request is forwarded, unlimited and without rate limit headers.
-    FailOpen,
-    /// The request is rejected with 503 and a `Retry-After` of at least a second.
-    FailClosed,
-}
-
-impl OnOverload {
-    /// The name in events.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::FailOpen => "fail_open",
-            Self::FailClosed => "fail_closed",
-        }
-    }
-}
-
 #[derive(Clone)]
 pub(super) struct LayerSettings {
     pub(super) limiter: RateLimiter,
@@ -36,7 +16,8 @@ pub(super) struct LayerSettings {
     pub(super) responder: Responder,
     /// The limits' names, for events.
     pub(super) names: String,
-    pub(super) on_overload: OnOverload,
+    /// Whether requests are forwarded while the store is overloaded.
+    pub(super) is_open_when_overloaded: bool,
     pub(super) headers: HeaderSettings,
     pub(super) inserts_decision: bool,
     pub(super) wait: WaitSettings,
@@ -54,7 +35,7 @@ impl LayerSettings {
             names: policy.names(),
             policy,
             responder: Responder::default(),
-            on_overload: OnOverload::FailClosed,
+            is_open_when_overloaded: false,
             headers: HeaderSettings::default(),
             inserts_decision: false,
             wait: WaitSettings::default(),

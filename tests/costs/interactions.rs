@@ -381,7 +381,7 @@ async fn handler_has_a_settlement_if_the_store_is_overloaded() {
         Global,
     )
     .unwrap()
-    .on_overload(tollgate::layer::OnOverload::FailOpen)
+    .fail_open_when_overloaded()
     .insert_settlement();
     let app = Router::new()
         .route("/", any(|_: Extension<Settlement>| async { "x" }))

@@ -11,7 +11,7 @@ use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tokio::task::JoinSet;
 use tollgate::key::Extension;
-use tollgate::layer::{OnOverload, OnStoreFailure};
+use tollgate::layer::OnStoreFailure;
 use tollgate::store::{Op, Store};
 use tollgate::{Check, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
@@ -125,7 +125,7 @@ async fn overload_is_answered_with_503_by_default() {
         "{outcome:?}"
     );
 
-    let forwarding = layer(&limiter, "forwarding").on_overload(OnOverload::FailOpen);
+    let forwarding = layer(&limiter, "forwarding").fail_open_when_overloaded();
     let outcome = flood(&forwarding, 100, 100, 1).await;
     assert_eq!(
         outcome.forwarded.load(Ordering::Relaxed),

@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 use tokio::time::{advance, sleep};
 use tollgate::decision::Source;
 use tollgate::key::Global;
-use tollgate::layer::{IetfDraft, OnOverload, Rejection};
+use tollgate::layer::{IetfDraft, Rejection};
 use tollgate::limit::OnStoreFailure::{self, FailClosed, FailOpen, Local};
 use tollgate::store::{Answer, DenyCache, Group, Op, Store};
 use tollgate::{
@@ -691,7 +691,7 @@ async fn store_that_is_full_or_overloaded_is_not_unavailable() {
         status(&app(layer(&overloaded, THIRD)), plain("/")).await,
         503
     );
-    let open = layer(&overloaded, FailClosed).on_overload(OnOverload::FailOpen);
+    let open = layer(&overloaded, FailClosed).fail_open_when_overloaded();
     assert_eq!(status(&app(open), plain("/")).await, 200);
 }
 

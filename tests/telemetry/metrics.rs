@@ -12,7 +12,7 @@ use http::request::Parts;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{advance, sleep, timeout};
 use tollgate::key::{Global, Header, KeyExtractor};
-use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnOverload, OnStoreFailure};
+use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnStoreFailure};
 use tollgate::limit::BlockPolicy;
 use tollgate::store::{Answer, BreakerSettings, CircuitBreaker, DenyCache, Prefetch};
 use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
@@ -159,14 +159,15 @@ async fn full_store_is_an_error_of_the_limit() {
 
 #[tokio::test]
 async fn overload_is_an_error_that_says_what_the_layer_did() {
-    for (on_overload, source) in [
-        (OnOverload::FailOpen, "fail_open"),
-        (OnOverload::FailClosed, "fail_closed"),
-    ] {
+    for source in ["fail_open", "fail_closed"] {
         let recorded = Recorded::start();
         let limiter = RateLimiter::new(Scripted::failing(|| Error::overloaded(1)));
         let layer = RateLimitLayer::new(&limiter, an_hour("api", 1), Global).unwrap();
-        status(&app(layer.on_overload(on_overload)), plain("/")).await;
+        let layer = match source {
+            "fail_open" => layer.fail_open_when_overloaded(),
+            _ => layer,
+        };
+        status(&app(layer), plain("/")).await;
         let labels = format!("api error {source}");
         assert_eq!(recorded.decisions(), counted([(&*labels, 1)]));
         assert_eq!(

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::RateLimitLayer;
-use crate::http::OnOverload;
 #[expect(unused_imports, reason = "for the documentation")]
 use crate::nouns::Limit;
 use crate::nouns::{ConfigError, OnStoreFailure};
@@ -41,11 +40,12 @@ impl RateLimitLayer {
         Ok(self)
     }
 
-    /// Sets the outcome of a request when the store [is overloaded](crate::Error::is_overloaded):
-    /// more checks wait for an answer than it was built for. Default: fail closed. A flood of
-    /// requests is not an outage. To fail open would open the limit to the flood.
+    /// Forwards a request, unlimited and without rate limit headers, when the store [is
+    /// overloaded](crate::Error::is_overloaded): more checks wait for an answer than it was built for. Default: the request is
+    /// rejected with 503 and a `Retry-After` of at least a second, because a flood of requests is not an outage, and would
+    /// open the limit to itself.
     #[must_use]
-    pub fn on_overload(self, outcome: OnOverload) -> Self {
-        self.with(|settings| settings.on_overload = outcome)
+    pub fn fail_open_when_overloaded(self) -> Self {
+        self.with(|settings| settings.is_open_when_overloaded = true)
     }
 }

@@ -127,7 +127,10 @@ impl fmt::Debug for RateLimitLayer {
         f.debug_struct("RateLimitLayer")
             .field("limits", &self.settings.names)
             .field("on_missing_key", &self.settings.policy.on_missing_key)
-            .field("on_overload", &self.settings.on_overload)
+            .field(
+                "is_open_when_overloaded",
+                &self.settings.is_open_when_overloaded,
+            )
             .finish_non_exhaustive()
     }
 }
