@@ -1,8 +1,8 @@
 //! Leaky bucket: requests leave evenly.
 //!
 //! The *queue* gives an allowed check a `delay` until its turn. It drains `limit` units
-//! every `period`. A queue of `capacity` units is full and denies more. As a *meter*, a check that
-//! fits is allowed without delay. That is the token bucket, with water counted instead of tokens.
+//! every `period`. A queue of `capacity` units is full and denies more. The *meter* allows a check
+//! that fits without a delay. That is the token bucket, with water counted instead of tokens.
 //!
 //! Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10),
 //! 1986 (the meter); A. Tanenbaum, "Computer Networks" (the queue). Twin:

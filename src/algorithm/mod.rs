@@ -28,8 +28,8 @@
 //!   bounded, so that all sums stay exact.
 //! - **A denied check consumes nothing.** It writes only if a clock or quota change makes the state
 //!   last longer or drain faster, so that its `retry_after` stays correct. A peek never writes.
-//!   After a clock was set back or a rate was raised, its `retry_after` equals the one of a charge made
-//!   now.
+//!   After a clock was set back or a rate was raised, its `retry_after` is what a charge made
+//!   now would get.
 
 mod bucket;
 mod fixed_window;

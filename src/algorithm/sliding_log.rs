@@ -180,7 +180,7 @@ struct LogView {
     used: u64,
     /// The quotas for which entries are kept after this check.
     keep: Keep,
-    /// Returns whether a denied check has to store `keep` or `set_back`.
+    /// Whether a denied check has to store `keep` or `set_back`.
     moved: bool,
 }
 

@@ -78,7 +78,7 @@ impl SubWindows {
     }
 }
 
-/// The time from which none of the units count: 0 without units. The last count is the one of the oldest
+/// The time from which none of the units count: 0 without units. The last count belongs to the oldest
 /// sub-window, and `newest` is the number of the newest one.
 fn end_of(counts: &[u64], newest: u64, length: Micros) -> Micros {
     counts
@@ -138,7 +138,7 @@ impl Counter for SubWindows {
     }
 
     /// The same counts in sub-windows of another shape. A count moves to the new sub-window in
-    /// which its old one ended, or the last charge if that was earlier. So no count expires
+    /// which its old one ended, or in which the last charge was made if that was earlier. So no count expires
     /// early, and two quotas in turn do not prolong one.
     fn derived(&self, shape: Self::Shape, now: Micros) -> Self {
         let mut cut = Self {

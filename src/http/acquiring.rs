@@ -1,4 +1,4 @@
-//! The permits that a request needs are acquired.
+//! Acquires the permits of a request.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -105,7 +105,7 @@ async fn acquire_all(
     Ok(InFlight::new(permits))
 }
 
-/// Acquires a permit, for a request that waits as the settings say since it was sent. `None`: it does not wait.
+/// Acquires a permit. Waits for it until the settings' deadline, counted from `since`. Without `since`, it does not wait.
 async fn acquire(
     limiter: &RateLimiter,
     check: &Check,

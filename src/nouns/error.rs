@@ -100,8 +100,8 @@ impl Error {
         self.goes_elsewhere
     }
 
-    /// The same error, of an operation of which a part was carried out.
-    pub(crate) const fn after_a_part(mut self) -> Self {
+    /// The same error, of an operation that may have charged units.
+    pub(crate) const fn that_may_have_charged(mut self) -> Self {
         self.may_have_charged = true;
         self
     }

@@ -29,9 +29,9 @@ pub struct Verdict {
     pub(super) charged: u32,
     /// The time of the charge by the store's clock. It is earlier than the decision for prefetched units.
     pub(super) charged_at: Micros,
-    /// Returns whether the budget is unknown.
+    /// Whether the budget is unknown.
     is_unlimited: bool,
-    /// Returns whether the limit does not deny this key: the outcome is the one that it would have.
+    /// Whether the limit does not deny this key: the outcome is the one that it would have.
     is_shadow: bool,
 }
 

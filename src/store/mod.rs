@@ -66,7 +66,7 @@ use crate::nouns::{ConfigError, Limit};
 /// 1. A budget has a limit's name, its [kind of state](Limit::kind), and a key.
 /// 2. A group is decided as one: all checks are charged, or none. Concurrent groups are decided one
 ///    after another.
-/// 3. The decision equals the one of [`decide`] at the store's own time, in every field.
+/// 3. The decision equals the result of [`decide`] at the store's own time, in every field.
 /// 4. A denied check and a peek consume nothing. A peek does not even prolong a state's life.
 /// 5. A corrupt state counts as none. It never fails the check.
 /// 6. A state is kept until [`State::expires_at`], and not for ever.

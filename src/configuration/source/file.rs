@@ -62,7 +62,7 @@ struct WatchedFile {
     changes: Arc<Notify>,
     /// `None` if the system has no watch left.
     watcher: Option<RecommendedWatcher>,
-    /// Returns whether it was reported that the file cannot be watched, since it last could be.
+    /// Whether it was reported that the file cannot be watched, since it last could be.
     is_reported: bool,
 }
 

@@ -25,7 +25,7 @@ pub(super) enum Invalid {
 }
 
 impl Invalid {
-    /// Returns whether what is invalid is one entry, and others can be counted.
+    /// Returns whether only one entry is invalid, so that the others can be counted.
     pub(super) fn is_one_entry(self) -> bool {
         self == Self::NotAnAddress
     }

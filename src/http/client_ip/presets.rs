@@ -47,7 +47,7 @@ impl ClientIp {
         Self::behind(networks)
     }
 
-    /// Behind a Kubernetes ingress, which writes `X-Forwarded-For`. The networks are the ones of the
+    /// Behind a Kubernetes ingress, which writes `X-Forwarded-For`. Pass the networks of the
     /// ingress controller's pods, or of its nodes with `hostNetwork`. If that is the network of all pods,
     /// every pod can choose its address: restrict access to the service with a network policy.
     ///

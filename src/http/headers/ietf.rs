@@ -69,7 +69,7 @@ struct ReportedBudget {
     /// If it is used up, the time until it allows the same request again, where that is known of all.
     next: Option<Duration>,
     partition: Option<Digest>,
-    /// Returns whether it is also in `RateLimit`, and not only in `RateLimit-Policy`.
+    /// Whether it is also in `RateLimit`, and not only in `RateLimit-Policy`.
     is_reported: bool,
 }
 

@@ -66,7 +66,7 @@ use super::settings::LayerSettings;
 ///    [`X-RateLimit-Reset`](Self::reset_format), and the [`RateLimit` fields](Self::ietf_headers) if
 ///    they are set. [`report_on`](Self::report_on) restricts that. Fields of the inner service stay
 ///    where they are stricter or cannot be compared, and lists are added to. A response with status
-///    304 or 101, and the response to an allowed `CONNECT`, has none. The response to a denied request has the
+///    304 or 101, and the response to an allowed `CONNECT`, have none. The response to a denied request has the
 ///    [`Decision`](crate::Decision) in its extensions, for layers outside. For allowed requests,
 ///    see [`insert_decision`](Self::insert_decision).
 /// 7. When the store is unavailable, the request is forwarded without rate limit headers, or answered with 503,
@@ -93,7 +93,7 @@ use super::settings::LayerSettings;
 /// One layer with several limits has none of them.
 ///
 /// The decision in the extensions is the strictest of the layers with
-/// [`insert_decision`](Self::insert_decision), and of equals the outer layer's. With stacked layers it
+/// [`insert_decision`](Self::insert_decision). Of equally strict decisions, the outer layer's stays. With stacked layers it
 /// has the receipt of that one layer only. To refund all charges of a request, put its limits into one layer.
 ///
 /// Put the layer inside a CORS layer, so that its responses carry the CORS headers, and let that

@@ -21,7 +21,7 @@ impl RateLimitLayer {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
-    /// // 60 requests a minute, and tokens, of which an answer is estimated to use 500.
+    /// // 60 requests and 40,000 tokens a minute. An answer is estimated to use 500 tokens.
     /// let layer = RateLimitLayer::new(&limiter, Limit::token_bucket("requests", Quota::per_minute(60))?, PeerIp)?
     ///     .limit_with_cost(Limit::token_bucket("tokens", Quota::per_minute(40_000))?, PeerIp, |_| 500)?
     ///     .insert_settlement();

@@ -176,7 +176,7 @@ fn owned_segments(template: &str) -> Vec<Segment<'static>> {
         .collect()
 }
 
-/// Returns whether Axum's router takes a template.
+/// Returns an error if Axum's router does not accept a template.
 fn check_route(template: &str) -> Result<(), matchit::InsertError> {
     matchit::Router::new().insert(template, ())
 }

@@ -160,7 +160,7 @@ pub(super) fn covers(template: &[Segment<'_>], other: &[Segment<'_>]) -> bool {
     template.len() == other.len()
 }
 
-/// Returns whether a segment has a prefix, and text behind it, which may be empty unless the segment is the last.
+/// Returns whether a segment starts with a prefix. In the last segment, text must follow.
 fn has_parameter(segment: &str, prefix: &str, is_last: bool) -> bool {
     segment.starts_with(prefix) && (!is_last || segment.len() > prefix.len())
 }

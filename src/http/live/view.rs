@@ -38,7 +38,7 @@ impl Live {
         self.set.reserve(&self.layer, fixed)
     }
 
-    /// Returns whether each limit in force that has no failure policy can have this one.
+    /// Returns an error if a limit in force without a failure policy cannot have this one.
     pub(in crate::http) fn check_policy(&self, policy: OnStoreFailure) -> Result<(), ConfigError> {
         let in_force = self.set.in_force();
         let mut limits = in_force

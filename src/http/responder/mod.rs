@@ -53,7 +53,7 @@ pub enum Reason {
     RateLimited,
     /// A limit denied the request, because its key is [blocked](Limit::with_block_policy).
     Blocked,
-    /// A [concurrency limit](Limit::concurrency) denied the request: so many are in flight.
+    /// A [concurrency limit](Limit::concurrency) denied the request: all its permits are in use.
     TooManyInFlight,
     /// The request costs more than its limit ever allows at once.
     ExceedsCapacity,

@@ -97,7 +97,7 @@ impl DeniedKeys {
     }
 
     /// Shows digests in place of keys: the first 16 bytes of an HMAC-SHA256 of the limit's name and the key, in hexadecimal. They are
-    /// the same on all replicas with this secret, and like the partition keys of `RateLimitLayer::partition_key` with the same secret.
+    /// the same on all replicas with this secret, and equal the partition keys of `RateLimitLayer::partition_key` with it.
     ///
     /// # Errors
     ///

@@ -23,8 +23,8 @@ use crate::telemetry::{self, Throttle};
 /// The interval between the claims of a slot with waiters.
 const POLL: Duration = Duration::from_millis(25);
 
-/// A slot that was claimed so recently waits for the next poll.
-const RECENT: Duration = Duration::from_millis(12);
+/// A slot that was claimed so recently waits for the next poll. About the resolution of timers.
+const RECENT: Duration = Duration::from_millis(2);
 
 /// The shortest and the longest time after which a claim counts as lost.
 const LOST_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(200)];
@@ -125,7 +125,7 @@ impl Agent {
     ) {
         let mut state = self.lock();
         let slot = self.slot(&mut state, key, limit);
-        if slot.waiters() < most_waiters {
+        if slot.has_room(most_waiters) {
             slot.wait(caller, limit);
             state.watched.insert(key.clone());
             self.submit(state, key);
@@ -136,10 +136,10 @@ impl Agent {
     }
 
     /// Gives up the place of a waiter that is gone.
-    pub(super) fn waiter_is_gone(self: &Arc<Self>, key: &SlotKey) {
+    pub(super) fn waiter_is_gone(self: &Arc<Self>, key: &SlotKey, limit: u32) {
         let mut state = self.lock();
         if let Some(slot) = state.slots.get_mut(key) {
-            slot.waiter_is_gone();
+            slot.waiter_is_gone(limit);
             self.submit(state, key);
         }
     }

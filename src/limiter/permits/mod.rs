@@ -146,7 +146,7 @@ impl RateLimiter {
     /// - **At most the limit.** The store counts the permits of all processes, atomically.
     /// - **First come, first served**, on all replicas: a new caller does not pass callers that wait. A process has one place
     ///   for each of its callers. If a caller gives up, the later callers of the same process move up. A waiting caller gets
-    ///   a permit that another process has released within about 25 ms.
+    ///   a permit that another process has released within about 25 ms, and within 50 ms if the store is slow.
     /// - **Leases.** A process renews its permits three times in a [lease](Self::set_permit_lease) of 10 seconds. If the
     ///   process crashes, its permits and its places in the queue count as released when the lease expires.
     /// - **Lost state.** After a failover, the new Redis master may lack the last permits, or all of them. Each process
@@ -246,6 +246,7 @@ impl RateLimiter {
         let mut waiter = PermitWaiter {
             agent,
             slot: &slot,
+            limit: check.limit().permits(),
             outcome: Some(outcome),
         };
         agent.wait(&slot, check.limit().permits(), caller, most_waiters);
@@ -309,6 +310,7 @@ fn conclude(
 struct PermitWaiter<'a> {
     agent: &'a Arc<Agent>,
     slot: &'a SlotKey,
+    limit: u32,
     /// `None` after the outcome.
     outcome: Option<oneshot::Receiver<PermitOutcome>>,
 }
@@ -328,7 +330,7 @@ impl Drop for PermitWaiter<'_> {
         if let Some(outcome) = self.outcome.take() {
             // The agent finds it closed.
             drop(outcome);
-            self.agent.waiter_is_gone(self.slot);
+            self.agent.waiter_is_gone(self.slot, self.limit);
         }
     }
 }

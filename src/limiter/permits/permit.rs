@@ -18,7 +18,7 @@ pub(crate) struct Acquired {
 }
 
 impl Acquired {
-    /// Returns whether to wait for a permit. Without the store, its caller would only wait for another deadline.
+    /// Returns whether a wait can help: the store had no free permit. The decision of a failure policy stands.
     pub(crate) const fn may_wait(&self) -> bool {
         self.permit.is_none() && matches!(self.source, Source::Store)
     }

@@ -28,8 +28,6 @@ pub(super) struct Slot {
     asked_at_once: usize,
     /// The limit of the last caller.
     limit: u32,
-    /// The waiters that left since all that were gone were removed. Some may have been found gone since.
-    gone: usize,
     is_in_flight: bool,
     /// The permits granted so far, as the last claim said.
     claimed: u64,
@@ -40,7 +38,12 @@ pub(super) struct Slot {
     is_due: bool,
     /// When the last claim was answered or failed.
     answered: Option<Instant>,
+    /// Whether the last claim failed.
     failed: bool,
+    /// Whether the last answer granted more than this process still wants, as when a waiter left meanwhile.
+    has_surplus: bool,
+    /// Whether the two last answers did: the store may go on so.
+    repeats_surplus: bool,
     /// Whether the store may have applied a claim.
     is_known: bool,
     /// When the last claim was sent.
@@ -61,8 +64,7 @@ pub(super) enum ClaimQueue {
 pub(super) struct Paces {
     /// With waiters: another process may have released a permit.
     pub(super) poll: Duration,
-    /// A slot with waiters is due at each poll, unless it was claimed so recently. The claim of the last poll is a little
-    /// younger than the poll.
+    /// A slot that was claimed so recently waits for the next poll.
     pub(super) recent: Duration,
     pub(super) renew: Duration,
     pub(super) retry: Duration,
@@ -75,7 +77,6 @@ impl Slot {
         Self {
             holder,
             limit,
-            gone: 0,
             granted: 0,
             released: 0,
             waiting: Waiters::default(),
@@ -88,6 +89,8 @@ impl Slot {
             is_due: false,
             answered: None,
             failed: false,
+            has_surplus: false,
+            repeats_surplus: false,
             is_known: false,
             sent: None,
             confirmed_at: None,
@@ -127,8 +130,13 @@ impl Slot {
 
     /// Returns whether it has to be claimed now. After a failure it waits until it is due, or until there is a caller.
     pub(super) fn needs_claim(&self) -> bool {
-        let is_failing = self.failed && !self.has_callers();
-        !self.is_in_flight && (self.is_due || (self.is_changed && !is_failing))
+        let is_paced = self.is_paced() && !self.has_callers();
+        !self.is_in_flight && (self.is_due || (self.is_changed && !is_paced))
+    }
+
+    /// Returns whether its next claim has to wait for a while, unless there is a caller.
+    const fn is_paced(&self) -> bool {
+        self.failed || self.repeats_surplus
     }
 
     /// The claim was sent, and its answer is awaited.
@@ -173,7 +181,7 @@ impl Slot {
     /// Enters a queue if it needs a claim.
     pub(super) fn enter_queue(&mut self) -> Option<ClaimQueue> {
         // The claims of a server that hangs must not take the places of callers.
-        let is_urgent = self.has_callers() || (self.is_changed && !self.failed);
+        let is_urgent = self.has_callers() || (self.is_changed && !self.is_paced());
         let queue = if is_urgent {
             ClaimQueue::Urgent
         } else {
@@ -196,16 +204,24 @@ impl Slot {
         if self.is_in_flight || self.queue.is_some() {
             return false;
         }
-        let (since, pace) = match (self.failed, self.waiting.is_empty()) {
-            (true, _) => (self.answered, paces.retry),
-            (false, false) => (self.sent, paces.recent),
-            (false, true) => (self.answered, paces.renew),
+        let (Some(sent), Some(answered)) = (self.sent, self.answered) else {
+            return false;
         };
-        since.is_some_and(|since| now.saturating_duration_since(since) >= pace)
+        let idle = now.saturating_duration_since(answered);
+        if self.is_paced() {
+            idle >= paces.retry
+        } else if self.waiting.is_empty() {
+            idle >= paces.renew
+        } else {
+            // Releases of this process wait behind a claim in flight, so a slow store is claimed less often.
+            let latency = answered.saturating_duration_since(sent);
+            idle >= latency.min(paces.poll) && now.saturating_duration_since(sent) >= paces.recent
+        }
     }
 
-    pub(super) fn waiters(&self) -> usize {
-        self.waiting.len().saturating_sub(self.gone)
+    /// Returns whether fewer than `most` callers wait.
+    pub(super) fn has_room(&mut self, most: usize) -> bool {
+        self.waiting.has_room(most)
     }
 
     /// Returns whether it is to be looked at often: a caller waits, or an embedded store has not answered its claim.
@@ -245,19 +261,9 @@ impl Slot {
         check.with_claim(claim)
     }
 
-    /// A waiter is gone. Its place is given up together with other places, when half of the waiters are gone, because the
-    /// removal looks at all waiters.
-    pub(super) fn waiter_is_gone(&mut self) {
-        self.gone += 1;
-        if self.gone >= self.waiting.len().div_ceil(2) {
-            self.remove_gone();
-        }
-    }
-
-    fn remove_gone(&mut self) {
-        self.gone = 0;
-        self.waiting.remove_gone();
-        self.is_changed = true;
+    /// A waiter of this limit is gone. Its place is given up, at once or with others.
+    pub(super) fn waiter_is_gone(&mut self, limit: u32) {
+        self.is_changed |= self.waiting.leave(limit);
     }
 
     /// Applies the answer to a claim: the permits of which it did not know. Adds the outcomes of callers.
@@ -274,8 +280,9 @@ impl Slot {
         self.is_changed |= too_many > 0;
         self.is_in_flight = false;
         self.is_known = true;
-        // It is claimed again, but not at once: the store may go on so.
-        self.failed = too_many > 0;
+        self.failed = false;
+        self.repeats_surplus = self.has_surplus && too_many > 0;
+        self.has_surplus = too_many > 0;
         self.answered = Some(now);
         self.confirmed_at = self.sent;
         let mut asked = self.asked_at_once;
@@ -313,7 +320,8 @@ impl Slot {
     pub(super) fn lost(&mut self) {
         self.is_in_flight = false;
         self.is_known = true;
-        self.remove_gone();
+        self.waiting.remove_gone();
+        self.is_changed = true;
     }
 
     /// The claim failed. The callers do not wait for its repetition.
@@ -321,6 +329,8 @@ impl Slot {
         self.is_known |= error.may_have_charged();
         self.is_in_flight = false;
         self.failed = true;
+        self.has_surplus = false;
+        self.repeats_surplus = false;
         self.answered = Some(Instant::now());
         let waiting = iter::from_fn(|| self.waiting.pop());
         let callers = self.at_once.drain(..).chain(waiting);

@@ -16,7 +16,7 @@ pub(super) struct Reservation {
     decision: Decision,
     /// When the units may be used.
     turn: Instant,
-    /// Returns whether the units are used, given back or void.
+    /// Whether the units are used, given back or void.
     is_over: bool,
 }
 

@@ -144,7 +144,7 @@ impl Circuit {
         self.current() == CircuitState::Closed
     }
 
-    /// Returns whether this check is sent. Else, the time until the next probe.
+    /// Admits a check, or returns the time until the next probe.
     pub(super) fn admit(&self, now: Instant) -> Result<(), Duration> {
         let until_probe = match self.current() {
             CircuitState::Closed => return Ok(()),

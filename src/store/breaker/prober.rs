@@ -17,7 +17,7 @@ use crate::telemetry::BreakerEvents;
 
 /// Asks the store one harmless question.
 pub(crate) trait Probe: Send + Sync + 'static {
-    /// Returns whether the store answers. Bounded in time.
+    /// Probes the store: `true` if it answers. Bounded in time.
     fn probe(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>>;
 
     /// The breaker opened: the checks that wait to be sent are failed.
@@ -28,7 +28,7 @@ pub(crate) trait Probe: Send + Sync + 'static {
 pub(crate) struct Breaker {
     circuit: Circuit,
     probe: Box<dyn Probe>,
-    /// Returns whether a task probes. It ends with its runtime: then a check of another runtime starts one.
+    /// Whether a task probes. It ends with its runtime: then a check of another runtime starts one.
     is_probed: AtomicBool,
     /// Wakes the task when the breaker opens.
     opened: Arc<Notify>,
@@ -56,7 +56,7 @@ impl Breaker {
         self.circuit.state()
     }
 
-    /// Returns whether a check is sent. While the breaker is closed, this is one load.
+    /// Returns an error if a check is not sent. While the breaker is closed, this is one load.
     #[inline]
     pub(crate) fn admit(self: &Arc<Self>) -> Result<(), Error> {
         if self.circuit.is_closed() {

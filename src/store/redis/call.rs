@@ -251,7 +251,7 @@ impl CallFailure {
     }
 }
 
-/// Returns whether the server says so, itself or, as Redis before 7, within an error of the script.
+/// Returns whether an error has this code, itself or, as Redis before 7 answers, within an error of the script.
 pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code)
         || (is_of_script(error)

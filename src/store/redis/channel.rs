@@ -103,7 +103,7 @@ impl Feed {
         }
     }
 
-    /// Waits for messages, for [`CHECK_EVERY`] at most. `None`: none came, or the subscription failed.
+    /// Waits for messages, for [`CHECK_EVERY`] at most. `None`: none came, or nothing is subscribed.
     pub(super) async fn received(&self) -> Option<Received> {
         let Some((subscription, _)) = &self.subscription else {
             sleep(CHECK_EVERY).await;

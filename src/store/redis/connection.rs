@@ -47,7 +47,7 @@ struct ConnectionState {
     /// Counts connections, so that a late failure does not close a later connection.
     generation: u64,
     backoff: Backoff,
-    /// The reason why the connection is missing.
+    /// The reason why no connection is open.
     failure: String,
     /// The outage, from its first check without a decision.
     outage: Option<Outage>,

@@ -171,10 +171,10 @@ struct Call {
     place: CallPlace,
     node: Arc<Node>,
     handle: Handle,
-    /// Returns whether a node of a cluster sent it there for this once.
+    /// Whether a node of a cluster sent it there for this once.
     is_asking: bool,
     watch: Watch,
-    /// Returns whether its checks are sent in parts.
+    /// Whether its checks are sent in parts.
     is_divided: bool,
 }
 

@@ -47,7 +47,7 @@ impl LaneRoute {
         Ok((node, handle?))
     }
 
-    /// Returns whether a check is sent, as the circuit breaker says.
+    /// Returns an error if the circuit breaker does not let a check through.
     #[inline]
     pub(super) fn admit(&self) -> Result<(), Error> {
         match self {

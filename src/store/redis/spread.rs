@@ -165,7 +165,13 @@ impl Spread {
             });
         }
         let answer = self.join(parts, answers);
-        answer.map_err(|error| if is_kept { error.after_a_part() } else { error })
+        answer.map_err(|error| {
+            if is_kept {
+                error.that_may_have_charged()
+            } else {
+                error
+            }
+        })
     }
 
     /// One decision of all parts, with the verdicts in the order of the group. Of several errors, one that may have
@@ -194,7 +200,7 @@ impl Spread {
         }
         if let Some(failure) = failure {
             return Err(if is_in_part {
-                failure.after_a_part()
+                failure.that_may_have_charged()
             } else {
                 failure
             });

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::flight::{self, Flight};
 use super::lane::{Lane, QueuedCheck, Urgency};
@@ -72,25 +72,30 @@ pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Group, urgency: Urgency) -> 
     let lane = Arc::clone(lane);
     Answer::later(async move {
         let mut answer = first.await;
+        let mut may_be_applied = false;
         while let Err(error) = &answer
             && error.goes_elsewhere()
-            && later(Instant::now(), PAUSE) < deadline
         {
-            let was_applied = error.may_have_charged();
-            sleep(PAUSE).await;
-            let again = submit(&lane, Op::Claim, &claim, None, urgency);
-            match timeout_at(deadline, again).await {
-                Ok(Err(error)) if was_applied => answer = Err(error.after_a_part()),
-                Ok(next) => answer = next,
-                Err(_) => break,
+            may_be_applied |= error.may_have_charged();
+            let next_try = later(Instant::now(), PAUSE);
+            if next_try >= deadline {
+                break;
             }
+            sleep_until(next_try).await;
+            let again = submit(&lane, Op::Claim, &claim, None, urgency);
+            // At the deadline, the repetition may have been sent.
+            let again = timeout_at(deadline, again).await;
+            answer = again.unwrap_or_else(|_| Err(Error::timeout()));
         }
-        answer
+        answer.map_err(|error| match may_be_applied {
+            true => error.that_may_have_charged(),
+            false => error,
+        })
     })
 }
 
 /// Sends a check that is alone in an idle lane. A task sends it if another check was queued before
-/// the first poll, or before the first connection.
+/// the first poll, or if no connection is open.
 async fn send_by_caller(lane: Arc<Lane>, mut promised: Promised) -> Result<Decision, Error> {
     let runtime = Runtime::try_current().map_err(Error::outside_of_runtime)?;
     let Some(flight) = flight::send_lone(&lane, &promised).await else {

@@ -14,7 +14,8 @@ use crate::nouns::ConfigError;
 
 /// Certificates for TLS connections to Redis: a private CA, a client certificate, or both.
 ///
-/// A store with a `rediss://` URL trusts the CAs of the operating system by default, and sends no client certificate. All certificates and keys are PEM.
+/// A store with a `rediss://` URL trusts the CAs of the operating system by default, and sends no
+/// client certificate. All certificates and keys are PEM.
 ///
 /// ```no_run
 /// use tollgate::store::Tls;

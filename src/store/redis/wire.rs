@@ -43,16 +43,16 @@ pub(super) struct Charge {
 /// The terms that a charge or a peek rarely has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RareTerms {
-    /// Returns whether its limit is in shadow mode, and so must not keep others of its group from being charged.
+    /// Whether its limit is in shadow mode, and so must not keep others of its group from being charged.
     is_shadow: bool,
-    /// Returns whether a denied peek counts.
+    /// Whether a denied peek counts.
     is_denied_caller: bool,
     max_wait: Micros,
     patience: Micros,
 }
 
 impl Charge {
-    /// A charge of a check, which may be alone in its group. Its keys are the key of its budget and the key of the offences.
+    /// A charge of a check, which may be alone in its group. Its keys hold its budget and its offences.
     pub(super) fn new(
         op: Op,
         (key, offences): (u16, Option<u16>),

@@ -26,7 +26,7 @@ pub(super) fn ranges(reply: Value) -> Option<Vec<Range>> {
     ranges.into_iter().map(range).collect()
 }
 
-/// `[first, last, [host, port, id, ...] of the master, the same of its replicas ...]`
+/// `[first, last, master, replicas ...]`, each server as `[host, port, id, ...]`
 fn range(range: Value) -> Option<Range> {
     let Value::Array(parts) = range else {
         return None;
