@@ -240,6 +240,33 @@ async fn released_permit_reaches_a_waiter_elsewhere_at_the_next_poll() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn permit_of_a_waiter_that_leaves_while_it_is_granted_is_free_at_the_next_poll() {
+    const MS: Duration = Duration::from_millis(1);
+    let store = Recorded::slow(10 * MS);
+    let [holds, waits, next] = [(); 3].map(|()| store.limiter());
+    for phase in 0..60 {
+        let held = take(&holds, 1).await;
+        assert!(held.is_some());
+        let leaving = tokio::spawn({
+            let waits = waits.clone();
+            async move { waits.acquire_permit(&exports(1), &acme(), 100 * MS).await }
+        });
+        sleep(MS * (50 + phase)).await;
+        drop(held);
+        drop(leaving.await.unwrap());
+        let started = Instant::now();
+        let permit = next.acquire_permit(&exports(1), &acme(), SECOND).await;
+        assert!(permit.unwrap().is_some());
+        // The grant, its return, a poll, and its answer.
+        let took = started.elapsed();
+        assert!(took <= 70 * MS, "{took:?} in phase {phase}");
+        for limiter in [&holds, &waits, &next] {
+            limiter.flush().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_waiter_gets_more_than_its_own_limit_however_many_wait_before_it() {
     let limiter = Recorded::default().limiter();
     let mut held = Vec::new();
