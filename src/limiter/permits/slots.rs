@@ -34,6 +34,8 @@ pub(super) struct Slots {
     pub(super) queues: Queues,
     /// The slots that may have waiters, or a claim that an embedded store has not answered.
     pub(super) watched: HashSet<SlotKey>,
+    /// The slots that hold nothing, and whose last claim failed.
+    pub(super) unconfirmed: HashSet<SlotKey>,
     /// The time of the last scan of all slots.
     pub(super) scanned: Option<Instant>,
     /// The number of the task that runs.
@@ -182,10 +184,12 @@ impl Slots {
             slots,
             queues,
             watched,
+            unconfirmed,
             ..
         } = self;
         slots.remove(key);
         watched.remove(key);
+        unconfirmed.remove(key);
         if slots.capacity() > KEPT_CAPACITY && slots.len() < slots.capacity() / 8 {
             slots.shrink_to(slots.len() * 2);
             queues.urgent.shrink_to(slots.len());

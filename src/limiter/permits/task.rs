@@ -17,8 +17,8 @@ use super::slots::Slots;
 use crate::nouns::{Decision, Error, Op, later};
 use crate::store::Answer;
 
-/// An agent with more slots forgets each that holds nothing and whose claim failed: its lease expires.
-const MOST_SLOTS: usize = 10_000 / AGENTS;
+/// The most slots of an agent that hold nothing and whose claim failed. Any further one is forgotten: its lease expires.
+const MOST_UNCONFIRMED: usize = 10_000 / AGENTS;
 
 /// The age of the last round at which the task counts as blocked. It is above the longest pause of the task, and below the
 /// half second after which callers check.
@@ -164,13 +164,18 @@ impl Agent {
 
     /// Queues a slot whose claim is over if it has changed meanwhile, and forgets it if nothing is left.
     fn settle(&self, state: &mut Slots, key: &SlotKey) {
-        let is_full = state.slots.len() > MOST_SLOTS;
         let Some(slot) = state.slots.get_mut(key) else {
             return;
         };
         state.queues.queue(key, slot);
         // Nothing expires in an embedded store.
-        let is_forgotten = is_full && !self.is_embedded && slot.may_be_forgotten();
+        let may_be_forgotten = !self.is_embedded && slot.may_be_forgotten();
+        if may_be_forgotten {
+            state.unconfirmed.insert(key.clone());
+        } else {
+            state.unconfirmed.remove(key);
+        }
+        let is_forgotten = may_be_forgotten && state.unconfirmed.len() > MOST_UNCONFIRMED;
         if slot.is_over() || is_forgotten {
             state.remove(key);
         } else if self.is_embedded && slot.is_watched() {
