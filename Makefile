@@ -4,7 +4,7 @@ FEWER_FEATURES = "" redis tls http "http redis"
 # Those that are tested: without Redis, without HTTP, and with both alone.
 TESTED_FEATURES = "" http "http redis"
 
-# The suites in which fewer features mean other code. The others are of Redis alone, or of one algorithm at a time.
+# The suites whose code has fewer parts with fewer features. No feature changes what the others test.
 TESTED_APART = --lib --test costs --test http --test keys --test limits --test redis --test telemetry --test waiting
 
 # Many tests wait for servers, so more of them than there are cores run at once.

@@ -267,6 +267,30 @@ async fn permit_of_a_waiter_that_leaves_while_it_is_granted_is_free_at_the_next_
 }
 
 #[tokio::test(start_paused = true)]
+async fn late_answer_costs_no_permit_however_many_keys_are_in_use() {
+    let store = Scripted::default();
+    let [limiter, other] = [(); 2].map(|()| RateLimiter::new(store.clone()));
+    let closed = exports(1)
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
+    let mut in_use = Vec::new();
+    for number in 0..12_000_u64 {
+        let permit = limiter.try_acquire_permit(&closed, Key::from(number)).await;
+        in_use.push(permit.unwrap().expect("it is free"));
+    }
+    store.does(|memory, op, group| {
+        drop(memory.apply(op, group));
+        Answer::ready(Err(Error::timeout()))
+    });
+    let lost = limiter.try_acquire_permit(&closed, acme()).await;
+    assert!(lost.is_err(), "it was granted, and nobody knows");
+    store.switch_off(false);
+    let given_back = other.acquire_permit(&closed, acme(), SECOND).await;
+    assert!(given_back.unwrap().is_some());
+    drop(in_use);
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_waiter_gets_more_than_its_own_limit_however_many_wait_before_it() {
     let limiter = Recorded::default().limiter();
     let mut held = Vec::new();

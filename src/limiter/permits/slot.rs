@@ -128,13 +128,13 @@ impl Slot {
         self.granted - self.released
     }
 
-    /// Returns whether it has to be claimed now. After a failure it waits until it is due, or until there is a caller.
+    /// Returns whether it has to be claimed now. A paced slot waits until it is due, or until there is a caller.
     pub(super) fn needs_claim(&self) -> bool {
         let is_paced = self.is_paced() && !self.has_callers();
         !self.is_in_flight && (self.is_due || (self.is_changed && !is_paced))
     }
 
-    /// Returns whether its next claim has to wait for a while, unless there is a caller.
+    /// Returns whether its next claim is to come after a pause: the store fails, or goes on granting too much.
     const fn is_paced(&self) -> bool {
         self.failed || self.repeats_surplus
     }
