@@ -13,8 +13,9 @@ use tokio::time::{Instant, timeout};
 
 use super::LOOK_AFTER;
 use super::callers::PermitCaller;
+use super::pace::Paces;
 use super::permit::{Acquired, Grantor, Permit, SlotKey};
-use super::slot::{Due, Paces, Slot};
+use super::slot::{Delivery, Slot};
 use super::slots::Slots;
 use crate::nouns::{Check, Error, MAX_LEASE, OnStoreFailure, Op, Source};
 use crate::store::Store;
@@ -43,8 +44,8 @@ pub(super) struct Agent {
     pub(super) paces: Paces,
     state: Mutex<Slots>,
     pub(super) wake: Notify,
-    /// Notified when claims are answered.
-    pub(super) answered: Notify,
+    /// Notified when claims have ended.
+    pub(super) claims_ended: Notify,
     /// Seeded by the operating system: two processes must not have equal holders.
     hasher: RandomState,
     reports: Arc<PermitEvents>,
@@ -69,7 +70,7 @@ impl Grantor for Agent {
 
     fn is_renewed(&self, slot: &SlotKey, granted_here: Option<Instant>) -> bool {
         let state = self.lock();
-        let confirmed = state.slots.get(slot).and_then(Slot::confirmed_at);
+        let confirmed = state.slots.get(slot).and_then(Slot::confirmed);
         confirmed.is_some_and(|at| {
             granted_here.is_none_or(|granted| at >= granted) && at.elapsed() < self.lease
         })
@@ -97,7 +98,7 @@ impl Agent {
             },
             state: Mutex::default(),
             wake: Notify::new(),
-            answered: Notify::new(),
+            claims_ended: Notify::new(),
             hasher: RandomState::new(),
             reports,
         }
@@ -108,30 +109,27 @@ impl Agent {
     }
 
     /// Requests a permit, without a wait.
-    pub(super) fn request(self: &Arc<Self>, key: &SlotKey, limit: u32, caller: PermitCaller) {
+    pub(super) fn request(self: &Arc<Self>, key: &SlotKey, caller: PermitCaller) {
         let mut state = self.lock();
-        self.slot(&mut state, key, limit)
-            .request_at_once(caller, limit);
+        self.slot(&mut state, key, caller.limit)
+            .request_at_once(caller);
         self.submit(state, key);
     }
 
     /// Queues for a permit. If `most_waiters` callers of the key wait already, this one gets none.
-    pub(super) fn wait(
-        self: &Arc<Self>,
-        key: &SlotKey,
-        limit: u32,
-        caller: PermitCaller,
-        most_waiters: usize,
-    ) {
+    pub(super) fn wait(self: &Arc<Self>, key: &SlotKey, caller: PermitCaller, most_waiters: usize) {
         let mut state = self.lock();
-        let slot = self.slot(&mut state, key, limit);
-        if slot.has_room(most_waiters) {
-            slot.wait(caller, limit);
+        let slot = self.slot(&mut state, key, caller.limit);
+        let refused = if slot.has_room(most_waiters) {
+            slot.wait(caller);
             state.watched.insert(key.clone());
-            self.submit(state, key);
+            None
         } else {
-            self.submit(state, key);
-            drop(caller.send(Ok(None)));
+            Some(caller)
+        };
+        self.submit(state, key);
+        if let Some(caller) = refused {
+            drop(caller.outcome.send(Ok(None)));
         }
     }
 
@@ -190,13 +188,13 @@ impl Agent {
         loop {
             // A permit that was dropped outside of a runtime has started no task.
             self.ensure_task();
-            let mut answered = pin!(self.answered.notified());
-            answered.as_mut().enable();
-            if self.lock().slots.values().all(Slot::is_confirmed) {
+            let mut claims_ended = pin!(self.claims_ended.notified());
+            claims_ended.as_mut().enable();
+            if self.lock().are_confirmed() {
                 return;
             }
             // The task may be blocked.
-            drop(timeout(LOOK_AFTER, answered).await);
+            drop(timeout(LOOK_AFTER, claims_ended).await);
         }
     }
 
@@ -231,7 +229,7 @@ impl Agent {
             self.claim_now(state, key);
             return;
         }
-        queues.queue(key, slot);
+        queues.enqueue(key, slot);
         if slot.is_over() {
             state.remove(key);
         }
@@ -251,20 +249,22 @@ impl Agent {
         let Some(slot) = slots.get_mut(key) else {
             return;
         };
-        let mut due = Vec::new();
+        let mut deliveries = Vec::new();
         let mut failure = None;
         let now = Instant::now();
         // Another claim gives back a permit whose caller is gone.
         for _ in 0..MOST_IN_A_ROW {
-            if !slot.needs_claim() {
+            if slot.next_claim().is_none() {
                 break;
             }
             let check = slot.claim(key, self.lease, now);
             let mut answer = self.store.apply(Op::Claim, check.into());
             match answer.take_ready() {
-                Some(Ok(decision)) => slot.answered(decision.remaining(), now, &mut due),
+                Some(Ok(decision)) => {
+                    slot.apply_answer(decision.remaining(), now, &mut deliveries);
+                }
                 Some(Err(error)) => {
-                    slot.failed(&error, &mut due);
+                    slot.apply_failure(&error, now, &mut deliveries);
                     failure = Some(error);
                 }
                 // A wrapper of the store does not answer at once. The task awaits it.
@@ -274,12 +274,12 @@ impl Agent {
         if slot.is_over() {
             state.remove(key);
         } else if !slot.is_confirmed() {
-            queues.queue(key, slot);
+            queues.enqueue(key, slot);
             watched.insert(key.clone());
         }
         let needs_task = !self.has_nothing_to_do(&state);
         drop(state);
-        self.hand_out(key, due, failure.as_ref());
+        self.deliver(key, deliveries, failure.as_ref());
         if needs_task {
             // Another limiter on this store may give back what a caller waits for.
             self.ensure_task();
@@ -288,17 +288,22 @@ impl Agent {
     }
 
     /// Gives callers their outcomes. The state must not be locked: a caller that is gone drops its permit.
-    pub(super) fn hand_out(self: &Arc<Self>, key: &SlotKey, due: Vec<Due>, error: Option<&Error>) {
-        for due in due {
-            drop(match due {
-                Due::Permit(caller) => caller.send(Ok(Some(Permit::new(
+    pub(super) fn deliver(
+        self: &Arc<Self>,
+        key: &SlotKey,
+        deliveries: Vec<Delivery>,
+        error: Option<&Error>,
+    ) {
+        for delivery in deliveries {
+            drop(match delivery {
+                Delivery::Permit(caller) => caller.send(Ok(Some(Permit::new(
                     self.grantor(),
                     key.clone(),
                     Source::Store,
                     None,
                 )))),
-                Due::None(caller) => caller.send(Ok(None)),
-                Due::Error(caller) => {
+                Delivery::None(caller) => caller.send(Ok(None)),
+                Delivery::Error(caller) => {
                     let error = error.map(Error::repeated);
                     caller.send(Err(error.unwrap_or_else(|| Error::store("no answer"))))
                 }
@@ -328,7 +333,7 @@ impl Agent {
             slot.mark_due();
             match self.is_embedded {
                 true => due.push(key.clone()),
-                false => queues.queue(key, slot),
+                false => queues.enqueue(key, slot),
             }
         };
         let is_recent = |at: Instant| now.saturating_duration_since(at) < self.paces.retry;

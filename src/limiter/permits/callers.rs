@@ -1,6 +1,7 @@
-//! The callers of a slot, and the queue of those that wait.
+//! The callers of a slot: those that want a permit at once, and those that wait for one.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 
 use tokio::sync::oneshot::Sender;
 
@@ -10,18 +11,73 @@ use crate::nouns::Error;
 /// The outcome for a caller: a permit, none, or an error.
 pub(super) type PermitOutcome = Result<Option<Permit>, Error>;
 
-pub(super) type PermitCaller = Sender<PermitOutcome>;
-
 /// A caller, and the limit that it asked under: plans differ.
-pub(super) struct Asking {
-    pub(super) caller: PermitCaller,
+pub(super) struct PermitCaller {
+    pub(super) outcome: Sender<PermitOutcome>,
     pub(super) limit: u32,
 }
 
-/// The waiters of a slot. Their limits are counted, because the smallest one decides for all of a claim.
+impl PermitCaller {
+    pub(super) fn is_gone(&self) -> bool {
+        self.outcome.is_closed()
+    }
+}
+
+/// The callers that want a permit at once. Each claim is for those of one limit, because it is sent with one limit.
+#[derive(Default)]
+pub(super) struct AtOnceCallers {
+    /// Those that no claim has asked for yet.
+    new: VecDeque<PermitCaller>,
+    /// Those that the last claim asked for. All have the same limit.
+    claimed: VecDeque<PermitCaller>,
+}
+
+impl AtOnceCallers {
+    pub(super) fn push(&mut self, caller: PermitCaller) {
+        self.new.push_back(caller);
+    }
+
+    /// Chooses the callers of the next claim: those of the last one, if it is repeated, or all that have the limit of the
+    /// first one. Returns their limit.
+    pub(super) fn choose_claimed(&mut self) -> Option<u32> {
+        self.claimed.retain(|caller| !caller.is_gone());
+        if self.claimed.is_empty() {
+            self.new.retain(|caller| !caller.is_gone());
+            let limit = self.new.front()?.limit;
+            if self.new.iter().all(|caller| caller.limit == limit) {
+                mem::swap(&mut self.new, &mut self.claimed);
+            } else {
+                let all = mem::take(&mut self.new).into_iter();
+                (self.claimed, self.new) = all.partition(|caller| caller.limit == limit);
+            }
+        }
+        self.claimed.front().map(|caller| caller.limit)
+    }
+
+    /// How many the last claim asked for.
+    pub(super) fn claimed(&self) -> usize {
+        self.claimed.len()
+    }
+
+    /// The next caller that the last claim asked for and that is still there.
+    pub(super) fn pop_claimed(&mut self) -> Option<PermitCaller> {
+        pop_present(|| self.claimed.pop_front())
+    }
+
+    /// All callers, those of the last claim first.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = PermitCaller> {
+        self.claimed.drain(..).chain(self.new.drain(..))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.claimed.is_empty() && self.new.is_empty()
+    }
+}
+
+/// The callers that wait. Their limits are counted, because the smallest one decides for all of a claim.
 #[derive(Default)]
 pub(super) struct Waiters {
-    queue: VecDeque<Asking>,
+    callers: VecDeque<PermitCaller>,
     /// How many wait under each limit. Usually all have the same.
     limits: BTreeMap<u32, usize>,
     /// The waiters that left since all that were gone were removed. Some may have been removed with an outcome.
@@ -29,15 +85,27 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    pub(super) fn push(&mut self, asking: Asking) {
-        *self.limits.entry(asking.limit).or_default() += 1;
-        self.queue.push_back(asking);
+    pub(super) fn push(&mut self, caller: PermitCaller) {
+        *self.limits.entry(caller.limit).or_default() += 1;
+        self.callers.push_back(caller);
     }
 
-    pub(super) fn pop(&mut self) -> Option<Asking> {
-        let first = self.queue.pop_front()?;
+    fn pop(&mut self) -> Option<PermitCaller> {
+        let first = self.callers.pop_front()?;
         uncount(&mut self.limits, first.limit);
         Some(first)
+    }
+
+    /// The first waiter that is still there.
+    pub(super) fn pop_present(&mut self) -> Option<PermitCaller> {
+        pop_present(|| self.pop())
+    }
+
+    /// All waiters, in their order.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = PermitCaller> {
+        self.limits.clear();
+        self.gone = 0;
+        self.callers.drain(..)
     }
 
     /// Counts a waiter that left. All that are gone are removed when they are half of the queue, because each removal looks
@@ -45,35 +113,32 @@ impl Waiters {
     pub(super) fn leave(&mut self, limit: u32) -> bool {
         self.gone += 1;
         let was_smallest = self.limits.len() > 1 && self.smallest_limit() == Some(limit);
-        let are_many = self.gone >= self.queue.len().div_ceil(2);
+        let are_many = self.gone >= self.callers.len().div_ceil(2);
         (was_smallest || are_many) && self.remove_gone()
     }
 
     /// Removes the waiters that are gone. Returns whether there were any.
     pub(super) fn remove_gone(&mut self) -> bool {
-        let before = self.queue.len();
+        let before = self.callers.len();
         let Self {
-            queue,
+            callers,
             limits,
             gone,
         } = self;
         *gone = 0;
-        queue.retain(|asking| {
-            let is_gone = asking.caller.is_closed();
+        callers.retain(|caller| {
+            let is_gone = caller.is_gone();
             if is_gone {
-                uncount(limits, asking.limit);
+                uncount(limits, caller.limit);
             }
             !is_gone
         });
-        queue.len() < before
+        callers.len() < before
     }
 
-    /// Returns whether fewer than `most` wait.
-    pub(super) fn has_room(&mut self, most: usize) -> bool {
-        if self.queue.len() >= most && self.gone > 0 {
-            self.remove_gone();
-        }
-        self.queue.len() < most
+    /// Whether some may be gone.
+    pub(super) const fn may_be_gone(&self) -> bool {
+        self.gone > 0
     }
 
     /// The smallest limit of a waiter.
@@ -82,11 +147,21 @@ impl Waiters {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.queue.len()
+        self.callers.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.callers.is_empty()
+    }
+}
+
+/// The next caller that is not gone.
+fn pop_present(mut pop: impl FnMut() -> Option<PermitCaller>) -> Option<PermitCaller> {
+    loop {
+        let caller = pop()?;
+        if !caller.is_gone() {
+            return Some(caller);
+        }
     }
 }
 
@@ -96,5 +171,60 @@ fn uncount(limits: &mut BTreeMap<u32, usize>, limit: u32) {
         if *count == 0 {
             limits.remove(&limit);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot::{self, Receiver};
+
+    use super::*;
+
+    fn callers(limits: &[u32]) -> (AtOnceCallers, Vec<Receiver<PermitOutcome>>) {
+        let mut callers = AtOnceCallers::default();
+        let receivers = limits.iter().map(|limit| {
+            let (outcome, receiver) = oneshot::channel();
+            let limit = *limit;
+            callers.push(PermitCaller { outcome, limit });
+            receiver
+        });
+        let receivers = receivers.collect();
+        (callers, receivers)
+    }
+
+    fn claim_all(mut callers: AtOnceCallers) -> Vec<(u32, usize)> {
+        let mut claims = Vec::new();
+        while let Some(limit) = callers.choose_claimed() {
+            claims.push((limit, callers.claimed()));
+            while callers.pop_claimed().is_some() {}
+        }
+        assert!(callers.is_empty());
+        claims
+    }
+
+    #[test]
+    fn callers_of_alternating_limits_are_claimed_by_one_claim_for_each_limit() {
+        let (callers, _receivers) = callers(&[10, 5, 10, 5, 10, 7]);
+        assert_eq!(claim_all(callers), [(10, 3), (5, 2), (7, 1)]);
+    }
+
+    #[test]
+    fn claim_that_is_repeated_is_for_the_same_callers() {
+        let (mut callers, mut receivers) = callers(&[10, 5, 10]);
+        assert_eq!(callers.choose_claimed(), Some(10));
+        assert_eq!((callers.choose_claimed(), callers.claimed()), (Some(10), 2));
+        drop(receivers.remove(0));
+        assert_eq!((callers.choose_claimed(), callers.claimed()), (Some(10), 1));
+        receivers.clear();
+        assert_eq!((callers.choose_claimed(), callers.claimed()), (None, 0));
+    }
+
+    #[test]
+    fn caller_that_is_gone_gets_no_outcome() {
+        let (mut callers, mut receivers) = callers(&[1, 1, 1]);
+        callers.choose_claimed();
+        drop(receivers.drain(..2));
+        assert!(callers.pop_claimed().is_some());
+        assert!(callers.pop_claimed().is_none());
     }
 }

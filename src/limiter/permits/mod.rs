@@ -2,6 +2,7 @@
 
 mod agent;
 mod callers;
+mod pace;
 mod permit;
 mod slot;
 mod slots;
@@ -19,7 +20,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout_at};
 
 use self::agent::{Agent, PermitEvents};
-use self::callers::PermitOutcome;
+use self::callers::{PermitCaller, PermitOutcome};
 pub(crate) use self::permit::Acquired;
 pub use self::permit::Permit;
 use self::permit::SlotKey;
@@ -222,8 +223,8 @@ impl RateLimiter {
     pub(crate) async fn request_permit(&self, check: &Check) -> Result<Acquired, Error> {
         let slot = SlotKey::new(check);
         let agent = self.agent_for(check, &slot)?;
-        let (caller, mut outcome) = oneshot::channel();
-        agent.request(&slot, check.limit().permits(), caller);
+        let (caller, mut outcome) = permit_caller(check);
+        agent.request(&slot, caller);
         let outcome = within(agent, ANSWERS_WITHIN, &mut outcome).await;
         conclude(
             agent,
@@ -242,14 +243,14 @@ impl RateLimiter {
     ) -> Result<Acquired, Error> {
         let slot = SlotKey::new(check);
         let agent = self.agent_for(check, &slot)?;
-        let (caller, outcome) = oneshot::channel();
+        let (caller, outcome) = permit_caller(check);
         let mut waiter = PermitWaiter {
             agent,
             slot: &slot,
             limit: check.limit().permits(),
             outcome: Some(outcome),
         };
-        agent.wait(&slot, check.limit().permits(), caller, most_waiters);
+        agent.wait(&slot, caller, most_waiters);
         let outcome = waiter.outcome_within(max_wait).await;
         conclude(agent, &slot, check, outcome.unwrap_or(Ok(None)))
     }
@@ -286,6 +287,12 @@ impl RateLimiter {
         agents.note_runtime(&runtime);
         Ok(agents.agent(slot))
     }
+}
+
+fn permit_caller(check: &Check) -> (PermitCaller, oneshot::Receiver<PermitOutcome>) {
+    let (outcome, receiver) = oneshot::channel();
+    let limit = check.limit().permits();
+    (PermitCaller { outcome, limit }, receiver)
 }
 
 /// The outcome of a caller. While the store is unavailable, the limit's policy decides.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::AGENTS;
 use super::permit::SlotKey;
-use super::slot::{ClaimQueue, Slot};
+use super::slot::{ClaimKind, Slot};
 use crate::nouns::Check;
 use crate::store::Answer;
 use crate::store::heartbeat::Heartbeat;
@@ -21,12 +21,14 @@ const KEPT_CAPACITY: usize = 1_024;
 /// The most runtimes to which a task can move.
 const MOST_RUNTIMES: usize = 8;
 
-/// The most claims of changed slots in flight. A thousand of all agents are four calls to Redis, so checks do not wait long
+/// The most claims of each kind in flight. A thousand changes of all agents are four calls to Redis, so checks do not wait long
 /// behind them.
-const MOST_URGENT: usize = 1_024 / AGENTS;
-
-/// The most renewals in flight, and claims of slots without callers that are repeated after a failure.
-const MOST_RENEWALS: usize = 512 / AGENTS;
+const fn most_in_flight(kind: ClaimKind) -> usize {
+    match kind {
+        ClaimKind::Change => 1_024 / AGENTS,
+        ClaimKind::Poll | ClaimKind::Renewal => 512 / AGENTS,
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Slots {
@@ -53,14 +55,12 @@ pub(super) struct Slots {
 /// The slots that the task has to claim, and the claims in flight.
 #[derive(Default)]
 pub(super) struct Queues {
-    /// Slots with changes or callers.
-    urgent: VecDeque<SlotKey>,
-    /// Slots whose leases are to be renewed.
-    renewals: VecDeque<SlotKey>,
+    /// The slots to be claimed, by the kind of their claim.
+    queued: [VecDeque<SlotKey>; ClaimKind::ALL.len()],
+    /// How many claims of each kind are in flight.
+    in_flight: [usize; ClaimKind::ALL.len()],
     /// The claims in flight, by number.
     sent: BTreeMap<u64, SentClaim>,
-    /// How many of them are renewals.
-    sent_renewals: usize,
     /// The answers of claims that were sent, and that no task awaits yet.
     unawaited: Vec<(u64, Answer)>,
     /// Counts claims.
@@ -71,33 +71,31 @@ pub(super) struct Queues {
 struct SentClaim {
     key: SlotKey,
     at: Instant,
-    queue: ClaimQueue,
+    kind: ClaimKind,
 }
 
 impl Queues {
-    pub(super) fn queue(&mut self, key: &SlotKey, slot: &mut Slot) {
-        match slot.enter_queue() {
-            Some(ClaimQueue::Urgent) => self.urgent.push_back(key.clone()),
-            Some(ClaimQueue::Renewals) => self.renewals.push_back(key.clone()),
-            None => {}
+    /// Queues a slot, if it has to be claimed.
+    pub(super) fn enqueue(&mut self, key: &SlotKey, slot: &mut Slot) {
+        if let Some(kind) = slot.enter_queue() {
+            self.queued[kind as usize].push_back(key.clone());
         }
     }
 
-    /// Takes out the next slots, and makes their claims, with their numbers. Neither queue takes the places of the other: leases
-    /// expire, and callers wait.
+    /// Takes out the next slots, and makes their claims, with their numbers.
     fn take(&mut self, slots: &mut HashMap<SlotKey, Slot>, lease: Duration) -> Vec<(u64, Check)> {
         let mut taken = Vec::new();
         let now = Instant::now();
-        for queue in [ClaimQueue::Renewals, ClaimQueue::Urgent] {
-            while self.has_place(queue)
-                && let Some(key) = self.pop(queue)
+        for kind in ClaimKind::ALL {
+            while self.in_flight[kind as usize] < most_in_flight(kind)
+                && let Some(key) = self.queued[kind as usize].pop_front()
             {
                 // The slot may be gone, or claimed since.
-                let Some(slot) = slots.get_mut(&key).filter(|slot| slot.is_in(queue)) else {
+                let Some(slot) = slots.get_mut(&key).filter(|slot| slot.is_queued_for(kind)) else {
                     continue;
                 };
                 let check = slot.claim(&key, lease, now);
-                let number = self.depart(key, slot, now, queue);
+                let number = self.depart(key, slot, now, kind);
                 taken.push((number, check));
             }
         }
@@ -105,17 +103,17 @@ impl Queues {
     }
 
     /// Counts a claim in flight. Returns its number.
-    fn depart(&mut self, key: SlotKey, slot: &mut Slot, at: Instant, queue: ClaimQueue) -> u64 {
+    fn depart(&mut self, key: SlotKey, slot: &mut Slot, at: Instant, kind: ClaimKind) -> u64 {
         slot.depart();
         self.claims += 1;
-        self.sent_renewals += usize::from(queue == ClaimQueue::Renewals);
-        self.sent.insert(self.claims, SentClaim { key, at, queue });
+        self.in_flight[kind as usize] += 1;
+        self.sent.insert(self.claims, SentClaim { key, at, kind });
         self.claims
     }
 
     /// Keeps the answer of a claim that was sent at once.
     pub(super) fn keep_answer(&mut self, key: &SlotKey, slot: &mut Slot, answer: Answer) {
-        let number = self.depart(key.clone(), slot, Instant::now(), ClaimQueue::Urgent);
+        let number = self.depart(key.clone(), slot, Instant::now(), ClaimKind::Change);
         self.unawaited.push((number, answer));
     }
 
@@ -124,24 +122,10 @@ impl Queues {
         mem::take(&mut self.unawaited)
     }
 
-    fn has_place(&self, queue: ClaimQueue) -> bool {
-        match queue {
-            ClaimQueue::Urgent => self.sent.len() - self.sent_renewals < MOST_URGENT,
-            ClaimQueue::Renewals => self.sent_renewals < MOST_RENEWALS,
-        }
-    }
-
-    fn pop(&mut self, queue: ClaimQueue) -> Option<SlotKey> {
-        match queue {
-            ClaimQueue::Urgent => self.urgent.pop_front(),
-            ClaimQueue::Renewals => self.renewals.pop_front(),
-        }
-    }
-
     /// The key of a claim that has landed. `None` if it was given up.
     fn land(&mut self, number: u64) -> Option<SlotKey> {
         let sent = self.sent.remove(&number)?;
-        self.sent_renewals -= usize::from(sent.queue == ClaimQueue::Renewals);
+        self.in_flight[sent.kind as usize] -= 1;
         Some(sent.key)
     }
 
@@ -152,8 +136,13 @@ impl Queues {
         late.map(|(number, _)| *number).collect()
     }
 
+    /// Returns whether changed slots are queued.
+    pub(super) fn has_changes(&self) -> bool {
+        !self.queued[ClaimKind::Change as usize].is_empty()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.urgent.is_empty() && self.renewals.is_empty() && self.sent.is_empty()
+        self.queued.iter().all(VecDeque::is_empty) && self.sent.is_empty()
     }
 }
 
@@ -178,6 +167,11 @@ impl Slots {
         Some((key, slot))
     }
 
+    /// Returns whether the store has confirmed all changes. All slots are looked at only if none is queued.
+    pub(super) fn are_confirmed(&self) -> bool {
+        !self.queues.has_changes() && self.slots.values().all(Slot::is_confirmed)
+    }
+
     /// Removes a slot. Frees unused memory.
     pub(super) fn remove(&mut self, key: &SlotKey) {
         let Self {
@@ -192,21 +186,24 @@ impl Slots {
         unconfirmed.remove(key);
         if slots.capacity() > KEPT_CAPACITY && slots.len() < slots.capacity() / 8 {
             slots.shrink_to(slots.len() * 2);
-            queues.urgent.shrink_to(slots.len());
-            queues.renewals.shrink_to(slots.len());
+            for queue in &mut queues.queued {
+                queue.shrink_to(slots.len());
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
     use std::sync::Arc;
 
     use tokio::sync::oneshot;
 
     use super::super::agent::Agent;
+    use super::super::callers::PermitCaller;
     use super::*;
-    use crate::nouns::{Key, Limit};
+    use crate::nouns::{Error, Key, Limit};
     use crate::store::MemoryStore;
 
     const LEASE: Duration = Duration::from_secs(10);
@@ -219,78 +216,118 @@ mod tests {
         SlotKey::new(&Check::new(&exports(), Key::from(number as u64)))
     }
 
-    /// Slots in the queues: the first ones are urgent, the others are renewals.
-    fn queued(urgent: usize, all: usize) -> Slots {
-        let mut state = Slots::default();
-        for number in 0..all {
-            let mut slot = Slot::new([0; 8], 1);
-            if number < urgent {
-                slot.release();
+    fn caller() -> PermitCaller {
+        let outcome = oneshot::channel().0;
+        PermitCaller { outcome, limit: 1 }
+    }
+
+    /// A slot whose next claim is of this kind.
+    fn slot(kind: ClaimKind) -> Slot {
+        let mut slot = Slot::new([0; 8], 1);
+        match kind {
+            ClaimKind::Change => slot.release(),
+            ClaimKind::Poll => {
+                slot.wait(caller());
+                slot.claim(&key(0), LEASE, Instant::now());
             }
-            slot.mark_due();
-            state.queues.queue(&key(number), &mut slot);
+            ClaimKind::Renewal => {}
+        }
+        slot.mark_due();
+        slot
+    }
+
+    /// So many slots of each kind, queued.
+    fn queued(counts: &[(ClaimKind, usize)]) -> Slots {
+        let mut state = Slots::default();
+        let kinds = counts
+            .iter()
+            .flat_map(|(kind, count)| iter::repeat_n(*kind, *count));
+        for (number, kind) in kinds.enumerate() {
+            let mut slot = slot(kind);
+            state.queues.enqueue(&key(number), &mut slot);
             state.slots.insert(key(number), slot);
         }
         state
     }
 
-    fn is_renewal(check: &Check) -> bool {
-        check.claim().is_some_and(|claim| claim.released == 0)
+    fn kind(check: &Check) -> ClaimKind {
+        let claim = check.claim().expect("it is a claim");
+        match (claim.released, claim.waiting) {
+            (0, 0) => ClaimKind::Renewal,
+            (0, _) => ClaimKind::Poll,
+            _ => ClaimKind::Change,
+        }
+    }
+
+    fn answer_all(state: &mut Slots, claims: Vec<(u64, Check)>) {
+        for (number, check) in claims {
+            let (_, slot) = state.land(number).expect("it is in flight");
+            slot.apply_answer(0, Instant::now(), &mut Vec::new());
+            assert!(slot.is_confirmed(), "{check:?}");
+        }
     }
 
     #[test]
-    fn neither_callers_nor_renewals_take_the_places_of_the_others() {
-        let mut state = queued(1_000, 2_000);
+    fn no_kind_of_claim_takes_the_places_of_another() {
+        let mut state = queued(&ClaimKind::ALL.map(|kind| (kind, 1_000)));
         for _ in 0..3 {
             let taken = state.take(LEASE);
-            let renewals = taken.iter().filter(|(_, check)| is_renewal(check)).count();
-            assert_eq!(
-                (taken.len(), renewals),
-                (MOST_URGENT + MOST_RENEWALS, MOST_RENEWALS)
-            );
-            assert!(state.take(LEASE).is_empty(), "all are in flight");
-            for (number, check) in taken {
-                let (_, slot) = state.land(number).expect("it is in flight");
-                slot.answered(0, Instant::now(), &mut Vec::new());
-                assert!(slot.is_confirmed(), "{check:?}");
+            for of_kind in ClaimKind::ALL {
+                let count = taken
+                    .iter()
+                    .filter(|(_, check)| kind(check) == of_kind)
+                    .count();
+                assert_eq!(count, most_in_flight(of_kind));
             }
+            assert!(state.take(LEASE).is_empty(), "all are in flight");
+            answer_all(&mut state, taken);
         }
-        assert_eq!(queued(0, 1_000).take(LEASE).len(), MOST_RENEWALS);
-        assert_eq!(queued(1_000, 1_000).take(LEASE).len(), MOST_URGENT);
+        for of_kind in ClaimKind::ALL {
+            let taken = queued(&[(of_kind, 1_000)]).take(LEASE);
+            assert_eq!(taken.len(), most_in_flight(of_kind));
+        }
     }
 
     #[test]
-    fn renewal_that_becomes_urgent_is_claimed_once_and_soon() {
-        let mut state = queued(0, 1_000);
+    fn renewal_that_becomes_a_change_is_claimed_once_and_soon() {
+        let mut state = queued(&[(ClaimKind::Renewal, 1_000)]);
         let last = state.slots.get_mut(&key(999)).unwrap();
         last.release();
-        state.queues.queue(&key(999), last);
-        state.queues.queue(&key(999), last);
+        state.queues.enqueue(&key(999), last);
+        state.queues.enqueue(&key(999), last);
         let mut claimed = Vec::new();
         while !state.queues.is_empty() {
-            for (number, check) in state.take(LEASE) {
-                state
-                    .land(number)
-                    .unwrap()
-                    .1
-                    .answered(0, Instant::now(), &mut Vec::new());
-                claimed.push(check);
-            }
+            let taken = state.take(LEASE);
+            claimed.extend(taken.iter().map(|(_, check)| check.key().clone()));
+            answer_all(&mut state, taken);
         }
-        let last = |check: &Check| check.key() == key(999).key();
         assert_eq!(claimed.len(), 1_000);
-        assert_eq!(
-            claimed.iter().position(last),
-            Some(MOST_RENEWALS),
-            "after the renewals of one turn"
-        );
+        assert_eq!(claimed[0], *key(999).key());
+    }
+
+    #[test]
+    fn change_stays_a_change_while_it_is_queued() {
+        let mut slot = Slot::new([0; 8], 1);
+        let (outcome, receiver) = oneshot::channel();
+        slot.request_at_once(PermitCaller { outcome, limit: 1 });
+        slot.claim(&key(0), LEASE, Instant::now());
+        slot.depart();
+        let failure = Error::store("down");
+        slot.apply_failure(&failure, Instant::now(), &mut Vec::new());
+        drop(receiver);
+        assert_eq!(slot.enter_queue(), None, "it is repeated after a pause");
+        slot.wait(caller());
+        assert_eq!(slot.enter_queue(), Some(ClaimKind::Change));
+        slot.mark_due();
+        assert_eq!(slot.enter_queue(), None);
+        assert!(slot.is_queued_for(ClaimKind::Change));
     }
 
     #[test]
     fn claim_that_was_given_up_is_not_answered() {
-        let mut state = queued(1, 1);
+        let mut state = queued(&[(ClaimKind::Change, 1)]);
         let [(first, _)] = state.take(LEASE).try_into().unwrap();
-        state.land(first).unwrap().1.lost();
+        state.land(first).unwrap().1.apply_loss();
         assert!(state.land(first).is_none());
     }
 
@@ -303,9 +340,9 @@ mod tests {
         ));
         let mut held = Vec::new();
         for number in 0..50_000 {
-            let (caller, outcome) = oneshot::channel();
-            agent.request(&key(number), 1, caller);
-            held.push(outcome.await.unwrap().unwrap());
+            let (outcome, receiver) = oneshot::channel();
+            agent.request(&key(number), PermitCaller { outcome, limit: 1 });
+            held.push(receiver.await.unwrap().unwrap());
         }
         assert!(agent.lock().slots.capacity() >= 50_000);
         drop(held);

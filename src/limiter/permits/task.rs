@@ -88,7 +88,7 @@ impl Agent {
                 let answer = agent.store.apply(Op::Claim, check.into());
                 (number, answer)
             }));
-            let answered = timeout(agent.paces.lost, agent.apply_answers(answers)).await;
+            let answered = timeout(agent.paces.lost, agent.await_answers(answers)).await;
             if answered.is_ok() {
                 under_way.numbers.clear();
             }
@@ -96,7 +96,7 @@ impl Agent {
     }
 
     /// Applies answers as they come, until all are there.
-    async fn apply_answers(self: &Arc<Self>, mut answers: Vec<(u64, Answer)>) {
+    async fn await_answers(self: &Arc<Self>, mut answers: Vec<(u64, Answer)>) {
         poll_fn(|cx| {
             let mut ready = Vec::new();
             answers.retain_mut(|(number, answer)| match Pin::new(answer).poll(cx) {
@@ -107,7 +107,7 @@ impl Agent {
                 Poll::Pending => true,
             });
             if !ready.is_empty() {
-                self.answered(ready);
+                self.apply_answers(ready);
             }
             match answers.is_empty() {
                 true => Poll::Ready(()),
@@ -136,8 +136,8 @@ impl Agent {
         })
     }
 
-    /// Applies answers. That of a claim that counts as lost changes nothing.
-    fn answered(self: &Arc<Self>, answers: Vec<(u64, Result<Decision, Error>)>) {
+    /// Applies answers. The answer to a claim that counts as lost changes nothing.
+    fn apply_answers(self: &Arc<Self>, answers: Vec<(u64, Result<Decision, Error>)>) {
         let now = Instant::now();
         let mut outcomes = Vec::with_capacity(answers.len());
         let mut guard = self.lock();
@@ -146,19 +146,19 @@ impl Agent {
             let Some((key, slot)) = state.land(number) else {
                 continue;
             };
-            let mut due = Vec::new();
+            let mut deliveries = Vec::new();
             match &answer {
-                Ok(decision) => slot.answered(decision.remaining(), now, &mut due),
-                Err(error) => slot.failed(error, &mut due),
+                Ok(decision) => slot.apply_answer(decision.remaining(), now, &mut deliveries),
+                Err(error) => slot.apply_failure(error, now, &mut deliveries),
             }
-            outcomes.push((key.clone(), due, answer.err()));
+            outcomes.push((key.clone(), deliveries, answer.err()));
             self.settle(state, &key);
         }
         drop(guard);
-        for (key, due, error) in outcomes {
-            self.hand_out(&key, due, error.as_ref());
+        for (key, deliveries, error) in outcomes {
+            self.deliver(&key, deliveries, error.as_ref());
         }
-        self.answered.notify_waiters();
+        self.claims_ended.notify_waiters();
         self.wake.notify_one();
     }
 
@@ -167,15 +167,15 @@ impl Agent {
         let Some(slot) = state.slots.get_mut(key) else {
             return;
         };
-        state.queues.queue(key, slot);
+        state.queues.enqueue(key, slot);
         // Nothing expires in an embedded store.
-        let may_be_forgotten = !self.is_embedded && slot.may_be_forgotten();
-        if may_be_forgotten {
+        let is_unconfirmed = !self.is_embedded && slot.is_unconfirmed();
+        if is_unconfirmed {
             state.unconfirmed.insert(key.clone());
         } else {
             state.unconfirmed.remove(key);
         }
-        let is_forgotten = may_be_forgotten && state.unconfirmed.len() > MOST_UNCONFIRMED;
+        let is_forgotten = is_unconfirmed && state.unconfirmed.len() > MOST_UNCONFIRMED;
         if slot.is_over() || is_forgotten {
             state.remove(key);
         } else if self.is_embedded && slot.is_watched() {
@@ -185,20 +185,20 @@ impl Agent {
 
     /// Claims ended, and those that were not answered are lost. Their slots are claimed again: a claim that arrives twice
     /// changes nothing.
-    fn ended(self: &Arc<Self>, numbers: &[u64]) {
+    fn give_up(self: &Arc<Self>, numbers: &[u64]) {
         let mut are_lost = false;
         let mut guard = self.lock();
         let state = &mut *guard;
         for number in numbers {
             if let Some((key, slot)) = state.land(*number) {
-                slot.lost();
+                slot.apply_loss();
                 self.settle(state, &key);
                 are_lost = true;
             }
         }
         drop(guard);
         if are_lost {
-            self.answered.notify_waiters();
+            self.claims_ended.notify_waiters();
             self.ensure_task();
             self.wake.notify_one();
         }
@@ -207,7 +207,7 @@ impl Agent {
     /// Gives up claims whose runtime is blocked, so that their deadlines do not fire.
     fn give_up_late_claims(self: &Arc<Self>) {
         let late = self.lock().queues.sent_before(self.paces.lost);
-        self.ended(&late);
+        self.give_up(&late);
     }
 }
 
@@ -220,7 +220,7 @@ struct ClaimsUnderWay {
 impl Drop for ClaimsUnderWay {
     fn drop(&mut self) {
         if !self.numbers.is_empty() {
-            self.agent.ended(&self.numbers);
+            self.agent.give_up(&self.numbers);
         }
     }
 }

@@ -1,0 +1,101 @@
+//! The pace of a slot's claims: when one is due although nothing changed, and when the next one has to pause.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The intervals between the claims of a slot that has not changed.
+#[derive(Clone, Copy)]
+pub(super) struct Paces {
+    /// With waiters: another process may have released a permit.
+    pub(super) poll: Duration,
+    /// A slot that was claimed so recently waits for the next poll.
+    pub(super) recent: Duration,
+    pub(super) renew: Duration,
+    pub(super) retry: Duration,
+    /// A claim without an answer after this time counts as lost.
+    pub(super) lost: Duration,
+}
+
+/// The course of a slot's claims.
+#[derive(Default)]
+pub(super) struct ClaimHistory {
+    /// When the last claim was sent.
+    sent: Option<Instant>,
+    /// When the last claim was answered or failed.
+    ended: Option<Instant>,
+    /// When the last claim that was answered was sent: its lease starts then.
+    confirmed: Option<Instant>,
+    has_failed: bool,
+    /// How many answers in a row granted more than their claims asked for. One may include the permits of a claim that was lost. A
+    /// store that does so twice may go on.
+    surpluses: u32,
+    /// Whether the store may have applied a claim.
+    may_be_stored: bool,
+}
+
+impl ClaimHistory {
+    pub(super) const fn note_sent(&mut self, now: Instant) {
+        self.sent = Some(now);
+    }
+
+    pub(super) const fn note_answer(&mut self, now: Instant, is_surplus: bool) {
+        self.ended = Some(now);
+        self.confirmed = self.sent;
+        self.has_failed = false;
+        self.surpluses = if is_surplus {
+            self.surpluses.saturating_add(1)
+        } else {
+            0
+        };
+        self.may_be_stored = true;
+    }
+
+    pub(super) const fn note_failure(&mut self, now: Instant, may_be_stored: bool) {
+        self.ended = Some(now);
+        self.has_failed = true;
+        self.surpluses = 0;
+        self.may_be_stored |= may_be_stored;
+    }
+
+    pub(super) const fn note_loss(&mut self) {
+        self.may_be_stored = true;
+    }
+
+    /// Returns whether the last claim failed.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// Returns whether the store may have applied a claim.
+    pub(super) const fn may_be_stored(&self) -> bool {
+        self.may_be_stored
+    }
+
+    /// Returns whether the next claim has to pause: the store fails, or goes on granting too much.
+    pub(super) const fn is_paced(&self) -> bool {
+        self.has_failed || self.surpluses > 1
+    }
+
+    /// When the last claim that was answered was sent.
+    pub(super) const fn confirmed(&self) -> Option<Instant> {
+        self.confirmed
+    }
+
+    /// Returns whether the next claim is due although nothing changed.
+    pub(super) fn is_due(&self, now: Instant, paces: &Paces, has_waiters: bool) -> bool {
+        let (Some(sent), Some(ended)) = (self.sent, self.ended) else {
+            return false;
+        };
+        let idle = now.saturating_duration_since(ended);
+        if self.is_paced() {
+            return idle >= paces.retry;
+        }
+        if !has_waiters {
+            return idle >= paces.renew;
+        }
+        // Releases of this process wait behind a claim in flight, so a slow store is claimed less often.
+        let latency = ended.saturating_duration_since(sent);
+        idle >= latency.min(paces.poll) && now.saturating_duration_since(sent) >= paces.recent
+    }
+}
