@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::task::ready;
 use std::task::{Context, Poll};
 
-use super::promise::Promised;
 use crate::nouns::{Decision, Error};
 
 /// The future of a decision, which a [`Store`](crate::store::Store) returns.
@@ -15,12 +14,10 @@ pub struct Answer(Inner);
 
 enum Inner {
     Ready(Option<Result<Decision, Error>>),
-    Pending(Pending, Option<Box<Resolve>>),
-}
-
-enum Pending {
-    Later(Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>),
-    Promised(Promised),
+    Later(
+        Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>,
+        Option<Box<Resolve>>,
+    ),
 }
 
 /// A function that is applied to the answer when it is there.
@@ -35,11 +32,7 @@ impl Answer {
 
     /// An answer that has to be awaited.
     pub fn later(answer: impl Future<Output = Result<Decision, Error>> + Send + 'static) -> Self {
-        Self(Inner::Pending(Pending::Later(Box::pin(answer)), None))
-    }
-
-    pub(super) const fn promised(promised: Promised) -> Self {
-        Self(Inner::Pending(Pending::Promised(promised), None))
+        Self(Inner::Later(Box::pin(answer), None))
     }
 
     /// The same answer, with `resolve` applied to it.
@@ -54,8 +47,8 @@ impl Answer {
             },
             // The answer stays where it is: every check on Redis passes here, and a future around it would be moved and polled
             // through a pointer.
-            Inner::Pending(_, pending) => {
-                *pending = Some(match pending.take() {
+            Inner::Later(_, last) => {
+                *last = Some(match last.take() {
                     Some(first) => Box::new(move |answer| resolve(first(answer))),
                     None => Box::new(resolve),
                 });
@@ -89,11 +82,8 @@ impl Future for Answer {
         match &mut self.0 {
             // Polled again after completion, it stays pending.
             Inner::Ready(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
-            Inner::Pending(answer, resolve) => {
-                let answer = ready!(match answer {
-                    Pending::Later(answer) => answer.as_mut().poll(cx),
-                    Pending::Promised(answer) => Pin::new(answer).poll(cx),
-                });
+            Inner::Later(answer, resolve) => {
+                let answer = ready!(answer.as_mut().poll(cx));
                 Poll::Ready(match resolve.take() {
                     Some(resolve) => resolve(answer),
                     None => answer,
@@ -107,7 +97,7 @@ impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Inner::Ready(_) => "Answer(ready)",
-            Inner::Pending(..) => "Answer(pending)",
+            Inner::Later(..) => "Answer(later)",
         })
     }
 }

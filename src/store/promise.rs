@@ -17,19 +17,17 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::nouns::{Decision, Error};
 
 /// The sender's end. Dropping it answers with an error.
-pub(crate) struct Promise(Arc<PromiseSlot>);
+pub(crate) struct Promise(Arc<Mutex<PromiseState>>);
 
 /// The caller's end.
 pub(crate) struct Promised {
-    slot: Arc<PromiseSlot>,
+    state: Arc<Mutex<PromiseState>>,
     deadline: Instant,
     /// The name of the server in errors.
     server: Arc<str>,
     /// The timer, and the runtime that drives it. It starts at the first poll inside a runtime.
     timer: Option<(Id, Pin<Box<Sleep>>)>,
 }
-
-struct PromiseSlot(Mutex<PromiseState>);
 
 enum PromiseState {
     /// The caller waits. `sent`: whether the server may have the check.
@@ -42,13 +40,45 @@ enum PromiseState {
     Over,
 }
 
-impl PromiseSlot {
-    fn lock(&self) -> MutexGuard<'_, PromiseState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &Mutex<PromiseState>) -> MutexGuard<'_, PromiseState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Promise {
+    /// A promise, and the answer that waits for it until the deadline.
+    pub(crate) fn new(deadline: Instant, server: &Arc<str>) -> (Self, Promised) {
+        let state = Arc::new(Mutex::new(PromiseState::Waiting {
+            sent: false,
+            waker: None,
+        }));
+        let promised = Promised {
+            state: Arc::clone(&state),
+            deadline,
+            server: Arc::clone(server),
+            timer: None,
+        };
+        (Self(state), promised)
     }
 
-    fn fulfil(&self, answer: Result<Decision, Error>) {
-        let mut state = self.lock();
+    /// Notes that the check is about to be sent, unless its caller timed out or was dropped.
+    pub(crate) fn send(&self) -> Departure {
+        match &mut *lock(&self.0) {
+            PromiseState::Waiting { sent, .. } => {
+                *sent = true;
+                Departure::Sent
+            }
+            PromiseState::TimedOut => Departure::TimedOut,
+            PromiseState::Kept(_) | PromiseState::Over => Departure::Cancelled,
+        }
+    }
+
+    pub(crate) fn fulfil(self, answer: Result<Decision, Error>) {
+        self.answer(answer);
+    }
+
+    /// Answers it, unless its caller is gone or it has an answer.
+    fn answer(&self, answer: Result<Decision, Error>) {
+        let mut state = lock(&self.0);
         if let PromiseState::Waiting { waker, .. } = &mut *state {
             let waker = waker.take();
             *state = PromiseState::Kept(answer);
@@ -60,44 +90,10 @@ impl PromiseSlot {
     }
 }
 
-impl Promise {
-    /// A promise, and the answer that waits for it until the deadline.
-    pub(crate) fn new(deadline: Instant, server: &Arc<str>) -> (Self, Promised) {
-        let slot = Arc::new(PromiseSlot(Mutex::new(PromiseState::Waiting {
-            sent: false,
-            waker: None,
-        })));
-        let server = Arc::clone(server);
-        let promised = Promised {
-            slot: Arc::clone(&slot),
-            deadline,
-            server,
-            timer: None,
-        };
-        (Self(slot), promised)
-    }
-
-    /// Notes that the check is about to be sent, unless its caller timed out or was dropped.
-    pub(crate) fn send(&self) -> Departure {
-        match &mut *self.0.lock() {
-            PromiseState::Waiting { sent, .. } => {
-                *sent = true;
-                Departure::Sent
-            }
-            PromiseState::TimedOut => Departure::TimedOut,
-            PromiseState::Kept(_) | PromiseState::Over => Departure::Cancelled,
-        }
-    }
-
-    pub(crate) fn fulfil(self, answer: Result<Decision, Error>) {
-        self.0.fulfil(answer);
-    }
-}
-
 impl Drop for Promise {
     fn drop(&mut self) {
         const REASON: &str = "the runtime that its connection ran on was shut down";
-        let sent = match *self.0.lock() {
+        let sent = match *lock(&self.0) {
             PromiseState::Waiting { sent, .. } => sent,
             PromiseState::Kept(_) | PromiseState::TimedOut | PromiseState::Over => return,
         };
@@ -106,7 +102,7 @@ impl Drop for Promise {
         } else {
             Error::unreachable(REASON)
         };
-        self.0.fulfil(Err(error.going_elsewhere(true)));
+        self.answer(Err(error.going_elsewhere(true)));
     }
 }
 
@@ -123,12 +119,12 @@ pub(crate) enum Departure {
 impl Promised {
     /// Returns whether this is the answer to that promise.
     pub(crate) fn is_of(&self, promise: &Promise) -> bool {
-        Arc::ptr_eq(&self.slot, &promise.0)
+        Arc::ptr_eq(&self.state, &promise.0)
     }
 
     /// The answer, if it is here. Does not enforce the deadline.
     pub(crate) fn kept(&mut self) -> Option<Result<Decision, Error>> {
-        let mut state = self.slot.lock();
+        let mut state = lock(&self.state);
         match mem::replace(&mut *state, PromiseState::Over) {
             PromiseState::Kept(answer) => Some(answer),
             other => {
@@ -154,7 +150,7 @@ impl Promised {
 
     fn give_up(&self) -> Poll<Result<Decision, Error>> {
         Poll::Ready(
-            match mem::replace(&mut *self.slot.lock(), PromiseState::TimedOut) {
+            match mem::replace(&mut *lock(&self.state), PromiseState::TimedOut) {
                 PromiseState::Kept(answer) => answer,
                 PromiseState::Waiting { sent: true, .. } => {
                     Err(Error::timeout().at_server(&self.server))
@@ -172,7 +168,7 @@ impl Future for Promised {
     type Output = Result<Decision, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.slot.lock();
+        let mut state = lock(&self.state);
         match &mut *state {
             PromiseState::Waiting { waker, .. } => match waker {
                 Some(waker) if waker.will_wake(cx.waker()) => {}
@@ -199,7 +195,7 @@ impl Future for Promised {
 
 impl Drop for Promised {
     fn drop(&mut self) {
-        let mut state = self.slot.lock();
+        let mut state = lock(&self.state);
         if matches!(*state, PromiseState::TimedOut) {
             return;
         }

@@ -70,24 +70,20 @@ struct Run {
 }
 
 /// The caller of one group, and its answer.
-struct Waiter {
+pub(super) struct Waiter {
     run: usize,
-    caller: Caller,
     /// Whether its group is sent.
     sent: bool,
+    deadline: Instant,
+    /// The time of the check, if denials are remembered.
+    asked: Option<AskedAt>,
+    /// The refund or reset, if denials are remembered. It is over before the caller is answered.
+    change: Option<ChangeUnderWay>,
     /// The answer to be delivered.
     answer: Option<Result<Decision, Error>>,
-}
-
-pub(super) struct Caller {
-    pub(super) deadline: Instant,
-    /// The time of the check, if denials are remembered.
-    pub(super) asked: Option<AskedAt>,
-    /// The refund or reset, if denials are remembered. It is over before its caller is answered.
-    pub(super) change: Option<ChangeUnderWay>,
-    /// `None` after the answer.
-    pub(super) promise: Option<Promise>,
-    pub(super) trace: Trace,
+    /// `None` after the answer was delivered.
+    promise: Option<Promise>,
+    trace: Trace,
 }
 
 impl Batch {
@@ -106,17 +102,17 @@ impl Batch {
     /// The spans of the groups that are sent, and how many groups there are.
     pub(super) fn traces(&self) -> (usize, impl Iterator<Item = &Trace>) {
         let sent = || self.waiters.iter().filter(|waiter| waiter.sent);
-        (sent().count(), sent().map(|waiter| &waiter.caller.trace))
+        (sent().count(), sent().map(|waiter| &waiter.trace))
     }
 
     pub(super) fn first_deadline(&self) -> Option<Instant> {
         self.waiters[self.expired..]
             .first()
-            .map(|waiter| waiter.caller.deadline)
+            .map(|waiter| waiter.deadline)
     }
 
     /// Adds a group.
-    pub(super) fn push(&mut self, prefix: &str, op: Op, group: &[Check], caller: Caller) {
+    pub(super) fn push(&mut self, prefix: &str, op: Op, group: &[Check], waiter: Waiter) {
         let first = self.charges.len();
         for check in group {
             let blocks = blocks(op, check);
@@ -157,12 +153,7 @@ impl Batch {
                 });
             }
         }
-        self.waiters.push(Waiter {
-            run,
-            caller,
-            sent: false,
-            answer: None,
-        });
+        self.waiters.push(Waiter { run, ..waiter });
     }
 
     /// The run that the charges from `first` on continue: an identical one, with no later check of
@@ -197,7 +188,7 @@ impl Batch {
         let mut late = self.expire(now, || Error::timeout_unsent().at_server(server));
         self.runs.iter_mut().for_each(|run| run.times = 0);
         for waiter in &mut self.waiters {
-            let departure = waiter.caller.promise.as_ref().map(Promise::send);
+            let departure = waiter.promise.as_ref().map(Promise::send);
             late += usize::from(departure == Some(Departure::TimedOut));
             waiter.sent = departure == Some(Departure::Sent);
             self.runs[waiter.run].times += u16::from(waiter.sent);
@@ -217,7 +208,7 @@ impl Batch {
             let run = &self.runs[waiter.run];
             let group = &self.checks[run.first..][..run.size];
             let half = usize::from(waiter.run >= border);
-            halves[half].push(prefix, run.op, group, waiter.caller);
+            halves[half].push(prefix, run.op, group, waiter.unsent());
         }
         Some(halves)
     }
@@ -270,7 +261,7 @@ impl Batch {
             .is_some_and(|deadline| deadline <= now)
         {
             let waiter = &mut self.waiters[self.expired];
-            waiter.caller.fulfil(Err(error()));
+            waiter.fulfil(Err(error()));
             self.expired += 1;
         }
         self.expired - before
@@ -280,7 +271,7 @@ impl Batch {
     pub(super) fn fail(&mut self, mut error: impl FnMut() -> Error) -> usize {
         let mut failed = 0;
         for waiter in &mut self.waiters {
-            failed += usize::from(waiter.answer.is_none() && waiter.caller.promise.is_some());
+            failed += usize::from(waiter.answer.is_none() && waiter.promise.is_some());
             waiter.answer.get_or_insert_with(|| Err(error()));
         }
         failed
@@ -381,7 +372,6 @@ impl Batch {
             return false;
         };
         waiter
-            .caller
             .promise
             .as_ref()
             .is_some_and(|promise| answer.is_of(promise))
@@ -397,14 +387,14 @@ impl Batch {
         if let Some(denials) = denials {
             self.remember(denials);
         }
-        for Waiter { caller, answer, .. } in &mut self.waiters {
-            let Some(answer) = answer.take() else {
+        for waiter in &mut self.waiters {
+            let Some(answer) = waiter.answer.take() else {
                 continue;
             };
-            if let Some(mut change) = caller.change.take() {
+            if let Some(mut change) = waiter.change.take() {
                 change.answered(&answer);
             }
-            caller.fulfil(answer);
+            waiter.fulfil(answer);
         }
     }
 
@@ -414,7 +404,7 @@ impl Batch {
             let run = &mut self.runs[waiter.run];
             let is_charge = run.op == Op::Charge || run.is_peeked;
             if let (true, Some(Ok(decision)), Some(asked)) =
-                (is_charge, &waiter.answer, waiter.caller.asked)
+                (is_charge, &waiter.answer, waiter.asked)
                 && !decision.allowed()
                 && !mem::replace(&mut run.is_remembered, true)
             {
@@ -428,7 +418,7 @@ impl Batch {
     pub(super) fn clear(&mut self) {
         // A change that was not sent did not happen.
         for waiter in self.waiters.iter_mut().filter(|waiter| !waiter.sent) {
-            if let Some(mut change) = waiter.caller.change.take() {
+            if let Some(mut change) = waiter.change.take() {
                 change.answered(&Err(Error::timeout_unsent()));
             }
         }
@@ -455,17 +445,42 @@ fn blocks(op: Op, check: &Check) -> bool {
     }
 }
 
-impl Caller {
-    /// Answers it, once. Its span ends then, and not with a call that may still hang.
+impl Waiter {
+    pub(super) fn new(
+        deadline: Instant,
+        promise: Promise,
+        asked: Option<AskedAt>,
+        change: Option<ChangeUnderWay>,
+    ) -> Self {
+        Self {
+            run: 0,
+            sent: false,
+            deadline,
+            asked,
+            change,
+            answer: None,
+            promise: Some(promise),
+            trace: Trace::current(),
+        }
+    }
+
+    /// The same caller, for another batch.
+    fn unsent(self) -> Self {
+        Self {
+            sent: false,
+            answer: None,
+            ..self
+        }
+    }
+
+    /// Answers the caller, once. Its span ends then, and not with a call that may still hang.
     fn fulfil(&mut self, answer: Result<Decision, Error>) {
         drop(mem::take(&mut self.trace));
         if let Some(promise) = self.promise.take() {
             promise.fulfil(answer);
         }
     }
-}
 
-impl Waiter {
     /// Sets the answer to be delivered.
     fn set_answer(&mut self, answer: Result<Decision, Error>) {
         self.answer = Some(answer);

@@ -6,7 +6,7 @@ mod watch;
 
 use std::future::{Future, poll_fn, ready};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -82,35 +82,39 @@ async fn send_first(place: CallPlace) -> CallPlace {
             return place;
         }
     };
-    if !is_open(&node, &handle).await {
+    if !with_context(|cx| is_open(&node, &handle, cx)).await {
         return place;
     }
-    in_order(&lane, |cx| hand_over(place.with_first(), node, handle, cx))
-        .await
-        .await
+    let flight = with_context(|cx| {
+        let _one_by_one = lane.leave_in_order();
+        hand_over(place.with_first(), node, handle, cx)
+    });
+    flight.await.await
 }
 
 /// Sends a check that is still alone in an idle lane, if there is a connection.
-pub(super) async fn send_lone(lane: &Arc<Lane>, check: &Promised) -> Option<Flight> {
+pub(super) fn send_lone(
+    lane: &Arc<Lane>,
+    check: &Promised,
+    cx: &mut Context<'_>,
+) -> Option<Flight> {
     let node = lane.route.node()?;
     let handle = node.connections.current()?;
-    if !is_open(&node, &handle).await {
+    if !is_open(&node, &handle, cx) {
         return None;
     }
-    in_order(lane, |cx| {
-        Some(hand_over(lane.place_alone(check)?, node, handle, cx))
-    })
-    .await
+    let _one_by_one = lane.leave_in_order();
+    Some(hand_over(lane.place_alone(check)?, node, handle, cx))
 }
 
 /// Returns whether a connection is open, as far as is known. A connection that was idle is pinged. A closed
 /// one fails the ping before any charge is handed over, and is replaced. A charge that was handed
 /// over is never sent again: it may have left. Does not wait for the ping's reply.
-async fn is_open(node: &Node, handle: &Handle) -> bool {
+fn is_open(node: &Node, handle: &Handle, cx: &mut Context<'_>) -> bool {
     if !handle.was_silent {
         return true;
     }
-    match poll_fn(|cx| Poll::Ready(ping(handle, cx))).await {
+    match ping(handle, cx) {
         Poll::Ready(Err(error)) => {
             node.connections.replace(handle, &call::brief(&error));
             false
@@ -126,15 +130,12 @@ fn ping(handle: &Handle, cx: &mut Context<'_>) -> Poll<RedisResult<()>> {
     pin!(unconstrained(ping)).poll(cx)
 }
 
-/// Starts a call while no other starts one, so that batches are sent in the order of the queue.
-async fn in_order<T>(lane: &Lane, begin: impl FnOnce(&mut Context<'_>) -> T) -> T {
-    let mut begin = Some(begin);
-    poll_fn(|cx| {
-        let Some(begin) = begin.take() else {
-            return Poll::Pending;
-        };
-        let _one_by_one = lane.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        Poll::Ready(begin(cx))
+/// Calls a function with the context of the task.
+async fn with_context<T>(call: impl FnOnce(&mut Context<'_>) -> T) -> T {
+    let mut call = Some(call);
+    poll_fn(|cx| match call.take() {
+        Some(call) => Poll::Ready(call(cx)),
+        None => Poll::Pending,
     })
     .await
 }

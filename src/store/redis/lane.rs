@@ -20,13 +20,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::batch::{Batch, Caller, MAX_CHARGES};
+use super::batch::{Batch, MAX_CHARGES, Waiter};
 use super::route::LaneRoute;
 use crate::nouns::{Check, Error, ManualClock, Op, later};
 use crate::store::denials::{ChangeUnderWay, Denials};
 use crate::store::heartbeat::Heartbeat;
 use crate::store::promise::{Promise, Promised};
-use crate::telemetry::{GaugeLevel, Trace};
+use crate::telemetry::GaugeLevel;
 
 /// The calls in flight while each is answered within the pace.
 const IN_FLIGHT: usize = 2;
@@ -68,9 +68,7 @@ pub(super) struct Lane {
     prefix: String,
     pub(super) settings: LaneSettings,
     queue: Mutex<LaneQueue>,
-    /// Held from taking a batch until it is handed to the connection, so that batches keep their
-    /// order.
-    pub(super) leaving: Mutex<()>,
+    leaving: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -166,18 +164,10 @@ impl Lane {
             .denials
             .as_ref()
             .map(|denials| denials.asked(now));
-        let promise = Some(promise);
-        let trace = Trace::current();
-        let caller = Caller {
-            deadline,
-            promise,
-            asked,
-            change,
-            trace,
-        };
+        let waiter = Waiter::new(deadline, promise, asked, change);
         let is_alone = queue.in_flight == 0 && queue.batches.is_empty();
         let has_place = queue.has_place(now, self.settings.pace());
-        queue.batch_for(group).push(prefix, op, group, caller);
+        queue.batch_for(group).push(prefix, op, group, waiter);
         Some(QueuedCheck {
             promised,
             is_alone,
@@ -209,7 +199,7 @@ impl Lane {
     /// Fails the checks of the first batch whose deadline is over at `until`, or all of them.
     pub(super) fn fail_first(&self, until: Option<Instant>, reason: &str) {
         // Another place must not take or put back a batch meanwhile: the order would change.
-        let _one_by_one = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_by_one = self.leave_in_order();
         let Some(mut batch) = self.queue().batches.pop_front() else {
             return;
         };
@@ -233,7 +223,7 @@ impl Lane {
 
     /// Fails all queued checks: the circuit breaker opened. Those in flight may be answered yet.
     pub(super) fn fail_queued(&self) {
-        let _one_by_one = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_by_one = self.leave_in_order();
         let batches = mem::take(&mut self.queue().batches);
         for mut batch in batches {
             let failed = batch.fail(|| Error::circuit_open(Duration::ZERO));
@@ -243,6 +233,12 @@ impl Lane {
             batch.clear();
             self.finish(checks, batch);
         }
+    }
+
+    /// Keeps other batches from leaving. Held from taking a batch until it is handed to the connection, so that batches keep their
+    /// order.
+    pub(super) fn leave_in_order(&self) -> MutexGuard<'_, ()> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The deadline of the first queued check.

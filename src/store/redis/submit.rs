@@ -3,7 +3,9 @@
 //! Every check is queued. A check that finds its lane idle is sent by its caller, at the first poll
 //! of its answer: no other task has to wake up for it. Tasks send all others.
 
-use std::future::poll_fn;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -51,12 +53,16 @@ pub(super) fn submit(
         return Answer::ready(Err(Error::overloaded(lane.settings.max_waiting)));
     };
     let answer = if is_alone {
-        Answer::later(send_by_caller(Arc::clone(lane), promised))
+        Answer::later(SentByCaller {
+            lane: Arc::clone(lane),
+            promised,
+            call: LoneCall::Unsent,
+        })
     } else {
         if has_place {
             flight::start(lane);
         }
-        Answer::promised(promised)
+        Answer::later(promised)
     };
     match &lane.settings.denials {
         Some(denials) if op == Op::Charge && !leaves_next => denials.behind(group, answer),
@@ -94,54 +100,63 @@ pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Group, urgency: Urgency) -> 
     })
 }
 
-/// Sends a check that is alone in an idle lane. A task sends it if another check was queued before
-/// the first poll, or if no connection is open.
-async fn send_by_caller(lane: Arc<Lane>, mut promised: Promised) -> Result<Decision, Error> {
-    let runtime = Runtime::try_current().map_err(Error::outside_of_runtime)?;
-    let Some(flight) = flight::send_lone(&lane, &promised).await else {
-        flight::start(&lane);
-        return promised.await;
-    };
-    let mut call = SentByCaller {
-        flight: Some(flight),
-        runtime,
-    };
-    poll_fn(|cx| {
-        call.poll(cx);
-        // The call answers in any case, with an error at the deadline.
-        promised.kept().map_or(Poll::Pending, Poll::Ready)
-    })
-    .await
+/// The answer to a check that is alone in an idle lane. Its caller sends it, at the first poll. A task does if another check was
+/// queued before that, or if no connection is open.
+struct SentByCaller {
+    lane: Arc<Lane>,
+    promised: Promised,
+    call: LoneCall,
 }
 
-/// The call of a check that its caller sends. If the caller is dropped, or its deadline is over, the
-/// call becomes a task of its own: a connection that hangs has to be noticed, and a late denial
-/// counts.
-struct SentByCaller {
-    flight: Option<Flight>,
-    runtime: Runtime,
+enum LoneCall {
+    Unsent,
+    InFlight(Flight, Runtime),
+    /// It is over, or a task sends it.
+    Left,
 }
 
 impl SentByCaller {
-    fn poll(&mut self, cx: &mut Context<'_>) {
-        let Some(flight) = &mut self.flight else {
-            return;
+    fn send(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        let runtime = Runtime::try_current().map_err(Error::outside_of_runtime)?;
+        self.call = match flight::send_lone(&self.lane, &self.promised, cx) {
+            Some(flight) => LoneCall::InFlight(flight, runtime),
+            None => {
+                flight::start(&self.lane);
+                LoneCall::Left
+            }
         };
-        if let Poll::Ready(place) = flight.as_mut().poll(cx) {
-            self.flight = None;
+        Ok(())
+    }
+}
+
+impl Future for SentByCaller {
+    type Output = Result<Decision, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let LoneCall::Unsent = self.call {
+            self.send(cx)?;
+        }
+        if let LoneCall::InFlight(flight, runtime) = &mut self.call {
+            let Poll::Ready(place) = flight.as_mut().poll(cx) else {
+                // The call fails it at its deadline.
+                return self.promised.kept().map_or(Poll::Pending, Poll::Ready);
+            };
             // Send the checks that were queued meanwhile.
             if let Some(place) = place.unless_idle() {
-                self.runtime.spawn(flight::send(place));
+                runtime.spawn(flight::send(place));
             }
+            self.call = LoneCall::Left;
         }
+        Pin::new(&mut self.promised).poll(cx)
     }
 }
 
 impl Drop for SentByCaller {
+    /// If the caller is dropped, or its deadline is over, the call becomes a task of its own: a connection that hangs has to be
+    /// noticed, and a late denial counts.
     fn drop(&mut self) {
-        if let Some(flight) = self.flight.take() {
-            self.runtime
-                .spawn(async { flight::send(flight.await).await });
+        if let LoneCall::InFlight(flight, runtime) = mem::replace(&mut self.call, LoneCall::Left) {
+            runtime.spawn(async { flight::send(flight.await).await });
         }
     }
 }
