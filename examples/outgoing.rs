@@ -19,7 +19,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::task::JoinSet;
 use tollgate::key::from_fn;
-use tollgate::layer::{OnStoreFailure, ReportOn};
+use tollgate::layer::OnStoreFailure;
 use tollgate::{Key, Quota, RateLimitLayer, RateLimiter};
 use tower::{ServiceBuilder, ServiceExt};
 
@@ -60,7 +60,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
             // A request that would wait for longer gets a 429 from the layer, at once.
             .wait_up_to(Duration::from_secs(60))?
             // The provider's own headers stay.
-            .report_on(ReportOn::Never);
+            .report_nothing();
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let provider = ServiceBuilder::new().layer(limit).service(client);
 

@@ -100,7 +100,7 @@ pub mod key {
     #[cfg(feature = "http")]
     pub use crate::http::{
         ClientIp, ClientNetwork, Extension, Global, Header, KeyExtractor, MissingKey, Networks,
-        OnUnknownClient, PeerIp, from_fn,
+        PeerIp, from_fn,
     };
     #[cfg(feature = "grpc")]
     pub use crate::http::{GrpcMetadata, GrpcMethod};
@@ -112,8 +112,7 @@ pub mod key {
 ///
 /// Start with [`RateLimitLayer`]. Of the others, its methods need
 /// [`OnMissingKey`](layer::OnMissingKey), [`OnStoreFailure`](limit::OnStoreFailure),
-/// [`IetfDraft`](layer::IetfDraft), [`ResetFormat`](layer::ResetFormat),
-/// [`ReportOn`](layer::ReportOn), [`BodyFormat`](layer::BodyFormat),
+/// [`IetfDraft`](layer::IetfDraft), [`BodyFormat`](layer::BodyFormat),
 /// [`Rejection`](layer::Rejection) with its [`Reason`](layer::Reason), and for limits that are chosen for each
 /// request [`ChosenLimits`](layer::ChosenLimits), [`Lookup`](layer::Lookup) and [`LookupResult`](layer::LookupResult). Handlers use
 /// [`Settlement`](layer::Settlement).
@@ -123,8 +122,7 @@ pub mod layer {
     pub use crate::http::RateLimitLayer;
     pub use crate::http::{
         BodyFormat, ChosenLimits, IetfDraft, InFlight, Lookup, LookupResult, Meter, OnMissingKey,
-        RateLimit, Reason, Rejection, ReportOn, ResetFormat, ResponseBody, ResponseFuture,
-        Settlement, original_path,
+        RateLimit, Reason, Rejection, ResponseBody, ResponseFuture, Settlement, original_path,
     };
     #[doc(no_inline)]
     pub use crate::nouns::OnStoreFailure;

@@ -6,7 +6,7 @@ mod support;
 
 use axum::body::Body;
 use http::{HeaderValue, Request};
-use tollgate::key::{ClientIp, KeyExtractor, OnUnknownClient, PeerIp};
+use tollgate::key::{ClientIp, KeyExtractor, PeerIp};
 use tollgate::{Quota, RateLimitLayer, RateLimiter};
 
 use self::support::log::Log;
@@ -147,7 +147,7 @@ async fn forwarding_header_behind_the_proxy_protocol_is_no_warning() {
 async fn invalid_header_of_a_trusted_proxy_is_a_warning_without_its_bytes() {
     let (log, _guard) = Log::start();
     let behind = ClientIp::behind(["10.0.0.0/8"]).unwrap();
-    let lenient = app(layer(behind.clone().on_invalid(OnUnknownClient::UsePeer)));
+    let lenient = app(layer(behind.clone().use_peer_if_invalid()));
     for _ in 0..3 {
         assert_eq!(
             status(&lenient, with(PROXY, "x-forwarded-for", "<attack>")).await,

@@ -30,14 +30,14 @@ mod stacked;
 mod waiting;
 
 pub use body::ResponseBody;
-pub use client_ip::{ClientIp, ClientNetwork, Networks, OnUnknownClient};
+pub use client_ip::{ClientIp, ClientNetwork, Networks};
 #[cfg(feature = "axum")]
 pub use extract::Route;
 pub use extract::{Extension, Global, Header};
 pub use future::ResponseFuture;
 #[cfg(feature = "grpc")]
 pub use grpc_keys::{GrpcMetadata, GrpcMethod};
-pub use headers::{IetfDraft, ReportOn, ResetFormat};
+pub use headers::IetfDraft;
 pub use in_flight::InFlight;
 pub use key_extractor::{KeyExtractor, MissingKey, from_fn};
 pub use layer::RateLimitLayer;

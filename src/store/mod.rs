@@ -13,7 +13,6 @@
 mod answer;
 #[cfg(feature = "redis")]
 mod breaker;
-mod changes;
 #[cfg(feature = "test-util")]
 pub mod conformance;
 #[cfg(feature = "redis")]
@@ -35,7 +34,6 @@ pub use self::answer::Answer;
 pub use self::breaker::CircuitBreaker;
 #[cfg(feature = "redis")]
 pub use self::breaker::{BreakerSettings, BreakerState};
-pub use self::changes::{Change, ChangeSource};
 #[cfg(feature = "redis")]
 #[doc(hidden)]
 pub use self::deny_cache::DenyCache;

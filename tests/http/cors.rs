@@ -13,7 +13,7 @@ use http::{HeaderMap, Request, StatusCode};
 use tokio::net::TcpListener;
 use tollgate::clock::ManualClock;
 use tollgate::key::Global;
-use tollgate::layer::{IetfDraft, ReportOn};
+use tollgate::layer::IetfDraft;
 use tollgate::{MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower_http::cors::{Any, CorsLayer};
 
@@ -101,7 +101,7 @@ async fn exposed_headers_are_those_that_the_layer_sends() {
                 .without_x_ratelimit(),
             3,
         ),
-        (layer().report_on(ReportOn::Never), 1),
+        (layer().report_nothing(), 1),
     ] {
         let mut names = layer.exposed_headers();
         // Those of gRPC are of gRPC's responses.

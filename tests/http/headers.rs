@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
 use tollgate::key::{Global, Header};
-use tollgate::layer::{IetfDraft, OnMissingKey, ReportOn, ResetFormat};
+use tollgate::layer::{IetfDraft, OnMissingKey};
 use tollgate::store::{Answer, Store};
 use tollgate::{Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
@@ -179,10 +179,8 @@ async fn names_are_strings_that_every_parser_reads() {
 async fn reset_is_epoch_or_delta_and_reset_after_has_decimals() {
     let (limiter, clock) = limiter();
     let layer = window(&limiter).reset_after_header();
-    let (epoch, delta) = (
-        app(layer.clone()),
-        app(layer.reset_format(ResetFormat::DeltaSeconds)),
-    );
+    let epoch = app(layer.clone());
+    let delta = app(layer.reset_in_delta_seconds());
     headers(&epoch).await;
     clock.advance(Duration::from_micros(30_700_001));
     let response = headers(&epoch).await;
@@ -218,16 +216,15 @@ async fn denial_has_no_store_and_the_date_of_its_decision() {
 
 #[tokio::test]
 async fn budgets_are_reported_on_the_responses_of_the_setting() {
-    for (report_on, on_allowed, on_denied) in [
-        (ReportOn::AllResponses, true, true),
-        (ReportOn::Denials, false, true),
-        (ReportOn::Never, false, false),
-    ] {
+    type Setting = fn(RateLimitLayer) -> RateLimitLayer;
+    let settings: [(&str, Setting, bool, bool); 3] = [
+        ("default", |layer| layer, true, true),
+        ("denials", RateLimitLayer::report_denials_only, false, true),
+        ("nothing", RateLimitLayer::report_nothing, false, false),
+    ];
+    for (setting, set, on_allowed, on_denied) in settings {
         let (limiter, _clock) = limiter();
-        let layer = window(&limiter)
-            .ietf_headers(IetfDraft::Draft11)
-            .report_on(report_on);
-        let app = app(layer);
+        let app = app(set(window(&limiter).ietf_headers(IetfDraft::Draft11)));
         let has_fields = |headers: &HeaderMap| {
             let fields = ["x-ratelimit-limit", "ratelimit", "ratelimit-policy"];
             let count = fields
@@ -238,14 +235,10 @@ async fn budgets_are_reported_on_the_responses_of_the_setting() {
             count > 0
         };
         for _ in 0..2 {
-            assert_eq!(
-                has_fields(&headers(&app).await),
-                on_allowed,
-                "{report_on:?}"
-            );
+            assert_eq!(has_fields(&headers(&app).await), on_allowed, "{setting}");
         }
         let denied = headers(&app).await;
-        assert_eq!(has_fields(&denied), on_denied, "{report_on:?}");
+        assert_eq!(has_fields(&denied), on_denied, "{setting}");
         assert_eq!(number(&denied, "retry-after"), 60);
     }
 }
@@ -448,7 +441,7 @@ async fn jitter_lengthens_retry_after_and_all_numbers_agree() {
     let mut seen = BTreeSet::new();
     let (limiter, _clock) = limiter();
     let layer = window(&limiter).ietf_headers(IetfDraft::Draft11);
-    let layer = layer.reset_format(ResetFormat::DeltaSeconds);
+    let layer = layer.reset_in_delta_seconds();
     let app = app(layer.retry_after_jitter(Duration::from_secs(20)).unwrap());
     for _ in 0..2 {
         headers(&app).await;

@@ -17,7 +17,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
 use tollgate::clock::ManualClock;
 use tollgate::key::{Global, Header, PeerIp};
-use tollgate::layer::{OnMissingKey, OnStoreFailure, RateLimit, ResetFormat};
+use tollgate::layer::{OnMissingKey, OnStoreFailure, RateLimit};
 use tollgate::{Decision, Error, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
@@ -93,7 +93,7 @@ async fn reset_header_is_epoch_seconds_or_delta_seconds() {
         1_790_000_060
     );
 
-    let layer = global(&limiter).reset_format(ResetFormat::DeltaSeconds);
+    let layer = global(&limiter).reset_in_delta_seconds();
     let response = send(&app(layer), plain("/")).await;
     assert_eq!(number(response.headers(), "x-ratelimit-reset"), 60);
 }

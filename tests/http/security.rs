@@ -175,7 +175,7 @@ async fn s5_missing_header_is_never_unlimited() {
         1,
         "the proxy's budget"
     );
-    let strict = behind_proxy().on_missing(tollgate::key::OnUnknownClient::Reject);
+    let strict = behind_proxy().reject_if_missing();
     for key in [strict, ClientIp::behind_hops(1).unwrap()] {
         let skipping = layer(key).on_missing_key(OnMissingKey::SkipLimit).unwrap();
         let app = Router::new().fallback(|| async { "hello" }).layer(skipping);

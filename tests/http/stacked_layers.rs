@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use proptest::prelude::*;
 use tollgate::clock::ManualClock;
 use tollgate::key::Global;
-use tollgate::layer::{IetfDraft, ReportOn};
+use tollgate::layer::IetfDraft;
 use tollgate::{Decision, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::fields::{START, any_draft, limiter, values, waits};
@@ -62,7 +62,7 @@ async fn inner_denial_waits_for_the_outer_layer_in_all_its_numbers() {
         let (limiter, _clock) = limiter();
         let inner = RateLimitLayer::token_bucket(&limiter, "inner", EACH_SECOND, Global);
         let inner = inner.unwrap().ietf_headers(IetfDraft::Draft11);
-        let outer = outer(&limiter, Quota::per_hour(1).burst(tokens)).report_on(ReportOn::Never);
+        let outer = outer(&limiter, Quota::per_hour(1).burst(tokens)).report_nothing();
         let inner_limit = Limit::token_bucket("inner", EACH_SECOND).unwrap();
         limiter.check(&inner_limit, &Key::global()).await.unwrap();
         let app = Router::new()
@@ -120,15 +120,14 @@ async fn retry_after_of_the_service_is_lengthened_and_never_shortened() {
         );
     }
     // The layer reports nothing on such a response.
-    for report_on in [ReportOn::Denials, ReportOn::Never] {
+    for silence in [
+        RateLimitLayer::report_denials_only,
+        RateLimitLayer::report_nothing,
+    ] {
         let (limiter, _clock) = limiter();
-        let layer = outer(&limiter, Quota::per_minute(1)).report_on(report_on);
+        let layer = silence(outer(&limiter, Quota::per_minute(1)));
         let response = send(&unavailable(&["1"]).layer(layer), plain("/")).await;
-        assert_eq!(
-            number(response.headers(), "retry-after"),
-            1,
-            "{report_on:?}"
-        );
+        assert_eq!(number(response.headers(), "retry-after"), 1);
     }
     // It says when to look for a result, and not when to send the request again.
     let accepted = || async { (StatusCode::ACCEPTED, [("retry-after", "2")]) };
@@ -283,7 +282,7 @@ async fn fields_of_another_are_not_taken_for_those_of_a_layer_that_reports_nothi
     let (limiter, _clock) = limiter();
     let outgoing = RateLimitLayer::token_bucket(&limiter, "outgoing", Quota::per_minute(1), Global)
         .unwrap()
-        .report_on(ReportOn::Never);
+        .report_nothing();
     let provider = || async { [("x-ratelimit-remaining", "4999")] };
     let app = Router::new().fallback(provider).layer(outgoing);
     let response = send(

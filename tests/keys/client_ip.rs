@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::Request;
 use http::request::Parts;
 use tollgate::Key;
-use tollgate::key::{ClientIp, KeyExtractor, Networks, OnUnknownClient, PeerIp};
+use tollgate::key::{ClientIp, KeyExtractor, Networks, PeerIp};
 
 /// A proxy in `10.0.0.0/8`.
 const PROXY: &str = "10.0.0.1";
@@ -101,7 +101,7 @@ fn client_is_the_first_untrusted_address_from_the_right() {
 #[test]
 fn entry_that_is_not_an_address_ends_the_walk() {
     let behind = ClientIp::behind(["10.0.0.0/8"]).unwrap();
-    let forgiving = behind.clone().on_invalid(OnUnknownClient::UsePeer);
+    let forgiving = behind.clone().use_peer_if_invalid();
     for value in [
         "198.51.100.7, garbage",
         "198.51.100.7, garbage, 10.1.2.3",
@@ -210,9 +210,7 @@ fn nth_address_from_the_right_counts_behind_hops() {
         ("forwarded", "x=\", for=192.0.2.1, for=192.0.2.2"),
     ];
     assert_eq!(client(&forwarded, PROXY, &open_quote), unknown());
-    let forgiving = ClientIp::behind_hops(2)
-        .unwrap()
-        .on_missing(OnUnknownClient::UsePeer);
+    let forgiving = ClientIp::behind_hops(2).unwrap().use_peer_if_missing();
     assert_eq!(
         client(&forgiving, PROXY, &[("x-forwarded-for", "192.0.2.1")]),
         found(PROXY)
@@ -275,11 +273,7 @@ fn documented_example_of_haproxy() {
 fn documented_examples_of_envoy() {
     let edge = "203.0.113.128, 203.0.113.10, 203.0.113.1";
     let internal = "203.0.113.128, 203.0.113.10, 203.0.113.1, 192.0.2.5";
-    let hops = |hops| {
-        ClientIp::behind_hops(hops)
-            .unwrap()
-            .on_missing(OnUnknownClient::UsePeer)
-    };
+    let hops = |hops| ClientIp::behind_hops(hops).unwrap().use_peer_if_missing();
     for (example, settings, peer, values, expected) in [
         (1, ClientIp::direct(), "192.0.2.5", &[edge][..], "192.0.2.5"),
         (2, hops(1), "10.11.12.13", &[internal], "192.0.2.5"),
@@ -428,7 +422,7 @@ fn header_of_one_address_has_exactly_one() {
             "{values:?}"
         );
     }
-    let strict = behind.on_missing(OnUnknownClient::Reject);
+    let strict = behind.reject_if_missing();
     assert_eq!(client(&strict, PROXY, &[]), unknown());
     let cloudfront = ClientIp::cloudfront(["10.0.0.0/8"]).unwrap();
     for (value, expected) in [
@@ -563,8 +557,8 @@ fn networks_convert_from_strings_and_lists_of_them() {
 fn unknown_client_is_in_no_network_and_may_be_in_any() {
     let networks = ["10.0.0.0/8", "203.0.113.0/24"];
     let behind = ClientIp::behind(["10.0.0.0/8"]).unwrap();
-    let lenient = behind.clone().on_invalid(OnUnknownClient::UsePeer);
-    let strict = behind.clone().on_missing(OnUnknownClient::Reject);
+    let lenient = behind.clone().use_peer_if_invalid();
+    let strict = behind.clone().reject_if_missing();
     for (client, value, is_in, may_be_in) in [
         (&behind, Some("203.0.113.7"), true, true),
         (&behind, Some("192.0.2.1"), false, false),

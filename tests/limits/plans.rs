@@ -12,12 +12,10 @@ use axum::body::Body;
 use http::request::Parts;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::key::Header;
 use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnStoreFailure};
-use tollgate::store::Change;
 use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::log::Log;
@@ -446,29 +444,25 @@ async fn forgotten_id_is_looked_up_again_even_if_a_look_up_is_in_flight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn announced_changes_are_looked_up_again_and_old_plans_stay_while_that_fails() {
+async fn expired_plans_are_looked_up_again_and_old_ones_stay_while_that_fails() {
     let database = Database::new();
     let lookup = database.lookup();
-    let (changes, source) = mpsc::channel(8);
-    lookup.follow(source);
-    let app = database.app(lookup);
+    let app = database.app(lookup.clone());
     assert_eq!(
         (ask(&app, "alice").await, ask(&app, "bob").await),
         (FREE, FREE)
     );
     database.answers(Ok(Some("pro")));
-    changes.send(Change::Of("alice".to_owned())).await.unwrap();
-    sleep(MS).await;
+    lookup.forget(&"alice".to_owned());
     assert_eq!(
         (ask(&app, "alice").await, ask(&app, "bob").await),
         (PRO, FREE)
     );
     assert_eq!(database.asked(), 3);
 
-    // Nobody is left without a plan because announcements were missed.
+    // An announcement that was missed takes no plan away.
     database.answers(Err("away"));
-    changes.send(Change::Unknown).await.unwrap();
-    sleep(MS).await;
+    lookup.expire_all();
     assert_eq!(
         (ask(&app, "alice").await, ask(&app, "bob").await),
         (PRO, FREE)
@@ -489,34 +483,21 @@ async fn announced_changes_are_looked_up_again_and_old_plans_stay_while_that_fai
 }
 
 #[tokio::test(start_paused = true)]
-async fn look_up_in_flight_when_changes_were_missed_is_repeated() {
+async fn look_up_in_flight_when_all_expire_is_repeated() {
     let database = Database::new();
     let lookup = database.lookup();
-    let (changes, source) = mpsc::channel(8);
-    lookup.follow(source);
-    let app = database.app(lookup);
+    let app = database.app(lookup.clone());
     database.takes(100);
     let first = tokio::spawn({
         let app = app.clone();
         async move { ask(&app, "alice").await }
     });
     sleep(50 * MS).await;
-    changes.send(Change::Unknown).await.unwrap();
+    lookup.expire_all();
     assert_eq!(first.await.unwrap(), FREE);
     database.answers(Ok(Some("pro")));
     database.takes(0);
     assert_eq!((ask(&app, "alice").await, database.asked()), (PRO, 2));
-}
-
-#[tokio::test(start_paused = true)]
-async fn source_of_changes_ends_with_the_look_up() {
-    let database = Database::new();
-    let lookup = database.lookup();
-    let (changes, source) = mpsc::channel(8);
-    lookup.follow(source);
-    assert!(!changes.is_closed());
-    drop(lookup);
-    changes.closed().await;
 }
 
 #[tokio::test(start_paused = true)]

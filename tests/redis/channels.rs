@@ -12,7 +12,7 @@ use axum::routing::any;
 use http::request::Parts;
 use tokio::time::{sleep, timeout};
 use tollgate::layer::{ChosenLimits, Lookup};
-use tollgate::store::{Change, ChangeSource, RedisChannel};
+use tollgate::store::RedisChannel;
 use tollgate::{RateLimitLayer, RateLimiter, RedisStore};
 
 use crate::support::RedisServer;
@@ -192,12 +192,17 @@ async fn messages_that_are_no_ids_are_reported_and_change_nothing() {
 #[tokio::test]
 async fn message_that_was_not_kept_may_have_been_of_any_id() {
     let server = RedisServer::start();
-    let mut followed = channel(&server).await;
-    assert_eq!(
-        followed.next().await,
-        Some(Change::Unknown),
-        "what was announced before"
-    );
+    let database = Database::default();
+    let app = database.replica(channel(&server).await);
+    until("it has subscribed", async || subscriptions(&server) == 1).await;
+    // It is subscribed before it has expired what may have been announced earlier.
+    until("a fresh value", async || {
+        known(&app, 7).await;
+        database.asked();
+        known(&app, 7).await;
+        database.asked().is_empty()
+    })
+    .await;
     let operator = channel(&server).await;
     let long = "x".repeat(300);
     let error = operator.announce(&long).await.unwrap_err().to_string();
@@ -206,16 +211,29 @@ async fn message_that_was_not_kept_may_have_been_of_any_id() {
         "{error}"
     );
     // It is too long to be kept, so it may have been any.
+    database.change();
     let mut publish = redis::cmd("PUBLISH");
     publish.arg(operator.name()).arg(&long);
     let () = publish.query(&mut server.connection()).unwrap();
-    assert_eq!(
-        timeout(LONG, followed.next()).await.unwrap(),
-        Some(Change::Unknown)
-    );
-    operator.announce("last").await.unwrap();
-    let last = timeout(LONG, followed.next()).await.unwrap();
-    assert_eq!(last, Some(Change::Of("last".to_owned())));
+    until("the new value", async || {
+        known(&app, 7).await.contains("Known(1)")
+    })
+    .await;
+    database.change();
+    operator.announce(7).await.unwrap();
+    until("the next value", async || {
+        known(&app, 7).await.contains("Known(2)")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn subscription_ends_with_the_look_up() {
+    let server = RedisServer::start();
+    let app = Database::default().replica(channel(&server).await);
+    until("it has subscribed", async || subscriptions(&server) == 1).await;
+    drop(app);
+    until("it has ended", async || subscriptions(&server) == 0).await;
 }
 
 #[tokio::test]

@@ -81,8 +81,8 @@ use crate::telemetry::{self, Throttle};
 pub struct ClientIp {
     trust: Trust,
     prefixes: Prefixes,
-    on_missing: OnUnknownClient,
-    on_invalid: OnUnknownClient,
+    uses_peer_if_missing: bool,
+    uses_peer_if_invalid: bool,
     peer_from: Option<PeerFrom>,
     events: Arc<ClientIpEvents>,
 }
@@ -97,19 +97,6 @@ struct ClientIpEvents {
     /// The private clients that were reported. Each may be a proxy whose network was forgotten.
     private_clients: ReportedAddresses,
     invalid: Throttle,
-}
-
-/// The outcome of a request whose client address is missing or invalid, where a trusted proxy should
-/// have written it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnUnknownClient {
-    /// The request has no key, and is rejected. This holds under
-    /// [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit), too: the limit is never
-    /// skipped.
-    Reject,
-    /// The request counts for the peer, which is the proxy. All such requests share that one budget.
-    UsePeer,
 }
 
 /// The client, as the head of a request names it.
@@ -134,16 +121,14 @@ impl ClientIp {
             ClientFound::Client(address) => return Ok(address),
             ClientFound::Unknown(problem) => problem,
         };
-        match self.outcome(problem) {
-            OnUnknownClient::UsePeer => {
-                let peer = self.peer(parts)?;
-                self.report(problem, peer);
-                Ok(peer)
-            }
-            OnUnknownClient::Reject => Err(MissingKey::new(UNKNOWN)
+        if !self.uses_peer(problem) {
+            return Err(MissingKey::new(UNKNOWN)
                 .detail(format!("{UNKNOWN}: `{}`: {problem}", self.trust.header()))
-                .never_skipped()),
+                .never_skipped());
         }
+        let peer = self.peer(parts)?;
+        self.report(problem, peer);
+        Ok(peer)
     }
 
     fn find(&self, parts: &Parts) -> Result<ClientFound, MissingKey> {
@@ -172,11 +157,12 @@ impl ClientIp {
         Ok(named.map_or_else(ClientFound::Unknown, ClientFound::Client))
     }
 
-    const fn outcome(&self, problem: ForwardingProblem) -> OnUnknownClient {
+    /// Returns whether the peer counts as the client. Otherwise the request has no key.
+    const fn uses_peer(&self, problem: ForwardingProblem) -> bool {
         match problem {
-            ForwardingProblem::AllTrusted => OnUnknownClient::UsePeer,
-            ForwardingProblem::Missing => self.on_missing,
-            ForwardingProblem::Invalid(_) => self.on_invalid,
+            ForwardingProblem::AllTrusted => true,
+            ForwardingProblem::Missing => self.uses_peer_if_missing,
+            ForwardingProblem::Invalid(_) => self.uses_peer_if_invalid,
         }
     }
 
@@ -278,7 +264,7 @@ impl ClientIp {
         let networks = networks.try_into().map_err(Into::into)?;
         Ok(move |parts: &Parts| match client.find(parts) {
             Ok(ClientFound::Client(address)) => networks.contains(address),
-            Ok(ClientFound::Unknown(problem)) => client.outcome(problem) == OnUnknownClient::Reject,
+            Ok(ClientFound::Unknown(problem)) => !client.uses_peer(problem),
             Err(_) => true,
         })
     }
@@ -314,8 +300,8 @@ impl fmt::Debug for ClientIp {
         f.debug_struct("ClientIp")
             .field("trust", &self.trust)
             .field("prefixes", &self.prefixes)
-            .field("on_missing", &self.on_missing)
-            .field("on_invalid", &self.on_invalid)
+            .field("uses_peer_if_missing", &self.uses_peer_if_missing)
+            .field("uses_peer_if_invalid", &self.uses_peer_if_invalid)
             .finish_non_exhaustive()
     }
 }

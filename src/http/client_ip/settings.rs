@@ -8,7 +8,7 @@ use http::request::Parts;
 
 use super::chain::{Chain, MAX_ENTRIES};
 use super::trust::{HeaderSource, Single, Trust};
-use super::{ClientIp, Networks, OnUnknownClient, Prefixes};
+use super::{ClientIp, Networks, Prefixes};
 use crate::nouns::ConfigError;
 
 impl ClientIp {
@@ -40,7 +40,7 @@ impl ClientIp {
     /// [`behind`](Self::behind). Behind an Envoy with `use_remote_address` and `xff_num_trusted_hops`,
     /// count also that Envoy: one more than its hops.
     ///
-    /// A request with fewer addresses has no key, unless [`on_missing`](Self::on_missing) is set.
+    /// A request with fewer addresses has no key, unless [`use_peer_if_missing`](Self::use_peer_if_missing) is set.
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ impl ClientIp {
             )));
         }
         let client = Self::new(Trust::Hops(hops, Chain::XForwardedFor));
-        Ok(client.on_missing(OnUnknownClient::Reject))
+        Ok(client.reject_if_missing())
     }
 
     /// Without a proxy: the peer is the client, and headers are ignored.
@@ -73,8 +73,8 @@ impl ClientIp {
         Self {
             trust,
             prefixes: Prefixes::DEFAULT,
-            on_missing: OnUnknownClient::UsePeer,
-            on_invalid: OnUnknownClient::Reject,
+            uses_peer_if_missing: true,
+            uses_peer_if_invalid: false,
             peer_from: None,
             events: Arc::default(),
         }
@@ -152,22 +152,31 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// Sets the outcome if a trusted proxy sends no header, or too few addresses for the number of
-    /// hops. Default: the peer is the client; with hops, the request is rejected.
+    /// Rejects a request if a trusted proxy sends no header with it, or too few addresses for the number of hops. This is the
+    /// default with hops. Otherwise the peer is the client by default.
     ///
-    /// A proxy sends no header with its own requests, such as health checks. Some proxies also remove
-    /// the header if the client lists it in `Connection`.
+    /// A proxy sends no header with its own requests, such as health checks. Some proxies also remove the header if the client
+    /// lists it in `Connection`. The limit of a rejected request is never skipped, also not under
+    /// [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit).
     #[must_use]
-    pub fn on_missing(mut self, outcome: OnUnknownClient) -> Self {
-        self.on_missing = outcome;
+    pub fn reject_if_missing(mut self) -> Self {
+        self.uses_peer_if_missing = false;
         self
     }
 
-    /// Sets the outcome if the entry that names the client is not an address, or the header is too
-    /// long. Default: the request is rejected, and an event says why.
+    /// Counts a request for the peer, which is the proxy, if a trusted proxy sends no header with it, or too few addresses for
+    /// the number of hops. All such requests share the proxy's budget. This is the default, except with hops.
     #[must_use]
-    pub fn on_invalid(mut self, outcome: OnUnknownClient) -> Self {
-        self.on_invalid = outcome;
+    pub fn use_peer_if_missing(mut self) -> Self {
+        self.uses_peer_if_missing = true;
+        self
+    }
+
+    /// Counts a request for the peer, which is the proxy, if the entry that names the client is not an address, or the header is
+    /// too long. All such requests share the proxy's budget. Default: the request is rejected, and an event says why.
+    #[must_use]
+    pub fn use_peer_if_invalid(mut self) -> Self {
+        self.uses_peer_if_invalid = true;
         self
     }
 

@@ -13,22 +13,20 @@ use http::{Method, StatusCode};
 use self::ietf::Ietf;
 pub use self::ietf::IetfDraft;
 use self::retry_after::{Jitter, lengthen, stated};
-pub use self::x_ratelimit::ResetFormat;
 use self::x_ratelimit::{ResetAfter, XRateLimit};
 use super::number::{number, seconds};
 use super::stacked::NextAllowed;
 use crate::nouns::{ConfigError, Decision, Digest, DigestSecret, Group};
 
 /// The responses that report budgets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ReportOn {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReportOn {
     /// Allowed and denied requests.
     AllResponses,
     /// Denied requests.
     Denials,
     /// None. A denial has `Retry-After` all the same.
-    Never,
+    Nothing,
 }
 
 /// Which headers a layer sends, and with which responses.
@@ -36,7 +34,8 @@ pub enum ReportOn {
 pub(super) struct HeaderSettings {
     pub(super) report_on: ReportOn,
     pub(super) sends_x_ratelimit: bool,
-    pub(super) reset_format: ResetFormat,
+    /// Otherwise `X-RateLimit-Reset` is in seconds since the epoch.
+    pub(super) resets_in_delta_seconds: bool,
     pub(super) sends_reset_after: bool,
     pub(super) ietf: Option<IetfDraft>,
     partition: Option<DigestSecret>,
@@ -48,7 +47,7 @@ impl Default for HeaderSettings {
         Self {
             report_on: ReportOn::AllResponses,
             sends_x_ratelimit: true,
-            reset_format: ResetFormat::EpochSeconds,
+            resets_in_delta_seconds: false,
             sends_reset_after: false,
             ietf: None,
             partition: None,
@@ -90,7 +89,7 @@ impl HeaderSettings {
     /// The headers that responses may have.
     pub(super) fn names(&self) -> Vec<HeaderName> {
         let mut names = vec![RETRY_AFTER];
-        if self.report_on == ReportOn::Never {
+        if self.report_on == ReportOn::Nothing {
             return names;
         }
         if self.sends_x_ratelimit {
@@ -100,7 +99,7 @@ impl HeaderSettings {
             names.push(x_ratelimit::RESET_AFTER);
         }
         names.extend(self.ietf.into_iter().flat_map(IetfDraft::names).cloned());
-        if self.sends_x_ratelimit && self.reset_format == ResetFormat::EpochSeconds {
+        if self.sends_epoch() {
             names.push(DATE);
         }
         names
@@ -119,7 +118,7 @@ impl HeaderSettings {
     }
 
     fn reports_partitions(&self) -> bool {
-        self.ietf == Some(IetfDraft::Draft11) && self.report_on != ReportOn::Never
+        self.ietf == Some(IetfDraft::Draft11) && self.report_on != ReportOn::Nothing
     }
 
     /// The fields of the response to an allowed request. A tunnel's response has none.
@@ -159,12 +158,12 @@ impl HeaderSettings {
         retry_after: Option<Duration>,
         headers: &mut HeaderMap,
     ) {
-        if self.report_on != ReportOn::Never {
+        if self.report_on != ReportOn::Nothing {
             self.fields(decision, partitions, retry_after)
                 .write_all(headers, None);
             if decision.exceeds_capacity() {
                 x_ratelimit::remove_resets(headers);
-            } else if self.sends_x_ratelimit && self.reset_format == ResetFormat::EpochSeconds {
+            } else if self.sends_epoch() {
                 write_date(decision, headers);
             }
         }
@@ -186,6 +185,10 @@ impl HeaderSettings {
         let sends_more = self.sends_more();
         let more = sends_more.then(|| self.more(decision, partitions, retry_after));
         Fields { x_ratelimit, more }
+    }
+
+    const fn sends_epoch(&self) -> bool {
+        self.sends_x_ratelimit && !self.resets_in_delta_seconds
     }
 
     /// `X-RateLimit-Reset-After` belongs to the others.

@@ -16,18 +16,6 @@ pub(super) const RESET_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-
 
 pub(super) const NAMES: [HeaderName; 3] = [LIMIT, REMAINING, RESET];
 
-/// The format of `X-RateLimit-Reset`, the time when the budget is full again. Both are rounded up.
-///
-/// Seconds since the epoch are by the store's clock. A denial has a `Date` by the same clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ResetFormat {
-    /// Seconds since the Unix epoch, as GitHub and most others send them.
-    EpochSeconds,
-    /// Seconds from now.
-    DeltaSeconds,
-}
-
 /// The budget of the deciding limit.
 pub(super) struct XRateLimit {
     capacity: u64,
@@ -53,15 +41,11 @@ impl XRateLimit {
         retry_after: Option<Duration>,
     ) -> Self {
         let reset_after = reset_after(decision, retry_after);
-        let reset = match settings.reset_format {
-            ResetFormat::DeltaSeconds => {
-                Reset::At(later(Instant::now(), Duration::from_micros(reset_after)))
-            }
-            ResetFormat::EpochSeconds => Reset::Epoch(
-                decided_at(decision)
-                    .saturating_add(reset_after)
-                    .div_ceil(1_000_000),
-            ),
+        let reset = if settings.resets_in_delta_seconds {
+            Reset::At(later(Instant::now(), Duration::from_micros(reset_after)))
+        } else {
+            let reset_at = decided_at(decision).saturating_add(reset_after);
+            Reset::Epoch(reset_at.div_ceil(1_000_000))
         };
         Self {
             capacity: decision.capacity(),

@@ -6,8 +6,9 @@ use std::time::Duration;
 use http::HeaderName;
 
 use super::RateLimitLayer;
+use crate::http::IetfDraft;
+use crate::http::headers::ReportOn;
 use crate::http::responder::STATUS_HEADERS;
-use crate::http::{IetfDraft, ReportOn, ResetFormat};
 use crate::nouns::ConfigError;
 
 /// # Headers
@@ -40,17 +41,26 @@ impl RateLimitLayer {
         names
     }
 
-    /// Sets the format of `X-RateLimit-Reset`. Default: seconds since the Unix epoch.
+    /// Sends `X-RateLimit-Reset` in seconds from now.
+    ///
+    /// Default: seconds since the Unix epoch, as GitHub and most others send them, by the store's clock. A denial has a `Date`
+    /// by the same clock.
     #[must_use]
-    pub fn reset_format(self, format: ResetFormat) -> Self {
-        self.with(|settings| settings.headers.reset_format = format)
+    pub fn reset_in_delta_seconds(self) -> Self {
+        self.with(|settings| settings.headers.resets_in_delta_seconds = true)
     }
 
-    /// Sets the responses that report budgets. Default: all. This does not change `Retry-After`, which
-    /// every denial has that a wait can end. Where a response reports no budget, its headers stay as they are.
+    /// Reports budgets on denials only. Default: on all responses. The headers of the other responses stay as they are.
     #[must_use]
-    pub fn report_on(self, responses: ReportOn) -> Self {
-        self.with(|settings| settings.headers.report_on = responses)
+    pub fn report_denials_only(self) -> Self {
+        self.with(|settings| settings.headers.report_on = ReportOn::Denials)
+    }
+
+    /// Reports budgets on no response. Its headers stay as they are. A denial has `Retry-After` all the same, if a wait can end
+    /// it.
+    #[must_use]
+    pub fn report_nothing(self) -> Self {
+        self.with(|settings| settings.headers.report_on = ReportOn::Nothing)
     }
 
     /// Also sends the `RateLimit` and `RateLimit-Policy` fields of an [IETF draft](IetfDraft). They are

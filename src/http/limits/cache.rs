@@ -16,7 +16,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::LookupResult;
 use crate::nouns::later;
-use crate::store::{Change, ChangeSource};
+#[cfg(feature = "redis")]
+use crate::store::redis::{Change, RedisChannel};
 use crate::telemetry::{self, Throttle};
 
 /// A failed look-up is not repeated sooner.
@@ -162,7 +163,7 @@ where
     }
 
     /// No value counts as fresh any more. Old values are there while the look-ups fail, are slow, or are too many.
-    pub(super) fn doubt_all(&self) {
+    pub(super) fn expire_all(&self) {
         let next = self.next_flight.load(Ordering::Relaxed);
         self.doubtful_below.fetch_max(next, Ordering::Relaxed);
     }
@@ -312,6 +313,7 @@ impl Drop for Followers {
     }
 }
 
+#[cfg(feature = "redis")]
 impl<I, T> Cache<I, T>
 where
     I: Clone + Eq + Hash + FromStr + Send + Sync + 'static,
@@ -319,14 +321,15 @@ where
 {
     /// Starts a task that forgets what changed.
     #[track_caller]
-    pub(super) fn follow(self: &Arc<Self>, mut changes: impl ChangeSource) {
+    pub(super) fn follow(self: &Arc<Self>, mut channel: RedisChannel) {
         let cache = Arc::downgrade(self);
         let task = Runtime::current().spawn(async move {
-            while let Some(change) = changes.next().await {
+            loop {
+                let change = channel.next().await;
                 let Some(cache) = cache.upgrade() else { return };
                 match change {
-                    Change::Unknown => cache.doubt_all(),
-                    Change::Of(id) => match id.parse() {
+                    Change::Any => cache.expire_all(),
+                    Change::One(id) => match id.parse() {
                         Ok(id) => cache.forget(&id),
                         Err(_) => telemetry::change_not_understood(&cache.unknown_ids, &id),
                     },

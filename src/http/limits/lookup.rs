@@ -10,7 +10,8 @@ use http::request::Parts;
 
 use super::cache::{Cache, CacheSettings, Fetch, KnownValue};
 use crate::nouns::ConfigError;
-use crate::store::ChangeSource;
+#[cfg(feature = "redis")]
+use crate::store::RedisChannel;
 
 /// An asynchronous look-up with a bounded cache, such as of a user's plan in a database.
 ///
@@ -155,16 +156,23 @@ where
     }
 
     /// Forgets what is known of an id: the next request looks it up. Call it when a plan changes. Other processes have
-    /// caches of their own, which [`follow`](Self::follow) announcements.
+    /// caches of their own: on Redis they can [`follow`](Self::follow) announcements. With another messaging system, call
+    /// `forget` for each message, and [`expire_all`](Self::expire_all) after a lost connection.
     pub fn forget(&self, id: &I) {
         self.cache.forget(id);
     }
 
-    /// Forgets ids in this process when any process announces that their values changed, such as by a
-    /// [`RedisChannel`](crate::store::RedisChannel). A task does so until the look-up and its layers are dropped.
+    /// Ends the [`ttl`](Self::ttl) of all values: each id is looked up anew with its next request. The old value is used if that
+    /// fails or is slow.
+    pub fn expire_all(&self) {
+        self.cache.expire_all();
+    }
+
+    /// Forgets ids in this process when any process announces on this channel that their values changed. A task does so until
+    /// the look-up and its layers are dropped. If announcements may have been missed, it [expires
+    /// all](Self::expire_all).
     ///
-    /// If announcements may have been missed, all ids are looked up anew, each with its next request. The old values are
-    /// used if that fails or is slow, as after their [`ttl`](Self::ttl). Call this after the setters, which make a new cache.
+    /// Call this after the setters, which make a new cache.
     ///
     /// ```no_run
     /// use tollgate::layer::Lookup;
@@ -186,12 +194,14 @@ where
     /// # Panics
     ///
     /// Panics outside of a tokio runtime.
+    #[cfg(feature = "redis")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     #[track_caller]
-    pub fn follow(&self, changes: impl ChangeSource)
+    pub fn follow(&self, channel: RedisChannel)
     where
         I: FromStr,
     {
-        self.cache.follow(changes);
+        self.cache.follow(channel);
     }
 
     fn with(self, set: impl FnOnce(&mut CacheSettings)) -> Self {

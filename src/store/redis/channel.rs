@@ -12,7 +12,6 @@ use super::connection::Handle;
 use super::node::Node;
 use super::{Lanes, RedisStore, command};
 use crate::nouns::ConfigError;
-use crate::store::changes::{Change, ChangeSource};
 use crate::telemetry;
 
 /// How often an open subscription is compared with the store's connection, and a missing one attempted.
@@ -147,8 +146,8 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<(), ConfigError> {
 ///
 /// - A message is the id of what changed, in at most 256 bytes.
 /// - A [`RedisSource`](crate::config::RedisSource) has a channel of the same kind: use another name than its.
-/// - Redis does not keep messages. After a pause of the subscription, a source says that [any value may have
-///   changed](Change::Unknown).
+/// - Redis does not keep messages. After a pause of the subscription, any value may have changed, and each id is looked up
+///   again.
 /// - The store's Redis user needs `&prefix-config:* +subscribe`, and the user of [`announce`](Self::announce) `+publish`.
 ///
 /// ```no_run
@@ -225,17 +224,16 @@ impl RedisChannel {
             ))
         })
     }
-}
 
-impl ChangeSource for RedisChannel {
-    async fn next(&mut self) -> Option<Change> {
+    /// Waits for the next change.
+    pub(crate) async fn next(&mut self) -> Change {
         loop {
             if let Some(id) = self.received.next() {
-                return Some(Change::Of(id));
+                return Change::One(id);
             }
             match self.feed.subscribe().await {
                 // Earlier announcements are unknown.
-                Ok(true) => return Some(Change::Unknown),
+                Ok(true) => return Change::Any,
                 Ok(false) => {}
                 Err(error) => telemetry::changes_not_followed(&self.feed.channel, &error),
             }
@@ -244,10 +242,18 @@ impl ChangeSource for RedisChannel {
             };
             self.received = received.texts.into_iter();
             if received.has_lost_some {
-                return Some(Change::Unknown);
+                return Change::Any;
             }
         }
     }
+}
+
+/// A change that was announced, or was perhaps missed.
+pub(crate) enum Change {
+    /// The value of this id changed.
+    One(String),
+    /// Any value may have changed.
+    Any,
 }
 
 impl Clone for RedisChannel {

@@ -35,6 +35,7 @@ use hashbrown::DefaultHashBuilder;
 use tokio::runtime::Handle as Runtime;
 
 pub use self::builder::RedisStoreBuilder;
+pub(crate) use self::channel::Change;
 pub use self::channel::RedisChannel;
 use self::cluster::Cluster;
 pub use self::connect::Credentials;
