@@ -42,7 +42,7 @@ use crate::telemetry::{self, Throttle};
 ///    from the client, and are not read.
 /// 4. If all addresses are trusted, or there is no header, the request counts for the peer.
 /// 5. An entry that is not an address (garbage, `unknown`, an obfuscated identifier) ends the walk.
-///    The request is [rejected](Self::on_invalid).
+///    The request is rejected, unless [`use_peer_if_invalid`](Self::use_peer_if_invalid) is set.
 ///
 /// ```
 /// use tollgate::key::ClientIp;

@@ -63,8 +63,8 @@ use super::settings::LayerSettings;
 ///    service again afterwards. A decision that needs no wait uses the service that is ready.
 ///    Dropping the response future cancels the wait.
 /// 6. Both responses carry `X-RateLimit-Limit`, `X-RateLimit-Remaining` and
-///    [`X-RateLimit-Reset`](Self::reset_format), and the [`RateLimit` fields](Self::ietf_headers) if
-///    they are set. [`report_on`](Self::report_on) restricts that. Fields of the inner service stay
+///    [`X-RateLimit-Reset`](Self::reset_in_delta_seconds), and the [`RateLimit` fields](Self::ietf_headers) if
+///    they are set. [`report_denials_only`](Self::report_denials_only) restricts that. Fields of the inner service stay
 ///    where they are stricter or cannot be compared, and lists are added to. A response with status
 ///    304 or 101, and the response to an allowed `CONNECT`, have none. The response to a denied request has the
 ///    [`Decision`](crate::Decision) in its extensions, for layers outside. For allowed requests,
