@@ -4,7 +4,7 @@ mod acquiring;
 mod body;
 mod client_ip;
 mod conclusion;
-mod copies;
+mod copied_limit;
 mod extract;
 mod fallbacks;
 mod future;

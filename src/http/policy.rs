@@ -87,7 +87,7 @@ impl Policy {
         mut rule: LayerRule,
     ) -> Result<(), ConfigError> {
         if let LayerRule::Fixed(keyed) = &mut rule {
-            let limits: Vec<&Limit> = self.fixed_limits().chain([&keyed.limit]).collect();
+            let limits: Vec<&Limit> = self.fixed_limits().chain([keyed.limit()]).collect();
             check_names(&limits)?;
             #[cfg(feature = "config")]
             self.rules
@@ -97,7 +97,7 @@ impl Policy {
             limiter.register_all(&limits)?;
             keyed.fail_as_layer(self.inherited.on_store_failure)?;
             if let Some(enforced) = self.inherited.enforced {
-                keyed.replace(keyed.limit.clone().with_enforced(enforced));
+                keyed.replace(&keyed.limit().clone().with_enforced(enforced));
             }
         }
         self.rules.push(rule);
@@ -148,7 +148,7 @@ impl Policy {
         self.inherited.enforced = Some(enforced);
         self.forget_views();
         for keyed in self.fixed() {
-            keyed.replace(keyed.limit.clone().with_enforced(enforced));
+            keyed.replace(&keyed.limit().clone().with_enforced(enforced));
         }
     }
 
@@ -186,12 +186,12 @@ impl Policy {
             return Ok(Question::Checks(RequestChecks::default()));
         }
         if let [LayerRule::Fixed(only)] = &*self.rules
-            && !only.limit.is_concurrency()
+            && !only.limit().is_concurrency()
         {
             let group = match only.key.extract(parts) {
                 Ok(key) => Some(self.check(only, key, parts).into()),
                 Err(missing) => {
-                    self.skip_or_reject(Some(&only.limit), missing)?;
+                    self.skip_or_reject(Some(only.limit()), missing)?;
                     None
                 }
             };
@@ -229,7 +229,7 @@ impl Policy {
         match rule {
             LayerRule::Fixed(keyed) => match keyed.key.extract(parts) {
                 Ok(key) => checks.push(self.check(keyed, key, parts)),
-                Err(missing) => self.skip_or_reject(Some(&keyed.limit), missing)?,
+                Err(missing) => self.skip_or_reject(Some(keyed.limit()), missing)?,
             },
             LayerRule::Chosen(choose) => match choose(parts) {
                 Ok(Chosen::Now(limits)) => {
@@ -276,9 +276,9 @@ impl Policy {
 
     #[inline]
     fn check(&self, keyed: &KeyedLimit, key: Key, parts: &Parts) -> Check {
-        telemetry::keyed(&self.events, &keyed.limit);
+        telemetry::keyed(&self.events, keyed.limit());
         let cost = keyed.cost.as_ref().or(self.cost.as_ref());
-        Check::new(keyed.copies.of_this_thread(), key).with_cost(cost.map_or(1, |cost| cost(parts)))
+        Check::new(keyed.limit.of_this_thread(), key).with_cost(cost.map_or(1, |cost| cost(parts)))
     }
 
     /// Skips a limit, if the layer does so for requests without its key, or rejects the request. A limit in shadow mode

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use super::Names;
-use super::in_force::{Applied, CostOf, InForce, OfPlan, Planned, Plans, Scope};
+use super::in_force::{Applied, CostOf, InForce, OfPlan, Plans, Scope};
 use super::pattern::Pattern;
 use crate::configuration::{
     Config, CostConfig, Field, KeyConfig, LimitConfig, Match, Misplaced, OneOrMany, PlanConfig,
     PlanRule,
 };
 use crate::http::KeyExtractor;
+use crate::http::copied_limit::CopiedLimit;
 use crate::http::fallbacks::watched;
 use crate::http::key_extractor::Or;
 use crate::http::limits::Reject;
@@ -60,7 +61,7 @@ fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, M
             at,
         )?,
         cost,
-        limit: Planned::new(limit),
+        limit: CopiedLimit::new(&limit),
         plans: plans(config, names, at)?,
     })
 }
@@ -177,7 +178,7 @@ fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans
 
 fn of_plan(config: &LimitConfig, plan: &PlanConfig, at: &Field) -> Result<OfPlan, Misplaced> {
     Ok(match plan.rule(config, at)? {
-        PlanRule::Limit(limit) => OfPlan::Limit(Planned::new(limit)),
+        PlanRule::Limit(limit) => OfPlan::Limit(CopiedLimit::new(&limit)),
         PlanRule::Unlimited => OfPlan::Unlimited,
         PlanRule::Deny(reason) => OfPlan::Reject(Reject::new(
             StatusCode::FORBIDDEN,

@@ -8,7 +8,7 @@ use http::request::Parts;
 use super::names::PlanOf;
 use super::pattern::{Pattern, RequestRoute};
 use crate::configuration::Config;
-use crate::http::copies::Copies;
+use crate::http::copied_limit::CopiedLimit;
 use crate::http::limits::Reject;
 use crate::http::request_checks::CostFn;
 use crate::http::{KeyExtractor, MissingKey};
@@ -45,7 +45,7 @@ pub(in crate::http) struct Applied {
     pub(super) scope: Scope,
     pub(super) cost: CostOf,
     /// The limit of requests without a plan of their own.
-    pub(super) limit: Planned,
+    pub(super) limit: CopiedLimit,
     pub(super) plans: Option<Plans>,
 }
 
@@ -64,25 +64,9 @@ impl Plans {
 
 #[derive(Clone)]
 pub(super) enum OfPlan {
-    Limit(Planned),
+    Limit(CopiedLimit),
     Unlimited,
     Reject(Reject),
-}
-
-/// A limit, with a copy for each thread that checks it.
-#[derive(Clone)]
-pub(super) struct Planned {
-    pub(super) limit: Limit,
-    copies: Copies,
-}
-
-impl Planned {
-    pub(super) fn new(limit: Limit) -> Self {
-        Self {
-            copies: Copies::new(&limit),
-            limit,
-        }
-    }
 }
 
 #[derive(Clone)]
@@ -133,7 +117,7 @@ impl InForce {
 
 impl Applied {
     pub(in crate::http) const fn limit(&self) -> &Limit {
-        &self.limit.limit
+        self.limit.limit()
     }
 
     /// The check of the limit for a request. `cost` is the layer's.
@@ -143,9 +127,9 @@ impl Applied {
         cost: Option<&CostFn>,
     ) -> Result<Asks, MissingKey> {
         let of_plan = self.plans.as_ref().and_then(|plans| plans.find(parts));
-        let planned = match of_plan {
+        let limit = match of_plan {
             None => &self.limit,
-            Some(OfPlan::Limit(planned)) => planned,
+            Some(OfPlan::Limit(limit)) => limit,
             Some(OfPlan::Unlimited) => return Ok(Asks::Nothing),
             Some(OfPlan::Reject(reject)) => {
                 let is_enforced = self.limit().enforces(&self.scope.key.extract(parts)?);
@@ -164,14 +148,14 @@ impl Applied {
             CostOf::Request(cost) => cost(parts),
         };
         Ok(Asks::Check(
-            Check::new(planned.copies.of_this_thread(), key).with_cost(cost),
+            Check::new(limit.of_this_thread(), key).with_cost(cost),
         ))
     }
 
     fn all_limits(&self) -> impl Iterator<Item = &Limit> {
         let plans = self.plans.iter().flat_map(|plans| plans.limits.values());
         let of_plans = plans.filter_map(|plan| match plan {
-            OfPlan::Limit(planned) => Some(&planned.limit),
+            OfPlan::Limit(limit) => Some(limit.limit()),
             OfPlan::Unlimited | OfPlan::Reject(_) => None,
         });
         std::iter::once(self.limit()).chain(of_plans)
@@ -179,14 +163,14 @@ impl Applied {
 
     fn with_limits(&self, change: &dyn Fn(&Limit) -> Limit) -> Self {
         let mut changed = self.clone();
-        changed.limit = Planned::new(change(self.limit()));
+        changed.limit = CopiedLimit::new(&change(self.limit()));
         for plan in changed
             .plans
             .iter_mut()
             .flat_map(|plans| plans.limits.values_mut())
         {
-            if let OfPlan::Limit(planned) = plan {
-                *planned = Planned::new(change(&planned.limit));
+            if let OfPlan::Limit(limit) = plan {
+                *limit = CopiedLimit::new(&change(limit.limit()));
             }
         }
         changed

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::http::KeyExtractor;
-use crate::http::copies::Copies;
+use crate::http::copied_limit::CopiedLimit;
 use crate::http::fallbacks::watched;
 use crate::http::limits::{CHOSEN, Choose};
 #[cfg(feature = "config")]
@@ -26,7 +26,7 @@ pub(in crate::http) enum LayerRule {
 impl LayerRule {
     pub(in crate::http) const fn limit(&self) -> Option<&Limit> {
         match self {
-            Self::Fixed(keyed) => Some(&keyed.limit),
+            Self::Fixed(keyed) => Some(keyed.limit()),
             Self::Chosen(_) => None,
             #[cfg(feature = "config")]
             Self::Live(_) => None,
@@ -44,7 +44,7 @@ impl LayerRule {
     /// The name in events.
     pub(in crate::http) fn name(&self) -> &str {
         match self {
-            Self::Fixed(keyed) => keyed.limit.name(),
+            Self::Fixed(keyed) => keyed.limit().name(),
             Self::Chosen(_) => CHOSEN,
             #[cfg(feature = "config")]
             Self::Live(_) => "(from a configuration)",
@@ -55,11 +55,9 @@ impl LayerRule {
 /// A limit, the key that it counts, and what a request costs under it.
 #[derive(Clone)]
 pub(in crate::http) struct KeyedLimit {
-    pub(in crate::http) limit: Limit,
+    pub(super) limit: CopiedLimit,
     /// Whether the limit came without a failure policy, so that it has the layer's.
     fails_as_layer: bool,
-    /// Copies that checks hold instead of `limit`, so that threads share no reference count.
-    pub(super) copies: Copies,
     pub(in crate::http) key: Arc<dyn KeyExtractor>,
     /// In place of the policy's cost.
     pub(in crate::http) cost: Option<CostFn>,
@@ -68,25 +66,26 @@ pub(in crate::http) struct KeyedLimit {
 impl KeyedLimit {
     pub(in crate::http) fn new(limit: Limit, key: impl KeyExtractor, cost: Option<CostFn>) -> Self {
         let fails_as_layer = limit.on_store_failure().is_none();
-        let copies = Copies::new(&limit);
         let key = watched(Arc::new(key), limit.name());
         Self {
-            limit,
+            limit: CopiedLimit::new(&limit),
             fails_as_layer,
-            copies,
             key,
             cost,
         }
     }
 
-    pub(super) fn replace(&mut self, limit: Limit) {
-        self.copies = Copies::new(&limit);
-        self.limit = limit;
+    pub(in crate::http) const fn limit(&self) -> &Limit {
+        self.limit.limit()
+    }
+
+    pub(super) fn replace(&mut self, limit: &Limit) {
+        self.limit = CopiedLimit::new(limit);
     }
 
     pub(super) fn fail_as_layer(&mut self, policy: OnStoreFailure) -> Result<(), ConfigError> {
         if self.fails_as_layer {
-            self.replace(self.limit.clone().with_on_store_failure(policy)?);
+            self.replace(&self.limit().clone().with_on_store_failure(policy)?);
         }
         Ok(())
     }

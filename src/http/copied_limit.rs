@@ -1,4 +1,4 @@
-//! Copies of a limit, for the threads that check it.
+//! A limit with copies, for the threads that check it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,16 +7,20 @@ use crate::nouns::Limit;
 /// More threads share copies.
 const COPIES: usize = 16;
 
-/// Copies of a limit. Each thread checks one of them.
+/// A limit with copies. Each thread checks one of them.
 ///
 /// Every check counts a reference to its limit, and threads that count on one cache line wait for each
 /// other. With two threads and 64 requests at once, copies save 4 % of a request's CPU.
 #[derive(Clone)]
-pub(super) struct Copies([Limit; COPIES]);
+pub(super) struct CopiedLimit([Limit; COPIES]);
 
-impl Copies {
+impl CopiedLimit {
     pub(super) fn new(limit: &Limit) -> Self {
         Self(std::array::from_fn(|_| limit.deep_clone()))
+    }
+
+    pub(super) const fn limit(&self) -> &Limit {
+        &self.0[0]
     }
 
     pub(super) fn of_this_thread(&self) -> &Limit {
@@ -43,7 +47,7 @@ mod tests {
     #[test]
     fn each_thread_has_one_copy_which_equals_the_limit() {
         let limit = Limit::gcra("api", Quota::per_second(10).burst(20)).unwrap();
-        let copies = Copies::new(&limit);
+        let copies = CopiedLimit::new(&limit);
         let own = || {
             let one = copies.of_this_thread();
             let again = copies.of_this_thread();
