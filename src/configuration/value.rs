@@ -1,6 +1,7 @@
 //! Values that are written in several ways.
 //!
-//! Their deserializers are not derived: of an untagged enum, an error says neither what is wrong, nor where.
+//! Their deserializers are not derived: of an untagged enum, an error says neither what is wrong, nor where. With
+//! `serde-untagged`, an error inside of a value loses its line.
 
 use std::collections::BTreeMap;
 use std::fmt;
