@@ -5,7 +5,10 @@ mod configuration;
 mod embedded;
 mod layers;
 mod leases;
+mod outages;
 mod permits;
+mod responses;
+mod waiting;
 
 #[path = "../support/mod.rs"]
 mod support;
