@@ -132,7 +132,7 @@ telemetry: redis ## what metrics, spans and the most denied keys cost
 	cargo run --release -p tollgate-benches --features telemetry --bin telemetry
 
 attack: redis ## floods, blocked workers and disconnecting callers, with figures
-	cargo test --release --all-features --test outages -- --ignored --nocapture --test-threads 1 attacks::
+	cargo run --release -p tollgate-benches --bin attacks
 
 redis: ## a redis-server, installed if it is missing
 	@command -v "$${REDIS_SERVER:-redis-server}" >/dev/null || sh tests/install.sh redis-server

@@ -1,6 +1,5 @@
 //! A store that fails, is slow or is overloaded.
 
-mod attacks;
 mod circuit_breaker;
 mod failures;
 mod faults;

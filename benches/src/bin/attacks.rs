@@ -1,22 +1,54 @@
-//! Attacks that print figures, to be run by hand with `make attack`. They take time and load the
-//! machine, so `make test` leaves them out. `floods` asserts the bounds that they showed.
-#![cfg(feature = "redis")]
+//! Attacks, with figures: floods, blocked workers, callers that leave, distant and hung servers. `make attack` runs all of
+//! them, and arguments choose some. The tests of floods assert the bounds that they showed.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "axum")]
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tollgate::store::{Op, Store};
 use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 
-use crate::support::RedisServer;
-use crate::support::delay::delaying;
+use support::RedisServer;
+use support::delay::delaying;
+
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the tests use the rest of the helpers"
+)]
+#[path = "../../../tests/support"]
+mod support {
+    pub mod cluster;
+    pub mod delay;
+    mod redis_server;
+
+    pub use redis_server::{RedisServer, free_port};
+}
+
+fn main() -> std::io::Result<()> {
+    let chosen: Vec<String> = std::env::args().skip(1).collect();
+    let run = |name: &str, workers: usize, attack: Pin<Box<dyn Future<Output = ()>>>| {
+        if !chosen.is_empty() && !chosen.iter().any(|known| known == name) {
+            return Ok(());
+        }
+        println!("\n# {name}\n");
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(workers).enable_all().build()?;
+        runtime.block_on(attack);
+        std::io::Result::Ok(())
+    };
+    run("flood_of_one_key", 2, Box::pin(flood_of_one_key()))?;
+    run("blocked_workers", 6, Box::pin(blocked_workers()))?;
+    run("cancelled_callers", 2, Box::pin(cancelled_callers()))?;
+    run("latencies", 2, Box::pin(latencies()))?;
+    run("partitions", 2, Box::pin(partitions()))?;
+    run("hung_redis", 2, Box::pin(hung_redis()))
+}
 
 fn hourly() -> Limit {
     Limit::fixed_window("hourly", Quota::per_hour(1)).unwrap()
@@ -24,8 +56,6 @@ fn hourly() -> Limit {
 
 /// Ten thousand callers that check again as soon as they are answered, with the default settings.
 /// Errors that the layer would forward count as forwarded.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "an attack, to be run by hand"]
 async fn flood_of_one_key() {
     for (deny_for, keys, callers) in [(0, 1, 10_000), (1_000, 200, 20_000)] {
         let server = RedisServer::start();
@@ -68,8 +98,6 @@ async fn flood_of_one_key() {
 
 /// Tasks that block their worker thread for three seconds when their check is answered: half of all
 /// threads. The other tasks of those threads wait.
-#[tokio::test(flavor = "multi_thread", worker_threads = 6)]
-#[ignore = "an attack, to be run by hand"]
 async fn blocked_workers() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(250);
@@ -110,8 +138,6 @@ async fn blocked_workers() {
 }
 
 /// Callers that poll once and are dropped, while Redis hangs.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "an attack, to be run by hand"]
 async fn cancelled_callers() {
     let server = RedisServer::start();
     let builder = tollgate::RedisStore::builder("tollgate")
@@ -162,8 +188,6 @@ async fn cancelled_callers() {
 
 /// The latency of checks, with a network of so many milliseconds for a round trip: what a deadline has to leave
 /// room for. The deadline is the default of 250 ms.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "an attack, to be run by hand"]
 async fn latencies() {
     println!("| round trip | checks at once | checks/s | p50 | p99 | p99.9 | longest | failed |");
     println!("|---|---|---|---|---|---|---|---|");
@@ -224,10 +248,8 @@ async fn checks(
 
 /// How many partitions a cluster needs: decisions a second on three masters, and how many checks share a call. With
 /// 1,024 partitions and 64 checks at once, each has a call of its own.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "an attack, to be run by hand"]
 async fn partitions() {
-    let cluster = crate::support::cluster::Cluster::start();
+    let cluster = support::cluster::Cluster::start();
     let masters = &cluster.nodes[..3];
     println!("| partitions | checks at once | checks/s | checks a call | p50 | p99 |");
     println!("|---|---|---|---|---|---|");
@@ -256,7 +278,6 @@ async fn partitions() {
 
 /// Clients over TCP that send a request after each response, for so long: requests a second, and the latency
 /// that 99 % do not exceed.
-#[cfg(feature = "axum")]
 async fn load(app: axum::Router, clients: usize, lasts: Duration) -> (f64, Duration) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -296,9 +317,6 @@ async fn load(app: axum::Router, clients: usize, lasts: Duration) -> (f64, Durat
 }
 
 /// A service in front of a Redis that hangs, against the bare service, side by side.
-#[cfg(feature = "axum")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "an attack, to be run by hand"]
 async fn hung_redis() {
     use tollgate::store::{BreakerSettings, BreakerState};
 
