@@ -70,7 +70,7 @@ impl Grantor for Agent {
 
     fn is_renewed(&self, slot: &SlotKey, granted_here: Option<Instant>) -> bool {
         let state = self.lock();
-        let confirmed = state.slots.get(slot).and_then(Slot::confirmed);
+        let confirmed = state.slots.get(slot).and_then(Slot::confirmed_at);
         confirmed.is_some_and(|at| {
             granted_here.is_none_or(|granted| at >= granted) && at.elapsed() < self.lease
         })
@@ -83,17 +83,17 @@ impl Agent {
         let is_embedded = store.is_embedded();
         let lease = if is_embedded { MAX_LEASE } else { lease };
         let [shortest, longest] = LOST_AFTER;
-        let [renew, scan] = [3, 12].map(|part| lease.checked_div(part).unwrap_or(lease));
+        // Three renewals in each lease, also in a short one.
+        let [renew, shortest_retry] = [3, 12].map(|part| lease.checked_div(part).unwrap_or(lease));
         Self {
             store,
             is_embedded,
             lease,
-            // Three renewals in each lease, also in a short one.
             paces: Paces {
                 poll: POLL,
                 recent: RECENT,
                 renew,
-                retry: RETRY.min(scan),
+                retry: RETRY.min(shortest_retry),
                 lost: renew.clamp(shortest, longest),
             },
             state: Mutex::default(),
@@ -111,24 +111,28 @@ impl Agent {
     /// Requests a permit, without a wait.
     pub(super) fn request(self: &Arc<Self>, key: &SlotKey, caller: PermitCaller) {
         let mut state = self.lock();
-        self.slot(&mut state, key, caller.limit)
-            .request_at_once(caller);
+        self.slot(&mut state, key, caller.limit).add_at_once(caller);
         self.submit(state, key);
     }
 
     /// Queues for a permit. If `most_waiters` callers of the key wait already, this one gets none.
-    pub(super) fn wait(self: &Arc<Self>, key: &SlotKey, caller: PermitCaller, most_waiters: usize) {
+    pub(super) fn enqueue_waiter(
+        self: &Arc<Self>,
+        key: &SlotKey,
+        caller: PermitCaller,
+        most_waiters: usize,
+    ) {
         let mut state = self.lock();
         let slot = self.slot(&mut state, key, caller.limit);
-        let refused = if slot.has_room(most_waiters) {
-            slot.wait(caller);
+        let denied = if slot.has_room(most_waiters) {
+            slot.add_waiter(caller);
             state.watched.insert(key.clone());
             None
         } else {
             Some(caller)
         };
         self.submit(state, key);
-        if let Some(caller) = refused {
+        if let Some(caller) = denied {
             drop(caller.outcome.send(Ok(None)));
         }
     }
@@ -142,7 +146,7 @@ impl Agent {
         }
     }
 
-    /// The outcome of a caller whose store is unavailable.
+    /// Decides by the failure policy, while the store is unavailable.
     pub(super) fn decide_locally(
         self: &Arc<Self>,
         key: &SlotKey,
@@ -167,7 +171,7 @@ impl Agent {
             }
             OnStoreFailure::FailClosed => return Err(error),
         };
-        // Before the claim that tells the store of it.
+        // Taken before the claim is sent, whose answer confirms the permit.
         let granted_here = Instant::now();
         let mut state = self.lock();
         let is_free = self
@@ -186,7 +190,7 @@ impl Agent {
     /// Waits until the store has confirmed all changes.
     pub(super) async fn flush(self: &Arc<Self>) {
         loop {
-            // A permit that was dropped outside of a runtime has started no task.
+            // A permit that was dropped outside of a runtime may have started no task.
             self.ensure_task();
             let mut claims_ended = pin!(self.claims_ended.notified());
             claims_ended.as_mut().enable();
@@ -219,7 +223,8 @@ impl Agent {
         })
     }
 
-    /// Claims a slot that has changed: at once on an embedded store, else by the task.
+    /// Claims a slot that has changed: at once on an embedded store, else by the task. A wrapper of an embedded store may answer
+    /// later, and then the task awaits its answer.
     fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, Slots>, key: &SlotKey) {
         let Slots { slots, queues, .. } = &mut *state;
         let Some(slot) = slots.get_mut(key) else {
@@ -252,7 +257,7 @@ impl Agent {
         let mut deliveries = Vec::new();
         let mut failure = None;
         let now = Instant::now();
-        // Another claim gives back a permit whose caller is gone.
+        // A permit that was granted to a caller that is gone needs another claim, which gives it back.
         for _ in 0..MOST_IN_A_ROW {
             if slot.next_claim().is_none() {
                 break;
@@ -311,8 +316,8 @@ impl Agent {
         }
     }
 
-    /// Claims the slots that are due although nothing changed. Watched slots are looked at each time, and all slots at
-    /// longer intervals, because there may be many.
+    /// Claims the slots whose time has come. Watched slots are looked at each time, and all slots at longer intervals, because there
+    /// may be many.
     pub(super) fn claim_due(self: &Arc<Self>) {
         let now = Instant::now();
         let mut guard = self.lock();
@@ -327,10 +332,9 @@ impl Agent {
         let mut due = Vec::new();
         let mut unrenewed = Vec::new();
         let mut claim_if_due = |key: &SlotKey, slot: &mut Slot| {
-            if !slot.is_due(now, &self.paces) {
+            if !slot.mark_if_due(now, &self.paces) {
                 return;
             }
-            slot.mark_due();
             match self.is_embedded {
                 true => due.push(key.clone()),
                 false => queues.enqueue(key, slot),
@@ -348,7 +352,7 @@ impl Agent {
             *scanned = Some(now);
             for (key, slot) in slots {
                 claim_if_due(key, slot);
-                if slot.has_expired(self.lease) {
+                if slot.has_expired(now, self.lease) {
                     unrenewed.push((key.clone(), slot.held()));
                 }
             }

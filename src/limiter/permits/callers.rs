@@ -23,7 +23,7 @@ impl PermitCaller {
     }
 }
 
-/// The callers that want a permit at once. Each claim is for those of one limit, because it is sent with one limit.
+/// The callers that want a permit at once. A claim has one limit, so it is for the callers of that limit alone.
 #[derive(Default)]
 pub(super) struct AtOnceCallers {
     /// Those that no claim has asked for yet.
@@ -55,7 +55,7 @@ impl AtOnceCallers {
     }
 
     /// How many the last claim asked for.
-    pub(super) fn claimed(&self) -> usize {
+    pub(super) fn claimed_count(&self) -> usize {
         self.claimed.len()
     }
 
@@ -80,7 +80,7 @@ pub(super) struct Waiters {
     callers: VecDeque<PermitCaller>,
     /// How many wait under each limit. Usually all have the same.
     limits: BTreeMap<u32, usize>,
-    /// The waiters that left since all that were gone were removed. Some may have been removed with an outcome.
+    /// At least as many as are gone and not removed.
     gone: usize,
 }
 
@@ -108,8 +108,8 @@ impl Waiters {
         self.callers.drain(..)
     }
 
-    /// Counts a waiter that left. All that are gone are removed when they are half of the queue, because each removal looks
-    /// at the whole queue, or at once if a larger limit may count from then on. Returns whether any was removed.
+    /// Counts a waiter that left. A removal looks at the whole queue. So it waits until half of the queue is gone, unless the
+    /// smallest limit may rise. Returns whether any was removed.
     pub(super) fn leave(&mut self, limit: u32) -> bool {
         self.gone += 1;
         let was_smallest = self.limits.len() > 1 && self.smallest_limit() == Some(limit);
@@ -195,7 +195,7 @@ mod tests {
     fn claim_all(mut callers: AtOnceCallers) -> Vec<(u32, usize)> {
         let mut claims = Vec::new();
         while let Some(limit) = callers.choose_claimed() {
-            claims.push((limit, callers.claimed()));
+            claims.push((limit, callers.claimed_count()));
             while callers.pop_claimed().is_some() {}
         }
         assert!(callers.is_empty());
@@ -212,11 +212,20 @@ mod tests {
     fn claim_that_is_repeated_is_for_the_same_callers() {
         let (mut callers, mut receivers) = callers(&[10, 5, 10]);
         assert_eq!(callers.choose_claimed(), Some(10));
-        assert_eq!((callers.choose_claimed(), callers.claimed()), (Some(10), 2));
+        assert_eq!(
+            (callers.choose_claimed(), callers.claimed_count()),
+            (Some(10), 2)
+        );
         drop(receivers.remove(0));
-        assert_eq!((callers.choose_claimed(), callers.claimed()), (Some(10), 1));
+        assert_eq!(
+            (callers.choose_claimed(), callers.claimed_count()),
+            (Some(10), 1)
+        );
         receivers.clear();
-        assert_eq!((callers.choose_claimed(), callers.claimed()), (None, 0));
+        assert_eq!(
+            (callers.choose_claimed(), callers.claimed_count()),
+            (None, 0)
+        );
     }
 
     #[test]

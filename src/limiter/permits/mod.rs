@@ -7,6 +7,7 @@ mod permit;
 mod slot;
 mod slots;
 mod task;
+mod task_state;
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
@@ -29,7 +30,7 @@ use crate::nouns::{Check, ConfigError, Error, Key, Limit, Source, later};
 use crate::store::Store;
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(10);
-const LEASES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
+const LEASE_RANGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
 
 /// The longest wait for the store's answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
@@ -79,7 +80,7 @@ impl Agents {
         known.push_front(runtime.id());
         drop(known);
         for agent in &self.agents {
-            agent.lock().note_runtime(runtime);
+            agent.lock().task.note_runtime(runtime);
             agent.ensure_task();
         }
     }
@@ -146,8 +147,8 @@ impl RateLimiter {
     ///
     /// - **At most the limit.** The store counts the permits of all processes, atomically.
     /// - **First come, first served**, on all replicas: a new caller does not pass callers that wait. A process has one place
-    ///   for each of its callers. If a caller gives up, the later callers of the same process move up. A waiting caller gets
-    ///   a permit that another process has released within about 25 ms, and within 50 ms if the store is slow.
+    ///   for each of its callers. If a caller gives up, the later callers of the same process move up. A permit
+    ///   that another process has released reaches a waiting caller within about 25 ms, and within 50 ms if the store is slow.
     /// - **Leases.** A process renews its permits three times in a [lease](Self::set_permit_lease) of 10 seconds. If the
     ///   process crashes, its permits and its places in the queue count as released when the lease expires.
     /// - **Lost state.** After a failover, the new Redis master may lack the last permits, or all of them. Each process
@@ -191,7 +192,7 @@ impl RateLimiter {
     ///
     /// Returns an error if the lease is out of range, or if it was set or used already.
     pub fn set_permit_lease(&self, lease: Duration) -> Result<(), ConfigError> {
-        let [shortest, longest] = LEASES;
+        let [shortest, longest] = LEASE_RANGE;
         if lease < shortest || lease > longest {
             return Err(ConfigError::new(format!(
                 "the lease of permits is {lease:?}; use {shortest:?} to {longest:?}"
@@ -250,7 +251,7 @@ impl RateLimiter {
             limit: check.limit().permits(),
             outcome: Some(outcome),
         };
-        agent.wait(&slot, caller, most_waiters);
+        agent.enqueue_waiter(&slot, caller, most_waiters);
         let outcome = waiter.outcome_within(max_wait).await;
         conclude(agent, &slot, check, outcome.unwrap_or(Ok(None)))
     }
@@ -261,7 +262,7 @@ impl RateLimiter {
             return;
         };
         let deadline = later(Instant::now(), ANSWERS_WITHIN);
-        // None must wait for another one's task.
+        // All tasks start first, so that no agent waits for the task of another.
         agents.agents.iter().for_each(Agent::ensure_task);
         for agent in &agents.agents {
             drop(timeout_at(deadline, agent.flush()).await);

@@ -1,17 +1,19 @@
-//! The pace of a slot's claims: when one is due although nothing changed, and when the next one has to pause.
+//! The pace of a slot's claims: when one is due by time, and when the next one has to pause.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The intervals between the claims of a slot that has not changed.
+/// The intervals between the claims of a slot.
 #[derive(Clone, Copy)]
 pub(super) struct Paces {
     /// With waiters: another process may have released a permit.
     pub(super) poll: Duration,
     /// A slot that was claimed so recently waits for the next poll.
     pub(super) recent: Duration,
+    /// Between the renewals of a lease.
     pub(super) renew: Duration,
+    /// After a failure.
     pub(super) retry: Duration,
     /// A claim without an answer after this time counts as lost.
     pub(super) lost: Duration,
@@ -25,7 +27,7 @@ pub(super) struct ClaimHistory {
     /// When the last claim was answered or failed.
     ended: Option<Instant>,
     /// When the last claim that was answered was sent: its lease starts then.
-    confirmed: Option<Instant>,
+    confirmed_at: Option<Instant>,
     has_failed: bool,
     /// How many answers in a row granted more than their claims asked for. One may include the permits of a claim that was lost. A
     /// store that does so twice may go on.
@@ -41,7 +43,7 @@ impl ClaimHistory {
 
     pub(super) const fn note_answer(&mut self, now: Instant, is_surplus: bool) {
         self.ended = Some(now);
-        self.confirmed = self.sent;
+        self.confirmed_at = self.sent;
         self.has_failed = false;
         self.surpluses = if is_surplus {
             self.surpluses.saturating_add(1)
@@ -78,11 +80,11 @@ impl ClaimHistory {
     }
 
     /// When the last claim that was answered was sent.
-    pub(super) const fn confirmed(&self) -> Option<Instant> {
-        self.confirmed
+    pub(super) const fn confirmed_at(&self) -> Option<Instant> {
+        self.confirmed_at
     }
 
-    /// Returns whether the next claim is due although nothing changed.
+    /// Returns whether the time for the next claim has come.
     pub(super) fn is_due(&self, now: Instant, paces: &Paces, has_waiters: bool) -> bool {
         let (Some(sent), Some(ended)) = (self.sent, self.ended) else {
             return false;

@@ -30,9 +30,9 @@ pub(super) struct Slot {
     granted: u64,
     released: u64,
     /// The permits granted so far, as the last claim said.
-    claimed: u64,
+    granted_in_claim: u64,
     /// How many permits the last claim asked for.
-    asked: u64,
+    asked_in_claim: u64,
     waiters: Waiters,
     at_once: AtOnceCallers,
     /// The limit of the last caller.
@@ -40,7 +40,7 @@ pub(super) struct Slot {
     stage: ClaimStage,
     /// Whether a change has not been claimed.
     is_changed: bool,
-    /// Whether it has to be claimed although nothing changed.
+    /// Whether its time for a claim has come: for a poll, a renewal, or another attempt after a failure.
     is_due: bool,
     history: ClaimHistory,
 }
@@ -53,8 +53,8 @@ enum ClaimStage {
     InFlight,
 }
 
-/// The reason for a claim. Each kind has its own queue, and its own places in flight, so that no kind takes those of another.
-/// The first kinds precede the others.
+/// The reason for a claim, in the order of priority. Each kind has its own queue, and its own places in flight, so that no kind
+/// takes those of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ClaimKind {
     /// Something changed, as with each new caller.
@@ -75,8 +75,8 @@ impl Slot {
             holder,
             granted: 0,
             released: 0,
-            claimed: 0,
-            asked: 0,
+            granted_in_claim: 0,
+            asked_in_claim: 0,
             waiters: Waiters::default(),
             at_once: AtOnceCallers::default(),
             limit,
@@ -87,13 +87,13 @@ impl Slot {
         }
     }
 
-    pub(super) fn wait(&mut self, caller: PermitCaller) {
+    pub(super) fn add_waiter(&mut self, caller: PermitCaller) {
         self.limit = caller.limit;
         self.waiters.push(caller);
         self.is_changed = true;
     }
 
-    pub(super) fn request_at_once(&mut self, caller: PermitCaller) {
+    pub(super) fn add_at_once(&mut self, caller: PermitCaller) {
         self.limit = caller.limit;
         self.at_once.push(caller);
         self.is_changed = true;
@@ -141,13 +141,14 @@ impl Slot {
     }
 
     /// Returns whether permits are held whose lease has expired.
-    pub(super) fn has_expired(&self, lease: Duration) -> bool {
-        self.held() > 0 && self.confirmed().is_some_and(|at| at.elapsed() >= lease)
+    pub(super) fn has_expired(&self, now: Instant, lease: Duration) -> bool {
+        let age = |at| now.saturating_duration_since(at);
+        self.held() > 0 && self.confirmed_at().is_some_and(|at| age(at) >= lease)
     }
 
     /// When the last claim that was answered was sent.
-    pub(super) const fn confirmed(&self) -> Option<Instant> {
-        self.history.confirmed()
+    pub(super) const fn confirmed_at(&self) -> Option<Instant> {
+        self.history.confirmed_at()
     }
 
     /// Returns whether nothing is held, wanted, queued or in flight.
@@ -156,7 +157,7 @@ impl Slot {
     }
 
     /// Returns whether it is idle, and its last claim failed.
-    pub(super) fn is_unconfirmed(&self) -> bool {
+    pub(super) fn is_idle_after_failure(&self) -> bool {
         self.is_idle() && self.history.has_failed()
     }
 
@@ -166,19 +167,17 @@ impl Slot {
         self.is_idle() && (!self.is_changed || (self.history.has_failed() && was_never_stored))
     }
 
-    /// Returns whether it is to be looked at often: a caller waits, or an embedded store has not answered its claim.
+    /// Returns whether it is to be looked at often: callers wait, or a change is not claimed yet.
     pub(super) fn is_watched(&self) -> bool {
         !self.waiters.is_empty() || self.is_changed
     }
 
-    /// Returns whether its next claim is due although nothing changed.
-    pub(super) fn is_due(&self, now: Instant, paces: &Paces) -> bool {
+    /// Marks it if its time for a claim has come. Returns whether it has.
+    pub(super) fn mark_if_due(&mut self, now: Instant, paces: &Paces) -> bool {
         let has_waiters = !self.waiters.is_empty();
-        self.stage == ClaimStage::None && self.history.is_due(now, paces, has_waiters)
-    }
-
-    pub(super) const fn mark_due(&mut self) {
-        self.is_due = true;
+        let is_due = self.stage == ClaimStage::None && self.history.is_due(now, paces, has_waiters);
+        self.is_due |= is_due;
+        is_due
     }
 
     /// Returns the kind of its next claim, if it has to be claimed now. A paced slot waits until it is due, or until there is a
@@ -198,7 +197,8 @@ impl Slot {
         self.is_due.then_some(kind)
     }
 
-    /// Enters a queue if it needs a claim. Returns which. A slot that is queued enters only a queue that precedes its own.
+    /// Enters a queue if it needs a claim. Returns the queue. A slot that is queued leaves its queue only for one of a higher
+    /// priority.
     pub(super) fn enter_queue(&mut self) -> Option<ClaimKind> {
         let kind = self.next_claim()?;
         if let ClaimStage::Queued(before) = self.stage
@@ -226,9 +226,9 @@ impl Slot {
         claim.granted = self.granted;
         claim.released = self.released;
         claim.waiting = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
-        claim.at_once = u32::try_from(self.at_once.claimed()).unwrap_or(u32::MAX);
-        self.claimed = self.granted;
-        self.asked = u64::from(claim.waiting) + u64::from(claim.at_once);
+        claim.at_once = u32::try_from(self.at_once.claimed_count()).unwrap_or(u32::MAX);
+        self.granted_in_claim = self.granted;
+        self.asked_in_claim = u64::from(claim.waiting) + u64::from(claim.at_once);
         self.stage = ClaimStage::None;
         self.is_changed = false;
         self.is_due = false;
@@ -241,21 +241,21 @@ impl Slot {
         self.stage = ClaimStage::InFlight;
     }
 
-    /// The claim was answered: the store has granted `more` permits than the claim counted.
+    /// The claim was answered. `more`: granted permits that the claim did not count.
     pub(super) fn apply_answer(&mut self, more: u64, now: Instant, deliveries: &mut Vec<Delivery>) {
-        // Permits that this process has granted meanwhile are some of them.
-        let granted = self.claimed.saturating_add(more);
+        // They may include permits that this process has granted meanwhile.
+        let granted = self.granted_in_claim.saturating_add(more);
         let new = granted.saturating_sub(self.granted);
         self.stage = ClaimStage::None;
         self.granted = self.granted.saturating_add(new);
         let unwanted = self.distribute(new, deliveries);
         self.released = self.released.saturating_add(unwanted);
         self.is_changed |= unwanted > 0 || !self.at_once.is_empty();
-        self.history.note_answer(now, new > self.asked);
+        self.history.note_answer(now, new > self.asked_in_claim);
     }
 
-    /// Gives permits to the callers that the claim was for: first to those that wait. Those that wanted one at once and get none
-    /// are told so. Returns how many permits are left.
+    /// Gives permits to the callers that the claim was for: first to those that wait. The others that wanted one at once get none.
+    /// Returns how many permits are left.
     fn distribute(&mut self, permits: u64, deliveries: &mut Vec<Delivery>) -> u64 {
         let mut left = permits;
         while left > 0

@@ -1,25 +1,21 @@
-//! The slots of an agent, the queues in which they wait to be claimed, and the claims in flight: a state without I/O.
+//! The slots of an agent, the queues in which they wait to be claimed, and the claims in flight. It sends nothing itself.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
-use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
 use super::AGENTS;
 use super::permit::SlotKey;
 use super::slot::{ClaimKind, Slot};
+use super::task_state::TaskState;
 use crate::nouns::Check;
 use crate::store::Answer;
-use crate::store::heartbeat::Heartbeat;
 
 /// The memory for so many slots is kept.
 const KEPT_CAPACITY: usize = 1_024;
-
-/// The most runtimes to which a task can move.
-const MOST_RUNTIMES: usize = 8;
 
 /// The most claims of each kind in flight. A thousand changes of all agents are four calls to Redis, so checks do not wait long
 /// behind them.
@@ -33,28 +29,21 @@ const fn most_in_flight(kind: ClaimKind) -> usize {
 #[derive(Default)]
 pub(super) struct Slots {
     pub(super) slots: HashMap<SlotKey, Slot>,
-    pub(super) queues: Queues,
-    /// The slots that may have waiters, or a claim that an embedded store has not answered.
+    pub(super) queues: ClaimQueues,
+    /// The slots that may have waiters, or a change that is not claimed.
     pub(super) watched: HashSet<SlotKey>,
     /// The slots that hold nothing, and whose last claim failed.
     pub(super) unconfirmed: HashSet<SlotKey>,
     /// The time of the last scan of all slots.
     pub(super) scanned: Option<Instant>,
-    /// The number of the task that runs.
-    pub(super) task: Option<u64>,
-    /// Counts tasks.
-    pub(super) tasks: u64,
-    /// The task's last round.
-    pub(super) rounds: Heartbeat,
-    /// The last runtimes with callers. The task moves to another one when its runtime shuts down.
-    pub(super) runtimes: VecDeque<Runtime>,
+    pub(super) task: TaskState,
     /// Counts holders.
     pub(super) holders: u64,
 }
 
 /// The slots that the task has to claim, and the claims in flight.
 #[derive(Default)]
-pub(super) struct Queues {
+pub(super) struct ClaimQueues {
     /// The slots to be claimed, by the kind of their claim.
     queued: [VecDeque<SlotKey>; ClaimKind::ALL.len()],
     /// How many claims of each kind are in flight.
@@ -74,7 +63,7 @@ struct SentClaim {
     kind: ClaimKind,
 }
 
-impl Queues {
+impl ClaimQueues {
     /// Queues a slot, if it has to be claimed.
     pub(super) fn enqueue(&mut self, key: &SlotKey, slot: &mut Slot) {
         if let Some(kind) = slot.enter_queue() {
@@ -147,14 +136,6 @@ impl Queues {
 }
 
 impl Slots {
-    /// Notes a runtime to which the task can move.
-    pub(super) fn note_runtime(&mut self, runtime: &Runtime) {
-        if self.runtimes.iter().all(|known| known.id() != runtime.id()) {
-            self.runtimes.truncate(MOST_RUNTIMES - 1);
-            self.runtimes.push_front(runtime.clone());
-        }
-    }
-
     /// The claims to be sent, with their numbers.
     pub(super) fn take(&mut self, lease: Duration) -> Vec<(u64, Check)> {
         self.queues.take(&mut self.slots, lease)
@@ -167,7 +148,7 @@ impl Slots {
         Some((key, slot))
     }
 
-    /// Returns whether the store has confirmed all changes. All slots are looked at only if none is queued.
+    /// Returns whether the store has confirmed all changes. All slots are looked at only if no changed slot is queued.
     pub(super) fn are_confirmed(&self) -> bool {
         !self.queues.has_changes() && self.slots.values().all(Slot::is_confirmed)
     }
@@ -202,6 +183,7 @@ mod tests {
 
     use super::super::agent::Agent;
     use super::super::callers::PermitCaller;
+    use super::super::pace::Paces;
     use super::*;
     use crate::nouns::{Error, Key, Limit};
     use crate::store::MemoryStore;
@@ -221,18 +203,33 @@ mod tests {
         PermitCaller { outcome, limit: 1 }
     }
 
+    const NOW: Paces = Paces {
+        poll: Duration::ZERO,
+        recent: Duration::ZERO,
+        renew: Duration::ZERO,
+        retry: Duration::ZERO,
+        lost: LEASE,
+    };
+
+    /// It was claimed and answered, and the time for the next claim has come.
+    fn make_due(slot: &mut Slot) {
+        let now = Instant::now();
+        slot.claim(&key(0), LEASE, now);
+        slot.apply_answer(0, now, &mut Vec::new());
+        assert!(slot.mark_if_due(now, &NOW));
+    }
+
     /// A slot whose next claim is of this kind.
     fn slot(kind: ClaimKind) -> Slot {
         let mut slot = Slot::new([0; 8], 1);
         match kind {
             ClaimKind::Change => slot.release(),
             ClaimKind::Poll => {
-                slot.wait(caller());
-                slot.claim(&key(0), LEASE, Instant::now());
+                slot.add_waiter(caller());
+                make_due(&mut slot);
             }
-            ClaimKind::Renewal => {}
+            ClaimKind::Renewal => make_due(&mut slot),
         }
-        slot.mark_due();
         slot
     }
 
@@ -309,16 +306,16 @@ mod tests {
     fn change_stays_a_change_while_it_is_queued() {
         let mut slot = Slot::new([0; 8], 1);
         let (outcome, receiver) = oneshot::channel();
-        slot.request_at_once(PermitCaller { outcome, limit: 1 });
+        slot.add_at_once(PermitCaller { outcome, limit: 1 });
         slot.claim(&key(0), LEASE, Instant::now());
         slot.depart();
         let failure = Error::store("down");
         slot.apply_failure(&failure, Instant::now(), &mut Vec::new());
         drop(receiver);
         assert_eq!(slot.enter_queue(), None, "it is repeated after a pause");
-        slot.wait(caller());
+        slot.add_waiter(caller());
         assert_eq!(slot.enter_queue(), Some(ClaimKind::Change));
-        slot.mark_due();
+        assert!(!slot.mark_if_due(Instant::now(), &NOW));
         assert_eq!(slot.enter_queue(), None);
         assert!(slot.is_queued_for(ClaimKind::Change));
     }

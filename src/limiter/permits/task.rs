@@ -30,16 +30,16 @@ impl Agent {
         let mut state = self.lock();
         let runtime = match Runtime::try_current() {
             Ok(runtime) => {
-                state.note_runtime(&runtime);
+                state.task.note_runtime(&runtime);
                 runtime
             }
-            Err(_) => match state.runtimes.front() {
+            Err(_) => match state.task.runtimes.front() {
                 Some(known) => known.clone(),
                 // A later call in a runtime starts it, or the leases expire.
                 None => return,
             },
         };
-        if state.rounds.is_alive(Instant::now(), BLOCKED_AFTER) {
+        if state.task.rounds.is_alive(Instant::now(), BLOCKED_AFTER) {
             return;
         }
         let running = self.new_task(&mut state, runtime);
@@ -52,19 +52,19 @@ impl Agent {
         if self.has_nothing_to_do(state) {
             return None;
         }
-        state.tasks += 1;
-        state.task = Some(state.tasks);
-        // A task that is replaced must not take the next signal.
+        state.task.started += 1;
+        state.task.running = Some(state.task.started);
+        // The task that is replaced ends, and leaves the next signal to the new one.
         self.wake.notify_waiters();
-        state.rounds.beat(Instant::now());
+        state.task.rounds.beat(Instant::now());
         Some(Running {
             agent: Arc::clone(self),
-            task: state.tasks,
+            task: state.task.started,
             runtime,
         })
     }
 
-    /// Sends the claims of queued slots. A task of their own awaits the answers.
+    /// Sends the claims of queued slots. A separate task awaits the answers.
     fn send(self: &Arc<Self>) {
         let mut state = self.lock();
         let claims = state.take(self.lease);
@@ -80,7 +80,7 @@ impl Agent {
         if under_way.numbers.is_empty() {
             return;
         }
-        // A budget would be used up by the timers of the first claims, and the last ones would never get theirs.
+        // tokio's cooperative budget would be used up by the timers of the first claims, and the last ones would never get theirs.
         tokio::spawn(unconstrained(async move {
             let agent = &under_way.agent;
             let mut answers = unawaited;
@@ -120,15 +120,14 @@ impl Agent {
     /// Begins a round of the task, and returns the time until the next. `None` if the task ends.
     fn begin_round(&self, task: u64) -> Option<Duration> {
         let mut state = self.lock();
-        if state.task != Some(task) {
+        if state.task.running != Some(task) {
             return None;
         }
         if self.has_nothing_to_do(&state) {
-            state.task = None;
-            state.rounds.end();
+            state.task.end();
             return None;
         }
-        state.rounds.beat(Instant::now());
+        state.task.rounds.beat(Instant::now());
         Some(if state.watched.is_empty() {
             self.paces.retry
         } else {
@@ -152,7 +151,7 @@ impl Agent {
                 Err(error) => slot.apply_failure(error, now, &mut deliveries),
             }
             outcomes.push((key.clone(), deliveries, answer.err()));
-            self.settle(state, &key);
+            self.requeue_or_remove(state, &key);
         }
         drop(guard);
         for (key, deliveries, error) in outcomes {
@@ -163,13 +162,13 @@ impl Agent {
     }
 
     /// Queues a slot whose claim is over if it has changed meanwhile, and forgets it if nothing is left.
-    fn settle(&self, state: &mut Slots, key: &SlotKey) {
+    fn requeue_or_remove(&self, state: &mut Slots, key: &SlotKey) {
         let Some(slot) = state.slots.get_mut(key) else {
             return;
         };
         state.queues.enqueue(key, slot);
         // Nothing expires in an embedded store.
-        let is_unconfirmed = !self.is_embedded && slot.is_unconfirmed();
+        let is_unconfirmed = !self.is_embedded && slot.is_idle_after_failure();
         if is_unconfirmed {
             state.unconfirmed.insert(key.clone());
         } else {
@@ -183,8 +182,7 @@ impl Agent {
         }
     }
 
-    /// Claims ended, and those that were not answered are lost. Their slots are claimed again: a claim that arrives twice
-    /// changes nothing.
+    /// Gives up the claims that are not answered, and queues their slots again. A claim that arrives twice changes nothing.
     fn give_up(self: &Arc<Self>, numbers: &[u64]) {
         let mut are_lost = false;
         let mut guard = self.lock();
@@ -192,7 +190,7 @@ impl Agent {
         for number in numbers {
             if let Some((key, slot)) = state.land(*number) {
                 slot.apply_loss();
-                self.settle(state, &key);
+                self.requeue_or_remove(state, &key);
                 are_lost = true;
             }
         }
@@ -248,7 +246,7 @@ impl Running {
             };
             let next_scan = later(last_scan, pause);
             drop(timeout_at(next_scan, agent.wake.notified()).await);
-            // More slots join the next call. And a runtime that shuts down drops the task here.
+            // More slots join the next call. A runtime that shuts down drops the task here.
             yield_now().await;
             if Instant::now() >= next_scan {
                 last_scan = Instant::now();
@@ -263,14 +261,13 @@ impl Drop for Running {
     /// The task moves to another runtime when its own shuts down.
     fn drop(&mut self) {
         let mut state = self.agent.lock();
-        if state.task != Some(self.task) {
+        if state.task.running != Some(self.task) {
             return;
         }
-        state.task = None;
-        state.rounds.end();
+        state.task.end();
         let own = self.runtime.id();
-        state.runtimes.retain(|runtime| runtime.id() != own);
-        let next = state.runtimes.front().cloned();
+        state.task.runtimes.retain(|runtime| runtime.id() != own);
+        let next = state.task.runtimes.front().cloned();
         let next = next.and_then(|runtime| self.agent.new_task(&mut state, runtime));
         drop(state);
         next.into_iter().for_each(Self::start);
