@@ -39,7 +39,7 @@ impl LayerSettings {
     }
 
     /// Puts the permits into the request's extensions, if the layer is configured so.
-    pub(super) fn hold(&self, permits: &InFlight, request: &mut Parts) {
+    pub(super) fn insert_permits(&self, permits: &InFlight, request: &mut Parts) {
         if self.inserts_permits {
             let outside = request.extensions.remove();
             request.extensions.insert(permits.inside(outside));
@@ -48,7 +48,7 @@ impl LayerSettings {
 
     /// Prepares a request that needs no permit: its handler may extract permits.
     #[inline]
-    pub(super) fn hold_none(&self, request: &mut Parts) {
+    pub(super) fn insert_no_permits(&self, request: &mut Parts) {
         if self.inserts_permits && request.extensions.get::<InFlight>().is_none() {
             request.extensions.insert(InFlight::new(Vec::new()));
         }

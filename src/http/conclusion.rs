@@ -121,7 +121,7 @@ impl LayerSettings {
                 decision
             }
             Err(error) => {
-                self.forward_uncharged(request);
+                self.insert_empty_settlement(request);
                 return self.without_decision(error, undecided, request);
             }
         };
@@ -227,7 +227,7 @@ impl LayerSettings {
     /// Forwards a request that nothing limits.
     fn fail_open<B>(&self, decision: &Decision, request: &mut Parts) -> Conclusion<B> {
         let mut fields = Fields::default();
-        self.forward_uncharged(request);
+        self.insert_empty_settlement(request);
         self.insert(decision, &mut request.extensions, &mut fields);
         let report = Report {
             fields,
@@ -298,7 +298,7 @@ impl LayerSettings {
 
     /// Prepares a request that is not charged. Its handler expects a settlement all the same.
     #[inline]
-    pub(super) fn forward_uncharged(&self, request: &mut Parts) {
+    pub(super) fn insert_empty_settlement(&self, request: &mut Parts) {
         if self.settlement.inserts && request.extensions.get::<Settlement>().is_none() {
             request.extensions.insert(Settlement::new(&self.events));
         }

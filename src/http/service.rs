@@ -66,9 +66,9 @@ where
                 settings,
             ));
         }
-        self.settings.hold_none(&mut parts);
+        self.settings.insert_no_permits(&mut parts);
         let Some(group) = asked.group else {
-            self.settings.forward_uncharged(&mut parts);
+            self.settings.insert_empty_settlement(&mut parts);
             let request = Request::from_parts(parts, body);
             return ResponseFuture::calling(self.inner.call(request), None);
         };

@@ -191,7 +191,7 @@ impl Settlement {
     fn apply(&self, limiter: &RateLimiter, checks: Vec<Check>) {
         let limit = checks[0].limit().clone();
         let events = Arc::clone(&self.shared.events);
-        let unanswered = limiter.await_settlement();
+        let unanswered = limiter.track_settlement();
         let unsent = Unsent {
             limit,
             events,

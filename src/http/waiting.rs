@@ -169,7 +169,7 @@ where
                     };
                     match acquired {
                         Ok(permits) => {
-                            settings.hold(&permits, parts);
+                            settings.insert_permits(&permits, parts);
                             self.permits = Some(permits);
                             self.stage = Stage::charging(group.take(), *since, settings, parts);
                         }
@@ -250,7 +250,7 @@ impl Stage {
         parts: &mut Parts,
     ) -> Self {
         if asked.permits.is_empty() {
-            settings.hold_none(parts);
+            settings.insert_no_permits(parts);
             return Self::charging(asked.group, since, settings, parts);
         }
         let acquiring = settings.acquire_permits(asked.permits, since);
@@ -271,7 +271,7 @@ impl Stage {
         parts: &mut Parts,
     ) -> Self {
         let Some(group) = group else {
-            settings.forward_uncharged(parts);
+            settings.insert_empty_settlement(parts);
             return Self::Preparing;
         };
         let undecided = settings.undecided(&group);

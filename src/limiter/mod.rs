@@ -112,15 +112,15 @@ impl RateLimiter {
     pub(crate) fn apply_unobserved(&self, op: Op, group: Group) -> Answer {
         match op {
             Op::Charge | Op::Peek if group.iter().any(|check| check.limit().counts_denials()) => {
-                self.decide_offenders(op, group)
+                self.decide_counting_denials(op, group)
             }
             Op::Charge | Op::Peek | Op::Claim => self.shared.store.apply(op, group),
-            Op::Refund | Op::Settle | Op::Reset | Op::Block => self.give_back(op, group),
+            Op::Refund | Op::Settle | Op::Reset | Op::Block => self.apply_change(op, group),
         }
     }
 
-    /// Applies a refund, a settlement or a reset. Wakes the waiters of its budgets when it is answered.
-    fn give_back(&self, op: Op, group: Group) -> Answer {
+    /// Applies a refund, a settlement, a reset or a block. Wakes the waiters of its budgets when it is answered.
+    fn apply_change(&self, op: Op, group: Group) -> Answer {
         let answer = self.shared.store.apply(op, group.clone());
         match self.shared.turns.awaited(&group) {
             None => answer,

@@ -71,7 +71,7 @@ impl RateLimiter {
     }
 
     /// Counts a settlement that is sent in the background.
-    pub(crate) fn await_settlement(&self) -> UnansweredSettlement {
+    pub(crate) fn track_settlement(&self) -> UnansweredSettlement {
         self.shared.unanswered.add()
     }
 }

@@ -41,6 +41,8 @@ pub use self::group::decide;
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use self::prefetch::{Prefetch, PrefetchBuilder};
+#[cfg(all(feature = "http", feature = "redis"))]
+pub(crate) use self::redis::Announcement;
 #[cfg(feature = "tls")]
 pub use self::redis::Tls;
 #[cfg(feature = "redis")]

@@ -1,7 +1,7 @@
 //! An answer from another task, with a deadline.
 //!
-//! The caller's own future enforces the deadline. So a blocked worker thread or a server that hangs
-//! may hold up the sending task, but not the caller. A caller that returns leaves its check behind:
+//! The caller's own future enforces the deadline, or the call if the caller drives it. So a blocked worker thread or a server
+//! that hangs may hold up the sending task, but not the caller. A caller that returns leaves its check behind:
 //! the sender drops it if it is not sent yet. A check in flight counts until its call is over.
 
 use std::fmt;
@@ -61,7 +61,7 @@ impl Promise {
     }
 
     /// Notes that the check is about to be sent, unless its caller timed out or was dropped.
-    pub(crate) fn send(&self) -> Departure {
+    pub(crate) fn mark_sent(&self) -> Departure {
         match &mut *lock(&self.0) {
             PromiseState::Waiting { sent, .. } => {
                 *sent = true;
@@ -76,7 +76,7 @@ impl Promise {
         self.answer(answer);
     }
 
-    /// Answers it, unless its caller is gone or it has an answer.
+    /// Answers the caller, unless it is gone, or has an answer already.
     fn answer(&self, answer: Result<Decision, Error>) {
         let mut state = lock(&self.0);
         if let PromiseState::Waiting { waker, .. } = &mut *state {

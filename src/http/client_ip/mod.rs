@@ -40,7 +40,8 @@ use crate::telemetry::{self, Throttle};
 ///    peer. All lines of the header are one list. Empty entries are skipped.
 /// 3. The first address outside of the trusted networks is the client. Entries to the left of it come
 ///    from the client, and are not read.
-/// 4. If all addresses are trusted, or there is no header, the request counts for the peer.
+/// 4. If all addresses are trusted, or there is no header, the request counts for the peer. With
+///    [`reject_if_missing`](Self::reject_if_missing), a request without the header is rejected.
 /// 5. An entry that is not an address (garbage, `unknown`, an obfuscated identifier) ends the walk.
 ///    The request is rejected, unless [`use_peer_if_invalid`](Self::use_peer_if_invalid) is set.
 ///

@@ -152,28 +152,28 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// Rejects a request if a trusted proxy sends no header with it, or too few addresses for the number of hops. This is the
-    /// default with hops. Otherwise the peer is the client by default.
+    /// Rejects a request if a trusted proxy sends no header with it, or too few addresses for the number of hops. Default with
+    /// hops. Without hops, the default is [`use_peer_if_missing`](Self::use_peer_if_missing).
     ///
     /// A proxy sends no header with its own requests, such as health checks. Some proxies also remove the header if the client
-    /// lists it in `Connection`. The limit of a rejected request is never skipped, also not under
-    /// [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit).
+    /// lists it in `Connection`. [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit) does not skip an enforced limit
+    /// for such a request.
     #[must_use]
     pub fn reject_if_missing(mut self) -> Self {
         self.uses_peer_if_missing = false;
         self
     }
 
-    /// Counts a request for the peer, which is the proxy, if a trusted proxy sends no header with it, or too few addresses for
-    /// the number of hops. All such requests share the proxy's budget. This is the default, except with hops.
+    /// If a trusted proxy sends no header, or too few addresses for the number of hops, the request counts for that proxy. All such
+    /// requests share the proxy's budget. Default, except with hops.
     #[must_use]
     pub fn use_peer_if_missing(mut self) -> Self {
         self.uses_peer_if_missing = true;
         self
     }
 
-    /// Counts a request for the peer, which is the proxy, if the entry that names the client is not an address, or the header is
-    /// too long. All such requests share the proxy's budget. Default: the request is rejected, and an event says why.
+    /// If the entry that names the client is not an address, or the header of a trusted proxy is too long, the request counts for
+    /// that proxy. All such requests share the proxy's budget. Default: the request is rejected, and an event says why.
     #[must_use]
     pub fn use_peer_if_invalid(mut self) -> Self {
         self.uses_peer_if_invalid = true;

@@ -191,7 +191,7 @@ impl HeaderSettings {
         self.sends_x_ratelimit && !self.resets_in_delta_seconds
     }
 
-    /// `X-RateLimit-Reset-After` belongs to the others.
+    /// It is sent only with the other `X-RateLimit-*` headers.
     const fn sends_reset_after(&self) -> bool {
         self.sends_reset_after && self.sends_x_ratelimit
     }

@@ -43,8 +43,8 @@ impl RateLimitLayer {
 
     /// Sends `X-RateLimit-Reset` in seconds from now.
     ///
-    /// Default: seconds since the Unix epoch, as GitHub and most others send them, by the store's clock. A denial has a `Date`
-    /// by the same clock.
+    /// Default: seconds since the Unix epoch, as GitHub and most others send them, by the store's clock. A denial that has them also
+    /// has a `Date` by the same clock.
     #[must_use]
     pub fn reset_in_delta_seconds(self) -> Self {
         self.with(|settings| settings.headers.resets_in_delta_seconds = true)
@@ -56,8 +56,8 @@ impl RateLimitLayer {
         self.with(|settings| settings.headers.report_on = ReportOn::Denials)
     }
 
-    /// Reports budgets on no response. Its headers stay as they are. A denial has `Retry-After` all the same, if a wait can end
-    /// it.
+    /// Sends no budget headers. Headers of the inner service stay as they are. A denial that a wait can end still has
+    /// `Retry-After`.
     #[must_use]
     pub fn report_nothing(self) -> Self {
         self.with(|settings| settings.headers.report_on = ReportOn::Nothing)

@@ -64,7 +64,7 @@ use super::settings::LayerSettings;
 ///    Dropping the response future cancels the wait.
 /// 6. Both responses carry `X-RateLimit-Limit`, `X-RateLimit-Remaining` and
 ///    [`X-RateLimit-Reset`](Self::reset_in_delta_seconds), and the [`RateLimit` fields](Self::ietf_headers) if
-///    they are set. [`report_denials_only`](Self::report_denials_only) restricts that. Fields of the inner service stay
+///    they are set. [`report_denials_only`](Self::report_denials_only) and [`report_nothing`](Self::report_nothing) restrict that. Fields of the inner service stay
 ///    where they are stricter or cannot be compared, and lists are added to. A response with status
 ///    304 or 101, and the response to an allowed `CONNECT`, have none. The response to a denied request has the
 ///    [`Decision`](crate::Decision) in its extensions, for layers outside. For allowed requests,

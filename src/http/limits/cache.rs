@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::LookupResult;
 use crate::nouns::later;
 #[cfg(feature = "redis")]
-use crate::store::redis::{Change, RedisChannel};
+use crate::store::{Announcement, RedisChannel};
 use crate::telemetry::{self, Throttle};
 
 /// A failed look-up is not repeated sooner.
@@ -162,7 +162,7 @@ where
         (!is_doubtful && Instant::now() < entry.fresh_until).then_some(entry.known)
     }
 
-    /// No value counts as fresh any more. Old values are there while the look-ups fail, are slow, or are too many.
+    /// Marks all values as stale. They stay usable while look-ups fail, are slow, or are too many.
     pub(super) fn expire_all(&self) {
         let next = self.next_flight.load(Ordering::Relaxed);
         self.doubtful_below.fetch_max(next, Ordering::Relaxed);
@@ -325,16 +325,16 @@ where
         let cache = Arc::downgrade(self);
         let task = Runtime::current().spawn(async move {
             loop {
-                let change = channel.next().await;
+                let announcement = channel.next().await;
                 let Some(cache) = cache.upgrade() else { return };
-                match change {
-                    Change::Any => cache.expire_all(),
-                    Change::One(id) => match id.parse() {
+                match announcement {
+                    Announcement::Any => cache.expire_all(),
+                    Announcement::One(id) => match id.parse() {
                         Ok(id) => cache.forget(&id),
                         Err(_) => telemetry::change_not_understood(&cache.unknown_ids, &id),
                     },
                 }
-                // A source that always has a change must not keep the worker.
+                // A channel that always has a message must not keep the worker.
                 yield_now().await;
             }
         });

@@ -23,7 +23,7 @@ use crate::store::RedisChannel;
 ///   [`patience`](Self::patience), the old value is used, for up to [`stale_for`](Self::stale_for). A failed
 ///   look-up is repeated after a second at the earliest.
 /// - Without an old value, a request waits for up to [`timeout`](Self::timeout), and then gets
-///   [`LookupResult::Failed`](crate::layer::LookupResult::Failed). So it does if [`max_in_flight`](Self::max_in_flight) look-ups of other ids are in flight.
+///   [`LookupResult::Failed`](crate::layer::LookupResult::Failed). It also does if [`max_in_flight`](Self::max_in_flight) look-ups of other ids are in flight.
 ///
 /// | setting | default |
 /// |---|---|
@@ -155,7 +155,7 @@ where
         Ok(self.with(|settings| settings.max_in_flight = lookups))
     }
 
-    /// Forgets what is known of an id: the next request looks it up. Call it when a plan changes. Other processes have
+    /// Removes an id from the cache: the next request looks it up. Call it when a plan changes. Other processes have
     /// caches of their own: on Redis they can [`follow`](Self::follow) announcements. With another messaging system, call
     /// `forget` for each message, and [`expire_all`](Self::expire_all) after a lost connection.
     pub fn forget(&self, id: &I) {
@@ -168,9 +168,8 @@ where
         self.cache.expire_all();
     }
 
-    /// Forgets ids in this process when any process announces on this channel that their values changed. A task does so until
-    /// the look-up and its layers are dropped. If announcements may have been missed, it [expires
-    /// all](Self::expire_all).
+    /// Removes each id that is announced on this channel from the cache, in a task that ends when the look-up and its layers are
+    /// dropped. If announcements may have been missed, it [expires all](Self::expire_all).
     ///
     /// Call this after the setters, which make a new cache.
     ///
@@ -222,7 +221,7 @@ where
         self.cache.fresh(id)
     }
 
-    /// The result, of a look-up that starts or is in flight, or of an earlier one.
+    /// Starts or joins a look-up. Returns its result, or an older one.
     pub(super) async fn find(&self, id: I) -> KnownValue<T> {
         self.cache.find(id).await
     }

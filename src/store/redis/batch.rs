@@ -39,7 +39,7 @@ const LIMITS_COMPARED: usize = 16;
 #[derive(Default)]
 pub(super) struct Batch {
     keys: Keys,
-    /// Each with whether its checks ask it to block keys.
+    /// `true` if the limit blocks keys.
     limits: Vec<(Limit, bool)>,
     charges: Vec<wire::Charge>,
     /// The number of charges that the script decides one by one.
@@ -77,7 +77,7 @@ pub(super) struct Waiter {
     deadline: Instant,
     /// The time of the check, if denials are remembered.
     asked: Option<AskedAt>,
-    /// The refund or reset, if denials are remembered. It is over before the caller is answered.
+    /// The refund, settlement, reset or block, if denials are remembered. It is over before the caller is answered.
     change: Option<ChangeUnderWay>,
     /// The answer to be delivered.
     answer: Option<Result<Decision, Error>>,
@@ -99,7 +99,7 @@ impl Batch {
         self.waiters.len()
     }
 
-    /// The spans of the groups that are sent, and how many groups there are.
+    /// How many groups are sent, and their spans.
     pub(super) fn traces(&self) -> (usize, impl Iterator<Item = &Trace>) {
         let sent = || self.waiters.iter().filter(|waiter| waiter.sent);
         (sent().count(), sent().map(|waiter| &waiter.trace))
@@ -183,12 +183,13 @@ impl Batch {
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
-    /// Before sending, drops cancelled and expired checks. Returns how many have expired.
-    pub(super) fn drop_stale(&mut self, now: Instant, server: &str) -> usize {
-        let mut late = self.expire(now, || Error::timeout_unsent().at_server(server));
+    /// Marks the checks that are sent: not those that were cancelled, or that have expired, which are answered. Returns how many
+    /// have expired.
+    pub(super) fn mark_sent(&mut self, now: Instant, server: &str) -> usize {
+        let mut late = self.answer_expired(now, || Error::timeout_unsent().at_server(server));
         self.runs.iter_mut().for_each(|run| run.times = 0);
         for waiter in &mut self.waiters {
-            let departure = waiter.promise.as_ref().map(Promise::send);
+            let departure = waiter.promise.as_ref().map(Promise::mark_sent);
             late += usize::from(departure == Some(Departure::TimedOut));
             waiter.sent = departure == Some(Departure::Sent);
             self.runs[waiter.run].times += u16::from(waiter.sent);
@@ -253,8 +254,12 @@ impl Batch {
         self.runs.iter().all(|run| run.times == 0)
     }
 
-    /// Fails the checks whose deadline is over. Returns how many.
-    pub(super) fn expire(&mut self, now: Instant, mut error: impl FnMut() -> Error) -> usize {
+    /// Answers the checks whose deadline is over. Returns how many.
+    pub(super) fn answer_expired(
+        &mut self,
+        now: Instant,
+        mut error: impl FnMut() -> Error,
+    ) -> usize {
         let before = self.expired;
         while self
             .first_deadline()
@@ -267,8 +272,8 @@ impl Batch {
         self.expired - before
     }
 
-    /// Fails all checks without an answer. Returns how many.
-    pub(super) fn fail(&mut self, mut error: impl FnMut() -> Error) -> usize {
+    /// Sets the answer of all checks without one, to be delivered. Returns how many.
+    pub(super) fn set_failure(&mut self, mut error: impl FnMut() -> Error) -> usize {
         let mut failed = 0;
         for waiter in &mut self.waiters {
             failed += usize::from(waiter.answer.is_none() && waiter.promise.is_some());
@@ -291,13 +296,13 @@ impl Batch {
     }
 
     /// The key and the request, if the batch is one charge of one budget, or one claim.
-    pub(super) fn single(&self) -> Option<(&str, Vec<u8>)> {
-        let run = self.only_run()?;
+    pub(super) fn lone_request(&self) -> Option<(&str, Vec<u8>)> {
+        let run = self.only_sent_run()?;
         let charge = &self.charges[run.first];
         let rule = self.rule(charge);
         let request = match (run.op, self.checks[run.first].claim()) {
             (Op::Claim, Some(claim)) => wire::single_claim(rule, claim),
-            _ if self.is_plain_charge(run) => wire::single(rule, charge.cost),
+            _ if self.is_plain_lone_charge(run) => wire::single(rule, charge.cost),
             _ => return None,
         };
         Some((self.keys.get(charge.key.into()), request))
@@ -305,22 +310,22 @@ impl Batch {
 
     /// Returns whether the script makes one write at most. A log is written in two parts, and so may permits be.
     pub(super) fn makes_one_write(&self) -> bool {
-        self.only_run().is_some_and(|run| {
+        self.only_sent_run().is_some_and(|run| {
             let rule = self.rule(&self.charges[run.first]);
-            self.is_plain_charge(run) && !matches!(rule, Rule::SlidingLog(_))
+            self.is_plain_lone_charge(run) && !matches!(rule, Rule::SlidingLog(_))
         })
     }
 
     /// The run that is sent, if it is only one.
-    fn only_run(&self) -> Option<&Run> {
+    fn only_sent_run(&self) -> Option<&Run> {
         let mut sent = self.runs.iter().filter(|run| run.times > 0);
         let run = sent.next()?;
         sent.next().is_none().then_some(run)
     }
 
     /// Returns whether the run is one charge of one budget, and no offences of its key matter.
-    fn is_plain_charge(&self, run: &Run) -> bool {
-        self.is_single(run) && self.charges[run.first].offences.is_none()
+    fn is_plain_lone_charge(&self, run: &Run) -> bool {
+        self.is_lone_charge(run) && self.charges[run.first].offences.is_none()
     }
 
     fn rule(&self, charge: &wire::Charge) -> &Rule {
@@ -340,7 +345,7 @@ impl Batch {
                 body.push_claim(&self.charges[run.first], claim);
                 continue;
             }
-            if !self.is_single(run) {
+            if !self.is_lone_charge(run) {
                 body.push_run(run.op, run.times, &self.charges[run.first..][..run.size]);
                 continue;
             }
@@ -348,7 +353,7 @@ impl Batch {
             let mut keys = 1;
             let mut next = first.next();
             while runs
-                .next_if(|it| self.is_single(it) && self.charges[it.first] == next)
+                .next_if(|it| self.is_lone_charge(it) && self.charges[it.first] == next)
                 .is_some()
             {
                 (keys, next) = (keys + 1, next.next());
@@ -359,7 +364,7 @@ impl Batch {
     }
 
     /// Returns whether the run is one charge, once, of a budget that no other run touches.
-    fn is_single(&self, run: &Run) -> bool {
+    fn is_lone_charge(&self, run: &Run) -> bool {
         let charge = &self.charges[run.first];
         let key = &self.keys.all[usize::from(charge.key)];
         let is_charge = run.op == Op::Charge && charge.cost > 0 && !charge.has_terms();
@@ -367,7 +372,7 @@ impl Batch {
     }
 
     /// Returns whether its only group is the one with this answer.
-    pub(super) fn is_only(&self, answer: &Promised) -> bool {
+    pub(super) fn holds_only(&self, answer: &Promised) -> bool {
         let [waiter] = &*self.waiters else {
             return false;
         };
@@ -398,7 +403,7 @@ impl Batch {
         }
     }
 
-    /// Remembers the denials, whether their callers still wait or not: of each run the last one.
+    /// Remembers the last denial of each run, even if its caller is gone.
     fn remember(&mut self, denials: &Denials) {
         for waiter in self.waiters.iter().rev() {
             let run = &mut self.runs[waiter.run];

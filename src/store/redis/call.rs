@@ -13,7 +13,7 @@ const OTHER_BYTES: usize = 96;
 
 /// The command for a batch. `time` is the time to decide by. Default: the server's own.
 pub(super) fn command(batch: &Batch, time: Option<Micros>) -> Cmd {
-    match batch.single() {
+    match batch.lone_request() {
         Some((key, request)) => by_hash([key].into_iter(), key.len(), &request, time),
         None => by_hash(batch.keys(), batch.key_bytes(), &batch.body(), time),
     }

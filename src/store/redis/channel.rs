@@ -23,7 +23,7 @@ pub(super) struct Feed {
     prefix: String,
     channel: String,
     subscription: Option<(Subscription, SubscribedAt)>,
-    /// Whether it was reported that it cannot be subscribed to, since it last was.
+    /// Whether the current failure to subscribe was reported.
     is_reported: bool,
     attempted: Option<Instant>,
 }
@@ -60,14 +60,14 @@ impl Feed {
         let Some((subscription, place)) = &self.subscription else {
             return false;
         };
-        let node = self.lanes.lanes[0].route.node();
+        let node = self.lanes.all[0].route.node();
         let current = node.and_then(|node| node.connections.current().map(|handle| (node, handle)));
-        // Without a connection, nothing is known of another place.
+        // Without a current connection, there is nothing to compare with.
         subscription.is_open() && current.is_none_or(|(node, handle)| place.is(&node, &handle))
     }
 
-    /// Subscribes to the channel, unless it is subscribed to. Returns whether it is so anew, or the first error of a
-    /// row.
+    /// Subscribes to the channel, unless it is subscribed to. Returns `true` after a new subscription. Of errors that follow one
+    /// another, it returns the first.
     pub(super) async fn subscribe(&mut self) -> Result<bool, String> {
         if self.is_subscribed() {
             return Ok(false);
@@ -78,8 +78,8 @@ impl Feed {
         }
         self.attempted = Some(Instant::now());
         self.subscription = None;
-        // It is known elsewhere that Redis is unavailable.
-        let Ok((node, handle)) = self.lanes.lanes[0].route.connect().await else {
+        // The connection reports this failure itself.
+        let Ok((node, handle)) = self.lanes.all[0].route.connect().await else {
             return Ok(false);
         };
         let connection = handle.number();
@@ -115,7 +115,7 @@ impl Feed {
 /// The prefix of a store's keys and channels for operators, up to the colon, and the hash tag of the first partition of a
 /// cluster. Not the prefix of the budgets, which every replica may write.
 pub(super) fn config_prefix(lanes: &Lanes) -> (String, &str) {
-    let start = lanes.lanes[0].prefix();
+    let start = lanes.all[0].prefix();
     let (prefix, partition) = start.split_at(start.find('{').unwrap_or(start.len()));
     (
         format!("{}-config", prefix.strip_suffix(':').unwrap_or(prefix)),
@@ -145,7 +145,7 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<(), ConfigError> {
 /// ```
 ///
 /// - A message is the id of what changed, in at most 256 bytes.
-/// - A [`RedisSource`](crate::config::RedisSource) has a channel of the same kind: use another name than its.
+/// - A [`RedisSource`](crate::config::RedisSource) has a channel of the same kind: use a different name.
 /// - Redis does not keep messages. After a pause of the subscription, any value may have changed, and each id is looked up
 ///   again.
 /// - The store's Redis user needs `&prefix-config:* +subscribe`, and the user of [`announce`](Self::announce) `+publish`.
@@ -178,7 +178,7 @@ impl RedisChannel {
     pub fn new(store: &RedisStore, name: &str) -> Result<Self, ConfigError> {
         check_name("channel", name)?;
         let lanes = store.lanes.clone();
-        if !lanes.lanes[0].route.has_channels() {
+        if !lanes.all[0].route.has_channels() {
             return Err(ConfigError::new(
                 "a pool has no connections for the messages of a channel; give the store a URL",
             ));
@@ -198,12 +198,12 @@ impl RedisChannel {
         &self.feed.channel
     }
 
-    /// Announces that the value of an id changed. Returns when Redis has passed it on to all replicas that are connected.
+    /// Announces that the value of an id changed. Returns when Redis has accepted the message.
     ///
     /// # Errors
     ///
-    /// Returns an error if the id has more than 256 bytes, Redis is unavailable, or the store's user may not publish. Replicas have the old value until
-    /// it is no longer fresh, then.
+    /// Returns an error if the id has more than 256 bytes, Redis is unavailable, or the store's user may not publish. Then replicas use
+    /// the old value until its `ttl` ends.
     pub async fn announce(&self, id: impl Display) -> Result<(), ConfigError> {
         let lanes = &self.feed.lanes;
         let channel = &self.feed.channel;
@@ -226,14 +226,14 @@ impl RedisChannel {
     }
 
     /// Waits for the next change.
-    pub(crate) async fn next(&mut self) -> Change {
+    pub(crate) async fn next(&mut self) -> Announcement {
         loop {
             if let Some(id) = self.received.next() {
-                return Change::One(id);
+                return Announcement::One(id);
             }
             match self.feed.subscribe().await {
                 // Earlier announcements are unknown.
-                Ok(true) => return Change::Any,
+                Ok(true) => return Announcement::Any,
                 Ok(false) => {}
                 Err(error) => telemetry::changes_not_followed(&self.feed.channel, &error),
             }
@@ -242,14 +242,14 @@ impl RedisChannel {
             };
             self.received = received.texts.into_iter();
             if received.has_lost_some {
-                return Change::Any;
+                return Announcement::Any;
             }
         }
     }
 }
 
-/// A change that was announced, or was perhaps missed.
-pub(crate) enum Change {
+/// Changes that were announced, or that may have been missed.
+pub(crate) enum Announcement {
     /// The value of this id changed.
     One(String),
     /// Any value may have changed.

@@ -62,7 +62,7 @@ async fn run_where_the_key_is<T: FromRedisValue>(
     command: &Cmd,
     prefix: &str,
 ) -> Result<T, CommandError> {
-    let route = &lanes.lanes[0].route;
+    let route = &lanes.all[0].route;
     let (mut node, mut handle) = route.connect().await.map_err(CommandError::Unavailable)?;
     let mut is_asking = false;
     let mut left = MOST_REDIRECTIONS;
@@ -89,7 +89,7 @@ async fn run_where_the_key_is<T: FromRedisValue>(
         if error.is_unrecoverable_error() {
             node.connections.replace(&handle, &call::brief(&error));
         } else {
-            route.has_moved();
+            route.refresh();
             sleep(PAUSE).await;
         }
         (node, handle) = route.connect().await.map_err(CommandError::Unavailable)?;

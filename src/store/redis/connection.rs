@@ -227,7 +227,7 @@ impl Connections {
     }
 
     /// Counts checks without a decision.
-    pub(super) fn undecided(&self, checks: usize) {
+    pub(super) fn count_undecided(&self, checks: usize) {
         if checks > 0 {
             self.shared
                 .lock()

@@ -28,7 +28,7 @@ use crate::telemetry::ObservedCall;
 /// The resolution of tokio's timers.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(1);
 
-/// A call that the connection has, until all its checks are answered. It returns its place.
+/// A call that was handed to the connection, until all its checks are answered. It returns its place.
 pub(super) type Flight = Pin<Box<dyn Future<Output = CallPlace> + Send>>;
 
 /// Starts to send queued checks, if a place is free.
@@ -40,7 +40,7 @@ pub(super) fn start(lane: &Arc<Lane>) {
 
 /// Sends one batch after another, until none is queued.
 pub(super) async fn send(mut place: CallPlace) {
-    while let Some(next) = place.unless_idle() {
+    while let Some(next) = place.continue_or_free() {
         place = send_first(next).await;
         let_others_run().await;
     }
@@ -172,7 +172,7 @@ struct Call {
     place: CallPlace,
     node: Arc<Node>,
     handle: Handle,
-    /// Whether a node of a cluster sent it there for this once.
+    /// Whether a redirection (`ASK`) is for this call alone.
     is_asking: bool,
     watch: Watch,
     /// Whether its checks are sent in parts.
@@ -243,7 +243,7 @@ impl Call {
             if next_leaves_at.take_if(|at| *at <= next).is_some() {
                 start(&lane);
             }
-            // A check that was sent at once expires with its call.
+            // A check that was sent without queueing has the deadline of its call, up to the resolution of timers: both are reached.
             let is_of_check = first_deadline == Some(next);
             let reached = if is_of_check {
                 later(next, TIMER_RESOLUTION)
@@ -269,7 +269,7 @@ impl Call {
             .place
             .batch
             .make_read_only(call::brief(error).into(), deletes);
-        self.place.lane().route.undecided(failed);
+        self.place.lane().route.count_undecided(failed);
         !self.place.batch.is_empty()
     }
 
@@ -306,11 +306,11 @@ impl Call {
                         // Later replies may belong to other calls.
                         handle.distrust();
                         connections.discard(handle, &reason);
-                        batch.fail(|| Error::store(reason.clone()))
+                        batch.set_failure(|| Error::store(reason.clone()))
                     }
                 }
             }
-            Some(Ok(_)) => batch.fail(|| Error::store("an earlier answer was malformed")),
+            Some(Ok(_)) => batch.set_failure(|| Error::store("an earlier answer was malformed")),
             Some(Err(error)) => {
                 if call::is_out_of_step(&error) {
                     handle.distrust();
@@ -318,10 +318,10 @@ impl Call {
                 let text = call::brief(&error);
                 let is_redirected = lane.route.is_of_cluster() && call::is_of_cluster(&error);
                 if is_redirected {
-                    lane.route.has_moved();
+                    lane.route.refresh();
                 } else if call::ends_connection(&error) {
                     connections.discard(handle, &text);
-                    lane.route.has_moved();
+                    lane.route.refresh();
                 }
                 // A charge that is alone in its call makes one write, which is the last command.
                 // With a clock set by hand, another command follows.
@@ -331,7 +331,7 @@ impl Call {
                     CallFailure::from_redis(&error) == CallFailure::Unknown && !is_forbidden;
                 let goes_elsewhere = is_redirected || call::ends_connection(&error);
                 let error = format!("{}: {text}", connections.events().server());
-                batch.fail(|| {
+                batch.set_failure(|| {
                     let failed = match charged {
                         true => Error::store(error.clone()),
                         false => Error::declined(error.clone()),
@@ -341,11 +341,11 @@ impl Call {
             }
             None => {
                 connections.discard(handle, &Error::timeout());
-                lane.route.has_moved();
-                batch.fail(|| Error::timeout().at_server(connections.events().server()))
+                lane.route.refresh();
+                batch.set_failure(|| Error::timeout().at_server(connections.events().server()))
             }
         };
-        connections.undecided(failed);
+        connections.count_undecided(failed);
         batch.deliver(lane.settings.denials.as_deref());
     }
 }

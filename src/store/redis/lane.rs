@@ -68,6 +68,7 @@ pub(super) struct Lane {
     prefix: String,
     pub(super) settings: LaneSettings,
     queue: Mutex<LaneQueue>,
+    /// See [`leave_in_order`](Self::leave_in_order).
     leaving: Mutex<()>,
 }
 
@@ -75,16 +76,17 @@ pub(super) struct Lane {
 struct LaneQueue {
     batches: VecDeque<Batch>,
     /// The number of checks that are queued or in flight.
-    waiting: usize,
+    unanswered: usize,
     /// The number of places in use.
     in_flight: usize,
-    /// The number of calls so far, and when the newest one left.
+    /// The number of calls so far.
     calls: u64,
+    /// When the newest call left. `None` once it has ended.
     newest_left: Option<Instant>,
     /// The last time that a place was taken, or that a call started or ended.
     heartbeat: Heartbeat,
     /// Counts how often the places were given up as lost.
-    round: u64,
+    generation: u64,
     /// Empty batches, whose memory is used again.
     spare: Vec<Batch>,
     /// In the gauge of queued checks. It is set when a call is sent and when it is answered.
@@ -156,7 +158,7 @@ impl Lane {
                 .for_each(|mut change| change.answered(&error()));
             return None;
         }
-        queue.waiting += 1;
+        queue.unanswered += 1;
         let deadline = later(now, *deadline);
         let (promise, promised) = Promise::new(deadline, self.route.events().server());
         let asked = self
@@ -191,7 +193,7 @@ impl Lane {
         queue
             .batches
             .front()
-            .filter(|batch| is_idle && batch.is_only(check))?;
+            .filter(|batch| is_idle && batch.holds_only(check))?;
         let batch = queue.batches.pop_front()?;
         Some(queue.take_place(self).with(batch))
     }
@@ -205,10 +207,10 @@ impl Lane {
         };
         let error = || Error::unreachable(reason.to_owned());
         let failed = match until {
-            Some(now) => batch.expire(now, error),
-            None => batch.fail(error),
+            Some(now) => batch.answer_expired(now, error),
+            None => batch.set_failure(error),
         };
-        self.route.undecided(failed);
+        self.route.count_undecided(failed);
         batch.deliver(None);
         if until.is_some() && batch.first_deadline().is_some() {
             let mut queue = self.queue();
@@ -221,13 +223,13 @@ impl Lane {
         }
     }
 
-    /// Fails all queued checks: the circuit breaker opened. Those in flight may be answered yet.
+    /// Fails all queued checks: the circuit breaker opened. Checks in flight may still be answered.
     pub(super) fn fail_queued(&self) {
         let _one_by_one = self.leave_in_order();
         let batches = mem::take(&mut self.queue().batches);
         for mut batch in batches {
-            let failed = batch.fail(|| Error::circuit_open(Duration::ZERO));
-            self.route.undecided(failed);
+            let failed = batch.set_failure(|| Error::circuit_open(Duration::ZERO));
+            self.route.count_undecided(failed);
             batch.deliver(None);
             let checks = batch.len();
             batch.clear();
@@ -248,7 +250,7 @@ impl Lane {
 
     /// Reports how long the queue is.
     fn measure(&self, queue: &mut LaneQueue) {
-        let checks = queue.waiting;
+        let checks = queue.unanswered;
         self.route
             .events()
             .metrics()
@@ -278,7 +280,7 @@ impl LaneQueue {
                     .any(|check| batch.checks_of(prefix, check) > MAX_CHARGES / 4)
             })
         };
-        self.waiting >= max_waiting || (self.waiting >= max_waiting / 2 && crowded())
+        self.unanswered >= max_waiting || (self.unanswered >= max_waiting / 2 && crowded())
     }
 
     /// Frees the places if none has moved for three deadlines. A server that hangs holds a place for
@@ -287,7 +289,7 @@ impl LaneQueue {
     fn give_up_lost_places(&mut self, now: Instant, deadline: Duration) {
         let at_most = deadline.saturating_mul(3);
         if self.in_flight > 0 && self.heartbeat.has_stopped(now, at_most) {
-            self.round += 1;
+            self.generation += 1;
             self.in_flight = 0;
         }
     }
@@ -309,7 +311,7 @@ impl LaneQueue {
         let call = self.begin_call();
         CallPlace {
             lane: Arc::clone(lane),
-            round: Some(self.round),
+            generation: Some(self.generation),
             call,
             batch,
             rest,
@@ -327,8 +329,8 @@ impl LaneQueue {
 
     /// Frees the place of a call, if it is still counted. Nothing sees to the queue after the newest call, so the next
     /// check leaves at once.
-    fn free(&mut self, round: Option<u64>, call: u64) {
-        self.in_flight -= usize::from(round == Some(self.round));
+    fn free(&mut self, generation: Option<u64>, call: u64) {
+        self.in_flight -= usize::from(generation == Some(self.generation));
         if call == self.calls {
             self.newest_left = None;
         }
@@ -349,7 +351,7 @@ impl LaneQueue {
 
     /// Takes back a batch, emptied, that had so many checks.
     fn finish(&mut self, checks: usize, batch: Batch) {
-        self.waiting -= checks;
+        self.unanswered -= checks;
         self.heartbeat.beat(Instant::now());
         if self.spare.len() < IN_FLIGHT {
             self.spare.push(batch);
@@ -360,9 +362,8 @@ impl LaneQueue {
 /// A place for a call in flight, and the checks of that call.
 pub(super) struct CallPlace {
     lane: Arc<Lane>,
-    /// The round in which it was taken. A place of an earlier round does not count. `None` once
-    /// it is freed.
-    round: Option<u64>,
+    /// The generation in which it was taken. A place of an earlier one does not count. `None` once it is freed.
+    generation: Option<u64>,
     /// The number of its call.
     call: u64,
     pub(super) batch: Batch,
@@ -396,8 +397,8 @@ impl CallPlace {
         let route = &self.lane.route;
         let late = self
             .batch
-            .drop_stale(Instant::now(), route.events().server());
-        route.undecided(late);
+            .mark_sent(Instant::now(), route.events().server());
+        route.count_undecided(late);
         !self.batch.is_empty()
     }
 
@@ -405,8 +406,8 @@ impl CallPlace {
     pub(super) fn expire(&mut self) {
         let route = &self.lane.route;
         let timeout = || Error::timeout().at_server(route.events().server());
-        let expired = self.batch.expire(Instant::now(), timeout);
-        route.undecided(expired);
+        let expired = self.batch.answer_expired(Instant::now(), timeout);
+        route.count_undecided(expired);
     }
 
     /// Divides its batch in two, to be sent one after the other. Returns whether it has more than one group.
@@ -433,16 +434,16 @@ impl CallPlace {
     }
 
     /// Frees the place, unless checks are queued that its call has to see to.
-    pub(super) fn unless_idle(mut self) -> Option<Self> {
+    pub(super) fn continue_or_free(mut self) -> Option<Self> {
         let lane = Arc::clone(&self.lane);
         let mut queue = lane.queue();
         let sees_to_queue = queue.in_flight <= IN_FLIGHT
             || self.call == queue.calls
             || queue.is_pace_over(Instant::now(), lane.settings.pace());
-        if self.round == Some(queue.round) && !queue.batches.is_empty() && sees_to_queue {
+        if self.generation == Some(queue.generation) && !queue.batches.is_empty() && sees_to_queue {
             return Some(self);
         }
-        queue.free(self.round.take(), self.call);
+        queue.free(self.generation.take(), self.call);
         None
     }
 }
@@ -451,7 +452,9 @@ impl Drop for CallPlace {
     /// A place that was not freed is dropped with its runtime. If no other place is in use, the queued
     /// checks are dropped too, which answers them with an error.
     fn drop(&mut self) {
-        let Some(round) = self.round else { return };
+        let Some(generation) = self.generation else {
+            return;
+        };
         self.unload();
         while let Some(next) = self.rest.pop() {
             self.batch = next;
@@ -465,10 +468,10 @@ impl Drop for CallPlace {
                 .replace(&handle, &"its runtime was shut down");
         }
         let mut queue = self.lane.queue();
-        queue.free(Some(round), self.call);
-        if queue.round == round && queue.in_flight == 0 {
+        queue.free(Some(generation), self.call);
+        if queue.generation == generation && queue.in_flight == 0 {
             let abandoned = mem::take(&mut queue.batches);
-            queue.waiting -= abandoned.iter().map(Batch::len).sum::<usize>();
+            queue.unanswered -= abandoned.iter().map(Batch::len).sum::<usize>();
             drop(queue);
             abandoned.into_iter().for_each(|mut batch| batch.clear());
         }

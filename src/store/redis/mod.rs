@@ -35,7 +35,7 @@ use hashbrown::DefaultHashBuilder;
 use tokio::runtime::Handle as Runtime;
 
 pub use self::builder::RedisStoreBuilder;
-pub(crate) use self::channel::Change;
+pub(crate) use self::channel::Announcement;
 pub use self::channel::RedisChannel;
 use self::cluster::Cluster;
 pub use self::connect::Credentials;
@@ -105,7 +105,7 @@ pub struct RedisStore {
 #[derive(Clone)]
 struct Lanes {
     /// At least one.
-    lanes: Arc<[Arc<Lane>]>,
+    all: Arc<[Arc<Lane>]>,
     choice: Choice,
 }
 
@@ -138,7 +138,7 @@ impl RedisStore {
     pub fn breaker_state(&self) -> BreakerState {
         let states = self
             .lanes
-            .lanes
+            .all
             .iter()
             .filter_map(|lane| lane.route.breaker_state());
         // The worst of several nodes.
@@ -167,7 +167,7 @@ impl RedisStore {
     #[must_use]
     pub fn redis_key(&self, limit: &Limit, key: &Key) -> String {
         let mut text = String::new();
-        let prefix = self.lanes.lanes[self.lanes.index(key)].prefix();
+        let prefix = self.lanes.all[self.lanes.index(key)].prefix();
         keys::append_key(&mut text, prefix, &Check::new(limit, key), "");
         text
     }
@@ -187,15 +187,15 @@ impl Lanes {
     /// The place of a key's lane. The same key always has the same lane, so that its checks stay in order.
     fn index(&self, key: &Key) -> usize {
         match &self.choice {
-            Choice::Hash(_) if self.lanes.len() == 1 => 0,
-            Choice::Hash(hasher) => hasher.hash_one(key.as_str()) as usize % self.lanes.len(),
+            Choice::Hash(_) if self.all.len() == 1 => 0,
+            Choice::Hash(hasher) => hasher.hash_one(key.as_str()) as usize % self.all.len(),
             Choice::Partition(cluster) => cluster.partitions.partition_of(key.as_str()),
         }
     }
 
     /// The lane of a group: its first key chooses it.
     fn lane(&self, group: &[Check]) -> &Arc<Lane> {
-        &self.lanes[group.first().map_or(0, |first| self.index(first.key()))]
+        &self.all[group.first().map_or(0, |first| self.index(first.key()))]
     }
 
     /// Returns whether all keys of the group have one lane.
@@ -207,13 +207,13 @@ impl Lanes {
 
     /// The deadline of every check.
     fn deadline(&self) -> Duration {
-        self.lanes
+        self.all
             .first()
             .map_or(Duration::ZERO, |lane| lane.settings.deadline)
     }
 
     fn denials(&self) -> Option<&Arc<Denials>> {
-        self.lanes
+        self.all
             .first()
             .and_then(|lane| lane.settings.denials.as_ref())
     }
@@ -264,7 +264,7 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the address, because a URL can contain a password.
         f.debug_struct("RedisStore")
-            .field("lanes", &self.lanes.lanes)
+            .field("lanes", &self.lanes.all)
             .finish_non_exhaustive()
     }
 }

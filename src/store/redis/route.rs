@@ -42,7 +42,7 @@ impl LaneRoute {
         };
         let handle = node.connections.get().await;
         if handle.is_err() {
-            self.has_moved();
+            self.refresh();
         }
         Ok((node, handle?))
     }
@@ -78,11 +78,11 @@ impl LaneRoute {
     }
 
     /// Counts checks without a decision.
-    pub(super) fn undecided(&self, checks: usize) {
+    pub(super) fn count_undecided(&self, checks: usize) {
         if checks > 0
             && let Some(node) = self.node()
         {
-            node.connections.undecided(checks);
+            node.connections.count_undecided(checks);
         }
     }
 
@@ -91,7 +91,7 @@ impl LaneRoute {
     }
 
     /// The node failed. In a cluster, another may have its slots soon.
-    pub(super) fn has_moved(&self) {
+    pub(super) fn refresh(&self) {
         match self {
             Self::Fixed(_) => {}
             Self::Partition(cluster, _) => cluster.refresh(),

@@ -218,7 +218,7 @@ fn parts(lanes: &Lanes, group: &[Check]) -> Vec<Part> {
         let index = lanes.index(check.key());
         let known = parts.iter().position(|(of, _)| *of == index);
         let part = known.unwrap_or_else(|| {
-            let lane = Arc::clone(&lanes.lanes[index]);
+            let lane = Arc::clone(&lanes.all[index]);
             parts.push((
                 index,
                 Part {

@@ -100,8 +100,8 @@ pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Group, urgency: Urgency) -> 
     })
 }
 
-/// The answer to a check that is alone in an idle lane. Its caller sends it, at the first poll. A task does if another check was
-/// queued before that, or if no connection is open.
+/// The answer to a check that is alone in an idle lane. Its caller sends it, at the first poll. If another check joins before the
+/// first poll, or if no connection is open, a task sends it.
 struct SentByCaller {
     lane: Arc<Lane>,
     promised: Promised,
@@ -111,8 +111,8 @@ struct SentByCaller {
 enum LoneCall {
     Unsent,
     InFlight(Flight, Runtime),
-    /// It is over, or a task sends it.
-    Left,
+    /// It is over, or left to a task.
+    Done,
 }
 
 impl SentByCaller {
@@ -122,7 +122,7 @@ impl SentByCaller {
             Some(flight) => LoneCall::InFlight(flight, runtime),
             None => {
                 flight::start(&self.lane);
-                LoneCall::Left
+                LoneCall::Done
             }
         };
         Ok(())
@@ -138,14 +138,14 @@ impl Future for SentByCaller {
         }
         if let LoneCall::InFlight(flight, runtime) = &mut self.call {
             let Poll::Ready(place) = flight.as_mut().poll(cx) else {
-                // The call fails it at its deadline.
+                // The call answers the check at its deadline, so the promise needs no timer.
                 return self.promised.kept().map_or(Poll::Pending, Poll::Ready);
             };
             // Send the checks that were queued meanwhile.
-            if let Some(place) = place.unless_idle() {
+            if let Some(place) = place.continue_or_free() {
                 runtime.spawn(flight::send(place));
             }
-            self.call = LoneCall::Left;
+            self.call = LoneCall::Done;
         }
         Pin::new(&mut self.promised).poll(cx)
     }
@@ -155,7 +155,7 @@ impl Drop for SentByCaller {
     /// If the caller is dropped, or its deadline is over, the call becomes a task of its own: a connection that hangs has to be
     /// noticed, and a late denial counts.
     fn drop(&mut self) {
-        if let LoneCall::InFlight(flight, runtime) = mem::replace(&mut self.call, LoneCall::Left) {
+        if let LoneCall::InFlight(flight, runtime) = mem::replace(&mut self.call, LoneCall::Done) {
             runtime.spawn(async { flight::send(flight.await).await });
         }
     }

@@ -113,7 +113,7 @@ impl RedisStoreBuilder {
         // It is set once, here.
         drop(on_opened.set(fail_queued(&lanes)));
         RedisStore {
-            lanes: Lanes { lanes, choice },
+            lanes: Lanes { all: lanes, choice },
         }
     }
 
@@ -239,7 +239,7 @@ impl RedisStoreBuilder {
         let store = self.build()?;
         let mut unserved = None;
         let mut is_connected = false;
-        for lane in &*store.lanes.lanes {
+        for lane in &*store.lanes.all {
             match lane.route.connect().await {
                 Ok(_) => is_connected = true,
                 Err(reason) if lane.route.node().is_none() => unserved = Some(reason),

@@ -85,8 +85,8 @@ impl Call {
         let error = format!("{}: {reason}", connections.events().server());
         let lane = Arc::clone(self.place.lane());
         let batch = &mut self.place.batch;
-        let failed = batch.fail(|| Error::declined(error.clone()));
-        connections.undecided(failed);
+        let failed = batch.set_failure(|| Error::declined(error.clone()));
+        connections.count_undecided(failed);
         batch.deliver(lane.settings.denials.as_deref());
     }
 }
