@@ -11,12 +11,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use super::LOOK_AFTER;
 use super::callers::PermitCaller;
 use super::pace::Paces;
 use super::permit::{Acquired, Grantor, Permit, SlotKey};
+use super::runtimes::Runtimes;
 use super::slot::{Delivery, Slot};
-use super::slots::Slots;
+use super::slots::{MOST_QUEUED, Slots};
+use super::{AGENTS, LOOK_AFTER};
 use crate::nouns::{Check, Error, MAX_LEASE, OnStoreFailure, Op, Source};
 use crate::store::Store;
 use crate::telemetry::{self, Throttle};
@@ -34,6 +35,9 @@ const LOST_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2
 /// granting too much.
 const MOST_IN_A_ROW: usize = 16;
 
+/// A store that has answered so recently is not away.
+const ANSWERS_OTHERS: Duration = Duration::from_millis(500);
+
 /// The pause before a claim that failed is repeated.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -48,6 +52,7 @@ pub(super) struct Agent {
     pub(super) claims_ended: Notify,
     /// Seeded by the operating system: two processes must not have equal holders.
     hasher: RandomState,
+    pub(super) runtimes: Arc<Runtimes>,
     reports: Arc<PermitEvents>,
 }
 
@@ -56,6 +61,11 @@ pub(super) struct Agent {
 pub(super) struct PermitEvents {
     unavailable: Throttle,
     not_renewed: Throttle,
+}
+
+/// The error of a caller for whom there is no room.
+fn overloaded() -> Error {
+    Error::overloaded(MOST_QUEUED * AGENTS)
 }
 
 impl Grantor for Agent {
@@ -78,7 +88,12 @@ impl Grantor for Agent {
 }
 
 impl Agent {
-    pub(super) fn new(store: Arc<dyn Store>, lease: Duration, reports: Arc<PermitEvents>) -> Self {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        lease: Duration,
+        runtimes: Arc<Runtimes>,
+        reports: Arc<PermitEvents>,
+    ) -> Self {
         // An embedded store is gone with its process, and no task renews what it keeps.
         let is_embedded = store.is_embedded();
         let lease = if is_embedded { MAX_LEASE } else { lease };
@@ -100,6 +115,7 @@ impl Agent {
             wake: Notify::new(),
             claims_ended: Notify::new(),
             hasher: RandomState::new(),
+            runtimes,
             reports,
         }
     }
@@ -111,6 +127,11 @@ impl Agent {
     /// Requests a permit, without a wait.
     pub(super) fn request(self: &Arc<Self>, key: &SlotKey, caller: PermitCaller) {
         let mut state = self.lock();
+        if state.is_overloaded_for(key) {
+            drop(state);
+            caller.answer(Err(overloaded()));
+            return;
+        }
         self.slot(&mut state, key, caller.limit).add_at_once(caller);
         self.submit(state, key);
     }
@@ -123,6 +144,11 @@ impl Agent {
         most_waiters: usize,
     ) {
         let mut state = self.lock();
+        if state.is_overloaded_for(key) {
+            drop(state);
+            caller.answer(Err(overloaded()));
+            return;
+        }
         let slot = self.slot(&mut state, key, caller.limit);
         let denied = if slot.has_room(most_waiters) {
             slot.add_waiter(caller);
@@ -133,7 +159,21 @@ impl Agent {
         };
         self.submit(state, key);
         if let Some(caller) = denied {
-            drop(caller.outcome.send(Ok(None)));
+            caller.answer(Ok(None));
+        }
+    }
+
+    /// The error for a caller whose outcome takes too long. If the store answers others, and the claim for this caller was not even
+    /// sent, there are too many callers. That is not an outage.
+    pub(super) fn late_error(&self, key: &SlotKey) -> Error {
+        let state = self.lock();
+        let answers_others = state
+            .answered_at
+            .is_some_and(|at| at.elapsed() < ANSWERS_OTHERS);
+        if answers_others && state.slots.get(key).is_some_and(Slot::is_queued) {
+            overloaded()
+        } else {
+            Error::timeout()
         }
     }
 

@@ -18,6 +18,11 @@ pub(super) struct PermitCaller {
 }
 
 impl PermitCaller {
+    /// Gives it its outcome, unless it is gone.
+    pub(super) fn answer(self, outcome: PermitOutcome) {
+        drop(self.outcome.send(outcome));
+    }
+
     pub(super) fn is_gone(&self) -> bool {
         self.outcome.is_closed()
     }
@@ -61,7 +66,12 @@ impl AtOnceCallers {
 
     /// The next caller that the last claim asked for and that is still there.
     pub(super) fn pop_claimed(&mut self) -> Option<PermitCaller> {
-        pop_present(|| self.claimed.pop_front())
+        loop {
+            let caller = self.claimed.pop_front()?;
+            if !caller.is_gone() {
+                return Some(caller);
+            }
+        }
     }
 
     /// All callers, those of the last claim first.
@@ -78,15 +88,23 @@ impl AtOnceCallers {
 #[derive(Default)]
 pub(super) struct Waiters {
     callers: VecDeque<PermitCaller>,
-    /// How many wait under each limit. Usually all have the same.
-    limits: BTreeMap<u32, usize>,
+    /// Those of each limit. Usually all have the same.
+    limits: BTreeMap<u32, WaiterCount>,
+    /// At least as many as are gone and not removed.
+    gone: usize,
+}
+
+#[derive(Default)]
+struct WaiterCount {
+    /// Those in the queue, also those that are gone.
+    queued: usize,
     /// At least as many as are gone and not removed.
     gone: usize,
 }
 
 impl Waiters {
     pub(super) fn push(&mut self, caller: PermitCaller) {
-        *self.limits.entry(caller.limit).or_default() += 1;
+        self.limits.entry(caller.limit).or_default().queued += 1;
         self.callers.push_back(caller);
     }
 
@@ -96,9 +114,16 @@ impl Waiters {
         Some(first)
     }
 
-    /// The first waiter that is still there.
-    pub(super) fn pop_present(&mut self) -> Option<PermitCaller> {
-        pop_present(|| self.pop())
+    /// The first waiter that is still there, if it may have a permit that was granted under this limit.
+    pub(super) fn pop_granted_under(&mut self, limit: u32) -> Option<PermitCaller> {
+        while self.callers.front()?.is_gone() {
+            self.pop();
+        }
+        let first = self.callers.front()?;
+        if first.limit < limit {
+            return None;
+        }
+        self.pop()
     }
 
     /// All waiters, in their order.
@@ -108,13 +133,21 @@ impl Waiters {
         self.callers.drain(..)
     }
 
-    /// Counts a waiter that left. A removal looks at the whole queue. So it waits until half of the queue is gone, unless the
-    /// smallest limit may rise. Returns whether any was removed.
+    /// Counts a waiter that left. A removal looks at the whole queue. So it waits until half of the queue is gone, or all that
+    /// wait under the smallest limit. Returns whether any was removed.
     pub(super) fn leave(&mut self, limit: u32) -> bool {
         self.gone += 1;
-        let was_smallest = self.limits.len() > 1 && self.smallest_limit() == Some(limit);
+        if let Some(count) = self.limits.get_mut(&limit) {
+            count.gone += 1;
+        }
+        let is_smallest_gone = self.limits.len() > 1
+            && self
+                .limits
+                .values()
+                .next()
+                .is_some_and(|count| count.gone >= count.queued);
         let are_many = self.gone >= self.callers.len().div_ceil(2);
-        (was_smallest || are_many) && self.remove_gone()
+        (is_smallest_gone || are_many) && self.remove_gone()
     }
 
     /// Removes the waiters that are gone. Returns whether there were any.
@@ -133,6 +166,7 @@ impl Waiters {
             }
             !is_gone
         });
+        limits.values_mut().for_each(|count| count.gone = 0);
         callers.len() < before
     }
 
@@ -155,20 +189,10 @@ impl Waiters {
     }
 }
 
-/// The next caller that is not gone.
-fn pop_present(mut pop: impl FnMut() -> Option<PermitCaller>) -> Option<PermitCaller> {
-    loop {
-        let caller = pop()?;
-        if !caller.is_gone() {
-            return Some(caller);
-        }
-    }
-}
-
-fn uncount(limits: &mut BTreeMap<u32, usize>, limit: u32) {
+fn uncount(limits: &mut BTreeMap<u32, WaiterCount>, limit: u32) {
     if let Some(count) = limits.get_mut(&limit) {
-        *count -= 1;
-        if *count == 0 {
+        count.queued -= 1;
+        if count.queued == 0 {
             limits.remove(&limit);
         }
     }

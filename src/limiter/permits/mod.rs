@@ -4,18 +4,19 @@ mod agent;
 mod callers;
 mod pace;
 mod permit;
+mod runtimes;
 mod slot;
 mod slots;
 mod task;
 mod task_state;
 
-use std::collections::VecDeque;
 use std::hash::BuildHasher;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
-use tokio::runtime::{Handle as Runtime, Id};
+use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout_at};
@@ -25,6 +26,7 @@ use self::callers::{PermitCaller, PermitOutcome};
 pub(crate) use self::permit::Acquired;
 pub use self::permit::Permit;
 use self::permit::SlotKey;
+use self::runtimes::Runtimes;
 use super::RateLimiter;
 use crate::nouns::{Check, ConfigError, Error, Key, Limit, Source, later};
 use crate::store::Store;
@@ -41,48 +43,57 @@ const LOOK_AFTER: Duration = Duration::from_millis(500);
 /// Threads rarely contend for one of so many. With more, each sends fewer claims at a time: 16 were a tenth slower on Redis.
 const AGENTS: usize = 4;
 
-/// The most runtimes that are known. Their order is that in which they were seen first.
-const MOST_KNOWN: usize = 64;
+/// The interval at which callers check that all tasks run. A task that stands still is replaced before a lease of a second expires.
+const CHECK_TASKS_EVERY: Duration = Duration::from_millis(250);
 
 /// The permits of this process. Each key has one of the agents.
 pub(super) struct Agents {
     agents: [Arc<Agent>; AGENTS],
     hasher: DefaultHashBuilder,
-    /// The runtimes of which all agents know.
-    runtimes: RwLock<VecDeque<Id>>,
+    runtimes: Arc<Runtimes>,
+    created: Instant,
+    /// When the tasks were last checked, in milliseconds since the creation.
+    checked_ms: AtomicU64,
 }
 
 impl Agents {
     fn new(store: &Arc<dyn Store>, lease: Duration) -> Self {
+        let runtimes = Arc::<Runtimes>::default();
         let reports = Arc::new(PermitEvents::default());
-        let agent = |_| Agent::new(Arc::clone(store), lease, Arc::clone(&reports));
+        let agent = |_| {
+            let store = Arc::clone(store);
+            Agent::new(store, lease, Arc::clone(&runtimes), Arc::clone(&reports))
+        };
         Self {
             agents: std::array::from_fn(|number| Arc::new(agent(number))),
             hasher: DefaultHashBuilder::default(),
-            runtimes: RwLock::default(),
+            runtimes: Arc::clone(&runtimes),
+            created: Instant::now(),
+            checked_ms: AtomicU64::new(0),
         }
     }
 
-    /// Adds a new runtime to all agents, because the runtime of their tasks may have been shut down.
-    fn note_runtime(&self, runtime: &Runtime) {
-        let is_known = |known: &VecDeque<Id>| known.contains(&runtime.id());
-        if is_known(&self.runtimes.read().unwrap_or_else(PoisonError::into_inner)) {
-            return;
+    /// Sees to it that all agents have a task that runs. The runtime of their tasks may be blocked or shut down, and may have the
+    /// permits of callers of other runtimes, which do not come again.
+    fn check_tasks(&self, runtime: &Runtime) {
+        let is_new = self.runtimes.add(runtime);
+        // Nothing expires in an embedded store.
+        if is_new || (!self.agents[0].is_embedded && self.is_check_due()) {
+            self.agents.iter().for_each(Agent::ensure_task);
         }
-        let mut known = self
-            .runtimes
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        if is_known(&known) {
-            return;
-        }
-        known.truncate(MOST_KNOWN - 1);
-        known.push_front(runtime.id());
-        drop(known);
-        for agent in &self.agents {
-            agent.lock().task.note_runtime(runtime);
-            agent.ensure_task();
-        }
+    }
+
+    fn is_check_due(&self) -> bool {
+        let now = u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let last = self.checked_ms.load(Ordering::Relaxed);
+        let next = last.saturating_add(CHECK_TASKS_EVERY.as_millis() as u64);
+        let take = || {
+            let exchange =
+                self.checked_ms
+                    .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed);
+            exchange.is_ok()
+        };
+        now >= next && take()
     }
 
     fn agent(&self, slot: &SlotKey) -> &Arc<Agent> {
@@ -227,12 +238,8 @@ impl RateLimiter {
         let (caller, mut outcome) = permit_caller(check);
         agent.request(&slot, caller);
         let outcome = within(agent, ANSWERS_WITHIN, &mut outcome).await;
-        conclude(
-            agent,
-            &slot,
-            check,
-            outcome.unwrap_or_else(|| Err(Error::timeout())),
-        )
+        let outcome = outcome.unwrap_or_else(|| Err(agent.late_error(&slot)));
+        conclude(agent, &slot, check, outcome)
     }
 
     /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this process.
@@ -285,7 +292,7 @@ impl RateLimiter {
             )));
         }
         let agents = self.agents();
-        agents.note_runtime(&runtime);
+        agents.check_tasks(&runtime);
         Ok(agents.agent(slot))
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Paces {
 pub(super) struct ClaimHistory {
     /// When the last claim was sent.
     sent: Option<Instant>,
-    /// When the last claim was answered or failed.
+    /// When the last claim was answered, failed or was lost.
     ended: Option<Instant>,
     /// When the last claim that was answered was sent: its lease starts then.
     confirmed_at: Option<Instant>,
@@ -32,6 +32,8 @@ pub(super) struct ClaimHistory {
     /// How many answers in a row granted more than their claims asked for. One may include the permits of a claim that was lost. A
     /// store that does so twice may go on.
     surpluses: u32,
+    /// How many claims in a row ended without an answer.
+    losses: u32,
     /// Whether the store may have applied a claim.
     may_be_stored: bool,
 }
@@ -50,6 +52,7 @@ impl ClaimHistory {
         } else {
             0
         };
+        self.losses = 0;
         self.may_be_stored = true;
     }
 
@@ -57,10 +60,13 @@ impl ClaimHistory {
         self.ended = Some(now);
         self.has_failed = true;
         self.surpluses = 0;
+        self.losses = 0;
         self.may_be_stored |= may_be_stored;
     }
 
-    pub(super) const fn note_loss(&mut self) {
+    pub(super) const fn note_loss(&mut self, now: Instant) {
+        self.ended = Some(now);
+        self.losses = self.losses.saturating_add(1);
         self.may_be_stored = true;
     }
 
@@ -79,6 +85,11 @@ impl ClaimHistory {
         self.has_failed || self.surpluses > 1
     }
 
+    /// Returns whether the next claim has to pause even for a caller: a claim that is lost twice may be lost each time.
+    pub(super) const fn has_to_pause(&self) -> bool {
+        self.losses > 1
+    }
+
     /// When the last claim that was answered was sent.
     pub(super) const fn confirmed_at(&self) -> Option<Instant> {
         self.confirmed_at
@@ -90,7 +101,7 @@ impl ClaimHistory {
             return false;
         };
         let idle = now.saturating_duration_since(ended);
-        if self.is_paced() {
+        if self.is_paced() || self.has_to_pause() {
             return idle >= paces.retry;
         }
         if !has_waiters {

@@ -33,6 +33,8 @@ pub(super) struct Slot {
     granted_in_claim: u64,
     /// How many permits the last claim asked for.
     asked_in_claim: u64,
+    /// The limit under which the last claim asked for them.
+    limit_in_claim: u32,
     waiters: Waiters,
     at_once: AtOnceCallers,
     /// The limit of the last caller.
@@ -57,8 +59,10 @@ enum ClaimStage {
 /// takes those of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ClaimKind {
-    /// Something changed, as with each new caller.
-    Change,
+    /// Something changed, and there are callers.
+    Caller,
+    /// Something changed, such as a permit that was released, and no caller waits for the answer.
+    Release,
     /// Callers wait, and another process may have released a permit.
     Poll,
     /// A lease has to be renewed, or a claim without callers is repeated after a failure.
@@ -66,7 +70,7 @@ pub(super) enum ClaimKind {
 }
 
 impl ClaimKind {
-    pub(super) const ALL: [Self; 3] = [Self::Change, Self::Poll, Self::Renewal];
+    pub(super) const ALL: [Self; 4] = [Self::Caller, Self::Release, Self::Poll, Self::Renewal];
 }
 
 impl Slot {
@@ -77,6 +81,7 @@ impl Slot {
             released: 0,
             granted_in_claim: 0,
             asked_in_claim: 0,
+            limit_in_claim: limit,
             waiters: Waiters::default(),
             at_once: AtOnceCallers::default(),
             limit,
@@ -131,7 +136,7 @@ impl Slot {
         self.granted - self.released
     }
 
-    fn has_callers(&self) -> bool {
+    pub(super) fn has_callers(&self) -> bool {
         !self.waiters.is_empty() || !self.at_once.is_empty()
     }
 
@@ -186,8 +191,13 @@ impl Slot {
         if self.stage == ClaimStage::InFlight {
             return None;
         }
-        if self.is_changed && (self.has_callers() || !self.history.is_paced()) {
-            return Some(ClaimKind::Change);
+        if self.is_changed && !self.history.has_to_pause() {
+            if self.has_callers() {
+                return Some(ClaimKind::Caller);
+            }
+            if !self.history.is_paced() {
+                return Some(ClaimKind::Release);
+            }
         }
         let kind = if self.waiters.is_empty() {
             ClaimKind::Renewal
@@ -210,6 +220,11 @@ impl Slot {
         Some(kind)
     }
 
+    /// Returns whether its next claim waits to be sent.
+    pub(super) const fn is_queued(&self) -> bool {
+        matches!(self.stage, ClaimStage::Queued(_))
+    }
+
     /// Returns whether it is in that queue. It may have entered another one since.
     pub(super) fn is_queued_for(&self, kind: ClaimKind) -> bool {
         self.stage == ClaimStage::Queued(kind)
@@ -221,7 +236,8 @@ impl Slot {
         let at_once = self.at_once.choose_claimed();
         let waiting = self.waiters.smallest_limit();
         let smallest = at_once.into_iter().chain(waiting).min();
-        let check = key.check(smallest.unwrap_or(self.limit));
+        self.limit_in_claim = smallest.unwrap_or(self.limit);
+        let check = key.check(self.limit_in_claim);
         let mut claim = Claim::new(self.holder, lease);
         claim.granted = self.granted;
         claim.released = self.released;
@@ -254,12 +270,13 @@ impl Slot {
         self.history.note_answer(now, new > self.asked_in_claim);
     }
 
-    /// Gives permits to the callers that the claim was for: first to those that wait. The others that wanted one at once get none.
+    /// Gives permits to callers: first to those that wait, and then to those that wanted one at once, of which the others get none.
+    /// The permits were granted under the limit of the claim: a waiter with a smaller one, which came later, gets none of them.
     /// Returns how many permits are left.
     fn distribute(&mut self, permits: u64, deliveries: &mut Vec<Delivery>) -> u64 {
         let mut left = permits;
         while left > 0
-            && let Some(caller) = self.waiters.pop_present()
+            && let Some(caller) = self.waiters.pop_granted_under(self.limit_in_claim)
         {
             left -= 1;
             deliveries.push(Delivery::Permit(caller.outcome));
@@ -276,11 +293,11 @@ impl Slot {
     }
 
     /// The claim ended without an answer. It is repeated.
-    pub(super) fn apply_loss(&mut self) {
+    pub(super) fn apply_loss(&mut self, now: Instant) {
         self.stage = ClaimStage::None;
         self.waiters.remove_gone();
         self.is_changed = true;
-        self.history.note_loss();
+        self.history.note_loss(now);
     }
 
     /// The claim failed. The callers do not wait for its repetition.

@@ -17,12 +17,15 @@ use crate::store::Answer;
 /// The memory for so many slots is kept.
 const KEPT_CAPACITY: usize = 1_024;
 
-/// The most claims of each kind in flight. A thousand changes of all agents are four calls to Redis, so checks do not wait long
+/// The most slots with callers that wait to be claimed. As many checks wait for a Redis by default.
+pub(super) const MOST_QUEUED: usize = 16_384 / AGENTS;
+
+/// The most claims of each kind in flight. A thousand claims of all agents are four calls to Redis, so checks do not wait long
 /// behind them.
 const fn most_in_flight(kind: ClaimKind) -> usize {
     match kind {
-        ClaimKind::Change => 1_024 / AGENTS,
-        ClaimKind::Poll | ClaimKind::Renewal => 512 / AGENTS,
+        ClaimKind::Caller => 1_024 / AGENTS,
+        ClaimKind::Release | ClaimKind::Poll | ClaimKind::Renewal => 512 / AGENTS,
     }
 }
 
@@ -37,6 +40,8 @@ pub(super) struct Slots {
     /// The time of the last scan of all slots.
     pub(super) scanned: Option<Instant>,
     pub(super) task: TaskState,
+    /// When the store last answered a claim.
+    pub(super) answered_at: Option<Instant>,
     /// Counts holders.
     pub(super) holders: u64,
 }
@@ -102,7 +107,7 @@ impl ClaimQueues {
 
     /// Keeps the answer of a claim that was sent at once.
     pub(super) fn keep_answer(&mut self, key: &SlotKey, slot: &mut Slot, answer: Answer) {
-        let number = self.depart(key.clone(), slot, Instant::now(), ClaimKind::Change);
+        let number = self.depart(key.clone(), slot, Instant::now(), ClaimKind::Caller);
         self.unawaited.push((number, answer));
     }
 
@@ -118,6 +123,11 @@ impl ClaimQueues {
         Some(sent.key)
     }
 
+    /// The claims in flight.
+    pub(super) fn sent(&self) -> Vec<u64> {
+        self.sent.keys().copied().collect()
+    }
+
     /// The claims that were sent at least so long ago.
     pub(super) fn sent_before(&self, age: Duration) -> Vec<u64> {
         let is_late = |sent: &SentClaim| sent.at.elapsed() >= age;
@@ -126,8 +136,11 @@ impl ClaimQueues {
     }
 
     /// Returns whether changed slots are queued.
-    pub(super) fn has_changes(&self) -> bool {
-        !self.queued[ClaimKind::Change as usize].is_empty()
+    fn has_changes(&self) -> bool {
+        let kinds = [ClaimKind::Caller, ClaimKind::Release];
+        kinds
+            .iter()
+            .any(|kind| !self.queued[*kind as usize].is_empty())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -146,6 +159,12 @@ impl Slots {
         let key = self.queues.land(number)?;
         let slot = self.slots.get_mut(&key)?;
         Some((key, slot))
+    }
+
+    /// Returns whether too many slots with callers wait to be claimed for one more, as that of this key.
+    pub(super) fn is_overloaded_for(&self, key: &SlotKey) -> bool {
+        self.queues.queued[ClaimKind::Caller as usize].len() >= MOST_QUEUED
+            && !self.slots.get(key).is_some_and(Slot::has_callers)
     }
 
     /// Returns whether the store has confirmed all changes. All slots are looked at only if no changed slot is queued.
@@ -199,7 +218,9 @@ mod tests {
     }
 
     fn caller() -> PermitCaller {
-        let outcome = oneshot::channel().0;
+        let (outcome, receiver) = oneshot::channel();
+        // It is not gone while the test runs.
+        std::mem::forget(receiver);
         PermitCaller { outcome, limit: 1 }
     }
 
@@ -223,7 +244,8 @@ mod tests {
     fn slot(kind: ClaimKind) -> Slot {
         let mut slot = Slot::new([0; 8], 1);
         match kind {
-            ClaimKind::Change => slot.release(),
+            ClaimKind::Caller => slot.add_at_once(caller()),
+            ClaimKind::Release => slot.release(),
             ClaimKind::Poll => {
                 slot.add_waiter(caller());
                 make_due(&mut slot);
@@ -249,10 +271,11 @@ mod tests {
 
     fn kind(check: &Check) -> ClaimKind {
         let claim = check.claim().expect("it is a claim");
-        match (claim.released, claim.waiting) {
-            (0, 0) => ClaimKind::Renewal,
-            (0, _) => ClaimKind::Poll,
-            _ => ClaimKind::Change,
+        match (claim.released, claim.waiting, claim.at_once) {
+            (0, 0, 0) => ClaimKind::Renewal,
+            (0, 0, _) => ClaimKind::Caller,
+            (0, ..) => ClaimKind::Poll,
+            _ => ClaimKind::Release,
         }
     }
 
@@ -286,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn renewal_that_becomes_a_change_is_claimed_once_and_soon() {
+    fn renewal_of_a_slot_that_releases_is_claimed_once_and_soon() {
         let mut state = queued(&[(ClaimKind::Renewal, 1_000)]);
         let last = state.slots.get_mut(&key(999)).unwrap();
         last.release();
@@ -303,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn change_stays_a_change_while_it_is_queued() {
+    fn slot_with_callers_stays_in_their_queue() {
         let mut slot = Slot::new([0; 8], 1);
         let (outcome, receiver) = oneshot::channel();
         slot.add_at_once(PermitCaller { outcome, limit: 1 });
@@ -314,17 +337,17 @@ mod tests {
         drop(receiver);
         assert_eq!(slot.enter_queue(), None, "it is repeated after a pause");
         slot.add_waiter(caller());
-        assert_eq!(slot.enter_queue(), Some(ClaimKind::Change));
+        assert_eq!(slot.enter_queue(), Some(ClaimKind::Caller));
         assert!(!slot.mark_if_due(Instant::now(), &NOW));
         assert_eq!(slot.enter_queue(), None);
-        assert!(slot.is_queued_for(ClaimKind::Change));
+        assert!(slot.is_queued_for(ClaimKind::Caller));
     }
 
     #[test]
     fn claim_that_was_given_up_is_not_answered() {
-        let mut state = queued(&[(ClaimKind::Change, 1)]);
+        let mut state = queued(&[(ClaimKind::Release, 1)]);
         let [(first, _)] = state.take(LEASE).try_into().unwrap();
-        state.land(first).unwrap().1.apply_loss();
+        state.land(first).unwrap().1.apply_loss(Instant::now());
         assert!(state.land(first).is_none());
     }
 
@@ -333,6 +356,7 @@ mod tests {
         let agent = Arc::new(Agent::new(
             Arc::new(MemoryStore::new()),
             LEASE,
+            Arc::default(),
             Arc::default(),
         ));
         let mut held = Vec::new();

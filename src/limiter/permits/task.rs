@@ -30,11 +30,11 @@ impl Agent {
         let mut state = self.lock();
         let runtime = match Runtime::try_current() {
             Ok(runtime) => {
-                state.task.note_runtime(&runtime);
+                self.runtimes.add(&runtime);
                 runtime
             }
-            Err(_) => match state.task.runtimes.front() {
-                Some(known) => known.clone(),
+            Err(_) => match self.runtimes.newest() {
+                Some(known) => known,
                 // A later call in a runtime starts it, or the leases expire.
                 None => return,
             },
@@ -42,9 +42,15 @@ impl Agent {
         if state.task.rounds.is_alive(Instant::now(), BLOCKED_AFTER) {
             return;
         }
+        // The answers to its claims are awaited in its runtime, which is blocked.
+        let stuck = match state.task.running {
+            Some(_) => state.queues.sent(),
+            None => Vec::new(),
+        };
         let running = self.new_task(&mut state, runtime);
         drop(state);
         running.into_iter().for_each(Running::start);
+        self.give_up(&stuck);
     }
 
     /// A new task, if one is needed. Start it after the state is unlocked: a runtime that shuts down drops it at once.
@@ -141,6 +147,9 @@ impl Agent {
         let mut outcomes = Vec::with_capacity(answers.len());
         let mut guard = self.lock();
         let state = &mut *guard;
+        if answers.iter().any(|(_, answer)| answer.is_ok()) {
+            state.answered_at = Some(now);
+        }
         for (number, answer) in answers {
             let Some((key, slot)) = state.land(number) else {
                 continue;
@@ -184,12 +193,13 @@ impl Agent {
 
     /// Gives up the claims that are not answered, and queues their slots again. A claim that arrives twice changes nothing.
     fn give_up(self: &Arc<Self>, numbers: &[u64]) {
+        let now = Instant::now();
         let mut are_lost = false;
         let mut guard = self.lock();
         let state = &mut *guard;
         for number in numbers {
             if let Some((key, slot)) = state.land(*number) {
-                slot.apply_loss();
+                slot.apply_loss(now);
                 self.requeue_or_remove(state, &key);
                 are_lost = true;
             }
@@ -265,9 +275,9 @@ impl Drop for Running {
             return;
         }
         state.task.end();
-        let own = self.runtime.id();
-        state.task.runtimes.retain(|runtime| runtime.id() != own);
-        let next = state.task.runtimes.front().cloned();
+        let runtimes = &self.agent.runtimes;
+        runtimes.remove(self.runtime.id());
+        let next = runtimes.newest();
         let next = next.and_then(|runtime| self.agent.new_task(&mut state, runtime));
         drop(state);
         next.into_iter().for_each(Self::start);
