@@ -419,7 +419,103 @@ async fn claims_in_flight_are_bounded() {
         });
     }
     assert!(callers.join_all().await.into_iter().all(|granted| granted));
-    assert_eq!(store.record.most_in_flight.load(Ordering::SeqCst), 1_024);
+    // Callers and releases.
+    assert_eq!(
+        store.record.most_in_flight.load(Ordering::SeqCst),
+        1_024 + 512
+    );
+}
+
+/// Too many callers are not an outage: none fails open, also under limits of other keys.
+#[tokio::test(start_paused = true)]
+async fn more_callers_than_a_slow_store_takes_are_an_overload() {
+    let store = Recorded::slow(Duration::from_millis(200));
+    let limiter = store.limiter();
+    let mut callers = JoinSet::new();
+    for user in 0..30_000_u64 {
+        let limiter = limiter.clone();
+        callers.spawn(async move {
+            let key = Key::from(user);
+            match limiter.try_acquire_permit(&exports(1), &key).await {
+                Ok(permit) => permit.expect("one is free").source() == Source::Store,
+                Err(error) => {
+                    assert!(error.is_overloaded(), "{error}");
+                    false
+                }
+            }
+        });
+    }
+    let granted = callers.join_all().await;
+    let granted = granted.into_iter().filter(|granted| *granted).count();
+    // A thousand each 200 ms, for a second.
+    assert!((4_000..=6_000).contains(&granted), "{granted} permits");
+    limiter.flush().await;
+    sleep(10 * SECOND).await;
+    assert_eq!(limiter.keys_with_permits(), 0);
+}
+
+/// A runtime whose thread is blocked for so long, after it has asked for a permit of this key.
+fn blocked_runtime(
+    limiter: &RateLimiter,
+    key: Key,
+    lasts: Duration,
+) -> std::thread::JoinHandle<()> {
+    let limiter = limiter.clone();
+    let (asked, is_asked) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let asking = tokio::spawn(async move {
+                drop(limiter.try_acquire_permit(&exports(1), &key).await);
+            });
+            // The claim is sent, and its answer awaited.
+            yield_now().await;
+            sleep(Duration::from_millis(5)).await;
+            asked.send(()).unwrap();
+            std::thread::sleep(lasts);
+            drop(asking);
+        });
+    });
+    is_asked.recv().unwrap();
+    thread
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn claim_of_a_blocked_runtime_fails_no_caller_of_another() {
+    let store = Recorded::slow(Duration::from_millis(50));
+    let limiter = store.limiter();
+    let blocked = blocked_runtime(&limiter, acme(), Duration::from_millis(1_500));
+    // The record allows one claim of a holder at a time, and a claim that is stuck is repeated.
+    store.record.in_flight.lock().unwrap().clear();
+    // The blocked caller gets the other one.
+    let permit = take(&limiter, 2).await.expect("one is free");
+    assert_eq!(permit.source(), Source::Store);
+    blocked.join().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn permits_are_renewed_although_the_runtime_of_the_tasks_is_blocked() {
+    let store = Recorded::default();
+    let limiter = store.limiter();
+    limiter.set_permit_lease(SECOND).unwrap();
+    // Its tasks renew the permits of all runtimes.
+    let blocked = blocked_runtime(&limiter, Key::new("other"), Duration::from_millis(1_500));
+    let mut held = Vec::new();
+    for user in 0..20_u64 {
+        let permit = limiter
+            .try_acquire_permit(&exports(1), Key::from(user))
+            .await;
+        held.extend(permit.unwrap());
+    }
+    while !blocked.is_finished() {
+        // A caller of one key, which has one of the tasks.
+        drop(take(&limiter, 1).await);
+        sleep(Duration::from_millis(10)).await;
+        assert!(held.iter().all(Permit::is_renewed));
+    }
+    blocked.join().unwrap();
+    assert_eq!(held.len(), 20);
 }
 
 #[tokio::test(start_paused = true)]

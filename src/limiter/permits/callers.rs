@@ -260,4 +260,40 @@ mod tests {
         assert!(callers.pop_claimed().is_some());
         assert!(callers.pop_claimed().is_none());
     }
+
+    fn waiters(limits: &[u32]) -> (Waiters, Vec<Receiver<PermitOutcome>>) {
+        let mut waiters = Waiters::default();
+        let receivers = limits.iter().map(|limit| {
+            let (outcome, receiver) = oneshot::channel();
+            let limit = *limit;
+            waiters.push(PermitCaller { outcome, limit });
+            receiver
+        });
+        let receivers = receivers.collect();
+        (waiters, receivers)
+    }
+
+    #[test]
+    fn waiters_of_the_smallest_limit_are_removed_together_when_all_of_them_left() {
+        let (mut waiters, mut receivers) = waiters(&[5, 5, 5, 10, 10, 10, 10, 10]);
+        let removed: Vec<_> = (0..3)
+            .map(|_| {
+                drop(receivers.remove(0));
+                waiters.leave(5)
+            })
+            .collect();
+        assert_eq!(removed, [false, false, true]);
+        assert_eq!((waiters.smallest_limit(), waiters.len()), (Some(10), 5));
+    }
+
+    #[test]
+    fn waiter_gets_no_permit_that_was_granted_under_a_larger_limit() {
+        let (mut waiters, mut receivers) = waiters(&[10, 5, 10]);
+        drop(receivers.remove(0));
+        assert!(waiters.pop_granted_under(10).is_none());
+        let first = waiters.pop_granted_under(5).map(|caller| caller.limit);
+        assert_eq!(first, Some(5));
+        let next = waiters.pop_granted_under(10).map(|caller| caller.limit);
+        assert_eq!(next, Some(10));
+    }
 }

@@ -112,3 +112,32 @@ impl ClaimHistory {
         idle >= latency.min(paces.poll) && now.saturating_duration_since(sent) >= paces.recent
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACES: Paces = Paces {
+        poll: Duration::from_millis(25),
+        recent: Duration::from_millis(2),
+        renew: Duration::from_secs(3),
+        retry: Duration::from_millis(250),
+        lost: Duration::from_secs(3),
+    };
+
+    #[test]
+    fn claim_that_is_lost_twice_is_repeated_after_a_pause() {
+        let now = Instant::now();
+        let mut history = ClaimHistory::default();
+        history.note_sent(now);
+        history.note_loss(now);
+        assert!(!history.has_to_pause(), "a connection may have ended");
+        history.note_sent(now);
+        history.note_loss(now);
+        assert!(history.has_to_pause());
+        assert!(!history.is_due(now + PACES.retry / 2, &PACES, true));
+        assert!(history.is_due(now + PACES.retry, &PACES, true));
+        history.note_answer(now + PACES.retry, false);
+        assert!(!history.has_to_pause());
+    }
+}
