@@ -437,7 +437,11 @@ async fn more_callers_than_a_slow_store_takes_are_an_overload() {
         callers.spawn(async move {
             let key = Key::from(user);
             match limiter.try_acquire_permit(&exports(1), &key).await {
-                Ok(permit) => permit.expect("one is free").source() == Source::Store,
+                Ok(permit) => {
+                    let source = permit.expect("one is free").source();
+                    assert_eq!(source, Source::Store);
+                    true
+                }
                 Err(error) => {
                     assert!(error.is_overloaded(), "{error}");
                     false
@@ -454,44 +458,62 @@ async fn more_callers_than_a_slow_store_takes_are_an_overload() {
     assert_eq!(limiter.keys_with_permits(), 0);
 }
 
-/// A runtime whose thread is blocked for so long, after it has asked for a permit of this key.
-fn blocked_runtime(
-    limiter: &RateLimiter,
-    key: Key,
-    lasts: Duration,
-) -> std::thread::JoinHandle<()> {
-    let limiter = limiter.clone();
-    let (asked, is_asked) = std::sync::mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.enable_all().build().unwrap();
-        runtime.block_on(async {
-            let asking = tokio::spawn(async move {
-                drop(limiter.try_acquire_permit(&exports(1), &key).await);
+/// A runtime of one thread that asks for permits of these keys, holds them, and can be blocked.
+struct OtherRuntime {
+    thread: std::thread::JoinHandle<()>,
+    block: std::sync::mpsc::Sender<Duration>,
+}
+
+impl OtherRuntime {
+    fn start(limiter: &RateLimiter, keys: Vec<Key>) -> Self {
+        let limiter = limiter.clone();
+        let (asked, is_asked) = std::sync::mpsc::channel();
+        let (block, is_blocked) = std::sync::mpsc::channel::<Duration>();
+        let thread = std::thread::spawn(move || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().build().unwrap();
+            runtime.block_on(async {
+                let mut asking = JoinSet::new();
+                for key in keys {
+                    let limiter = limiter.clone();
+                    asking.spawn(async move {
+                        let permit = limiter.try_acquire_permit(&exports(1), &key).await;
+                        std::future::pending::<()>().await;
+                        drop(permit);
+                    });
+                }
+                sleep(Duration::from_millis(5)).await;
+                asked.send(()).unwrap();
+                loop {
+                    if let Ok(lasts) = is_blocked.try_recv() {
+                        std::thread::sleep(lasts);
+                        return;
+                    }
+                    sleep(Duration::from_millis(1)).await;
+                }
             });
-            // The claim is sent, and its answer awaited.
-            yield_now().await;
-            sleep(Duration::from_millis(5)).await;
-            asked.send(()).unwrap();
-            std::thread::sleep(lasts);
-            drop(asking);
         });
-    });
-    is_asked.recv().unwrap();
-    thread
+        is_asked.recv().unwrap();
+        Self { thread, block }
+    }
+
+    fn block(&self, lasts: Duration) {
+        self.block.send(lasts).unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn claim_of_a_blocked_runtime_fails_no_caller_of_another() {
     let store = Recorded::slow(Duration::from_millis(50));
     let limiter = store.limiter();
-    let blocked = blocked_runtime(&limiter, acme(), Duration::from_millis(1_500));
+    let other = OtherRuntime::start(&limiter, vec![acme()]);
+    other.block(Duration::from_millis(1_500));
     // The record allows one claim of a holder at a time, and a claim that is stuck is repeated.
     store.record.in_flight.lock().unwrap().clear();
     // The blocked caller gets the other one.
     let permit = take(&limiter, 2).await.expect("one is free");
     assert_eq!(permit.source(), Source::Store);
-    blocked.join().unwrap();
+    other.thread.join().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -500,7 +522,7 @@ async fn permits_are_renewed_although_the_runtime_of_the_tasks_is_blocked() {
     let limiter = store.limiter();
     limiter.set_permit_lease(SECOND).unwrap();
     // Its tasks renew the permits of all runtimes.
-    let blocked = blocked_runtime(&limiter, Key::new("other"), Duration::from_millis(1_500));
+    let other = OtherRuntime::start(&limiter, (100..120_u64).map(Key::from).collect());
     let mut held = Vec::new();
     for user in 0..20_u64 {
         let permit = limiter
@@ -508,14 +530,14 @@ async fn permits_are_renewed_although_the_runtime_of_the_tasks_is_blocked() {
             .await;
         held.extend(permit.unwrap());
     }
-    while !blocked.is_finished() {
+    assert_eq!(held.len(), 20);
+    other.block(Duration::from_millis(1_500));
+    while !other.thread.is_finished() {
         // A caller of one key, which has one of the tasks.
         drop(take(&limiter, 1).await);
         sleep(Duration::from_millis(10)).await;
         assert!(held.iter().all(Permit::is_renewed));
     }
-    blocked.join().unwrap();
-    assert_eq!(held.len(), 20);
 }
 
 #[tokio::test(start_paused = true)]

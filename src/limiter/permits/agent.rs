@@ -36,7 +36,7 @@ const LOST_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2
 const MOST_IN_A_ROW: usize = 16;
 
 /// A store that has answered so recently is not away.
-const ANSWERS_OTHERS: Duration = Duration::from_millis(500);
+const RECENT_ANSWER: Duration = Duration::from_millis(500);
 
 /// The pause before a claim that failed is repeated.
 const RETRY: Duration = Duration::from_millis(250);
@@ -163,14 +163,15 @@ impl Agent {
         }
     }
 
-    /// The error for a caller whose outcome takes too long. If the store answers others, and the claim for this caller was not even
-    /// sent, there are too many callers. That is not an outage.
+    /// The error for a caller whose outcome takes too long. If the store answers others, and the claim for this caller had to wait
+    /// for them, there are too many callers. That is not an outage.
     pub(super) fn late_error(&self, key: &SlotKey) -> Error {
+        let now = Instant::now();
         let state = self.lock();
-        let answers_others = state
-            .answered_at
-            .is_some_and(|at| at.elapsed() < ANSWERS_OTHERS);
-        if answers_others && state.slots.get(key).is_some_and(Slot::is_queued) {
+        let age = |at| now.saturating_duration_since(at);
+        let answers_others = state.answered_at.is_some_and(|at| age(at) <= RECENT_ANSWER);
+        let slot = state.slots.get(key);
+        if answers_others && slot.is_some_and(|slot| slot.is_sent_late(now, RECENT_ANSWER)) {
             overloaded()
         } else {
             Error::timeout()

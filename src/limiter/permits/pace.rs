@@ -70,6 +70,12 @@ impl ClaimHistory {
         self.may_be_stored = true;
     }
 
+    /// Returns whether the last claim was sent at most so long ago.
+    pub(super) fn was_sent_within(&self, now: Instant, at_most: Duration) -> bool {
+        let age = |sent| now.saturating_duration_since(sent);
+        self.sent.is_some_and(|sent| age(sent) <= at_most)
+    }
+
     /// Returns whether the last claim failed.
     pub(super) const fn has_failed(&self) -> bool {
         self.has_failed

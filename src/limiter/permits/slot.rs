@@ -220,9 +220,13 @@ impl Slot {
         Some(kind)
     }
 
-    /// Returns whether its next claim waits to be sent.
-    pub(super) const fn is_queued(&self) -> bool {
-        matches!(self.stage, ClaimStage::Queued(_))
+    /// Returns whether its claim waits to be sent, or was sent at most so long ago.
+    pub(super) fn is_sent_late(&self, now: Instant, at_most: Duration) -> bool {
+        match self.stage {
+            ClaimStage::None => false,
+            ClaimStage::Queued(_) => true,
+            ClaimStage::InFlight => self.history.was_sent_within(now, at_most),
+        }
     }
 
     /// Returns whether it is in that queue. It may have entered another one since.
