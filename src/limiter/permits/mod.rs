@@ -110,8 +110,9 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store is unavailable, and the limit fails closed. It [is misuse](Error::is_misuse) if the
-    /// limit is not a concurrency limit.
+    /// Returns an error if the store is unavailable, and the limit fails closed, or if more than 16,384 keys with callers wait
+    /// for the store: it [is overloaded](Error::is_overloaded). It [is misuse](Error::is_misuse) if the limit is not a concurrency
+    /// limit.
     pub async fn try_acquire_permit(
         &self,
         limit: &Limit,
@@ -158,8 +159,8 @@ impl RateLimiter {
     ///
     /// - **At most the limit.** The store counts the permits of all processes, atomically.
     /// - **First come, first served**, on all replicas: a new caller does not pass callers that wait. A process has one place
-    ///   for each of its callers. If a caller gives up, the later callers of the same process move up. A permit
-    ///   that another process has released reaches a waiting caller within about 25 ms, and within 50 ms if the store is slow.
+    ///   for each of its callers. If a caller gives up, the later callers of the same process move up. A permit that another
+    ///   process has released reaches a waiting caller within about 25 ms and two round trips to the store.
     /// - **Leases.** A process renews its permits three times in a [lease](Self::set_permit_lease) of 10 seconds. If the
     ///   process crashes, its permits and its places in the queue count as released when the lease expires.
     /// - **Lost state.** After a failover, the new Redis master may lack the last permits, or all of them. Each process
@@ -172,7 +173,8 @@ impl RateLimiter {
     /// - **The end of a program.** Permits are released in the background. Call [`flush`](Self::flush) last.
     ///
     /// A claim has the permits and the waiters of this process for one key. Claims are sent to Redis together with checks.
-    /// Tasks renew the permits, in a runtime that uses the limiter. A current-thread runtime drives them only inside `block_on`.
+    /// Tasks renew the permits, in a runtime that uses the limiter. If that runtime is blocked, the next caller in another one moves
+    /// them. A current-thread runtime drives them only inside `block_on`.
     ///
     /// # Errors
     ///
