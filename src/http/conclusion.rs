@@ -117,7 +117,7 @@ impl LayerSettings {
     ) -> Conclusion<B> {
         let decision = match answer {
             Ok(decision) => {
-                self.limiter.conclude(&undecided.observed, decision);
+                self.limiter.observe_decision(&undecided.observed, decision);
                 decision
             }
             Err(error) => {
@@ -166,7 +166,7 @@ impl LayerSettings {
             None => Origin::FailOpen,
         };
         self.limiter
-            .conclude_undecided(&undecided.observed, error, in_place);
+            .observe_error(&undecided.observed, error, in_place);
         match rejection.filter(|_| undecided.is_enforced) {
             Some(rejection) => Conclusion::Reject(self.reject(rejection, request)),
             None => Conclusion::Forward {

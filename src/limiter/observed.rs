@@ -34,7 +34,7 @@ impl RateLimiter {
 
     /// Ends to observe a charge.
     #[inline]
-    pub(crate) fn conclude(&self, observed: &Observed, decision: &Decision) {
+    pub(crate) fn observe_decision(&self, observed: &Observed, decision: &Decision) {
         telemetry::decided(&observed.span, decision);
         if !decision.allowed()
             && let (Some(denied), Some(group)) = (self.shared.denied_keys.get(), &observed.group)
@@ -44,7 +44,7 @@ impl RateLimiter {
     }
 
     /// Ends to observe a charge that the store did not decide. `in_place` is what stands in for a decision.
-    pub(crate) fn conclude_undecided(&self, observed: &Observed, error: &Error, in_place: Origin) {
+    pub(crate) fn observe_error(&self, observed: &Observed, error: &Error, in_place: Origin) {
         let group = observed.group.as_deref();
         let group = group.map(|group| &**group).unwrap_or_default();
         let named = error.limit().filter(|_| group.is_empty());
@@ -52,10 +52,10 @@ impl RateLimiter {
         telemetry::undecided(&observed.span, limits, error, in_place);
     }
 
-    pub(super) fn conclude_call(&self, observed: &Observed, answer: &Result<Decision, Error>) {
+    pub(super) fn observe_answer(&self, observed: &Observed, answer: &Result<Decision, Error>) {
         match answer {
-            Ok(decision) => self.conclude(observed, decision),
-            Err(error) => self.conclude_undecided(observed, error, Origin::None),
+            Ok(decision) => self.observe_decision(observed, decision),
+            Err(error) => self.observe_error(observed, error, Origin::None),
         }
     }
 
@@ -66,13 +66,13 @@ impl RateLimiter {
             .span
             .within(|| self.apply_unobserved(Op::Charge, group));
         if let Some(answer) = answer.take_ready() {
-            self.conclude_call(&observed, &answer);
+            self.observe_answer(&observed, &answer);
             return Answer::ready(answer);
         }
         let limiter = self.clone();
         Answer::later(async move {
             let answer = poll_fn(|cx| observed.span.poll(&mut answer, cx)).await;
-            limiter.conclude_call(&observed, &answer);
+            limiter.observe_answer(&observed, &answer);
             answer
         })
     }

@@ -141,7 +141,7 @@ impl RateLimiter {
         let observed = self.observe(group);
         let mut acquiring = pin!(self.acquire_unobserved(group, max_wait));
         let answer = poll_fn(|cx| observed.span.poll(&mut acquiring, cx)).await;
-        self.conclude_call(&observed, &answer);
+        self.observe_answer(&observed, &answer);
         answer
     }
 

@@ -275,12 +275,25 @@ impl Call {
 
     /// Answers all checks.
     fn conclude(&mut self, answer: Option<RedisResult<Vec<i64>>>) {
-        // A server that answers that it does not write at the moment decides peeks.
+        self.tell_breaker(&answer);
+        let failed = match answer {
+            Some(Ok(reply)) => self.read_reply(&reply),
+            Some(Err(error)) => self.set_error(&error),
+            None => self.set_timeout(),
+        };
+        self.node.connections.count_undecided(failed);
+        let lane = Arc::clone(self.place.lane());
+        let denials = lane.settings.denials.as_deref();
+        self.place.batch.deliver(denials);
+    }
+
+    fn tell_breaker(&mut self, answer: &Option<RedisResult<Vec<i64>>>) {
         let is_of_cluster = self.place.lane().route.is_of_cluster();
-        let is_of_key = matches!(&answer, Some(Err(error)) if call::is_of_key(error));
-        let is_alive = match &answer {
+        let is_of_key = matches!(answer, Some(Err(error)) if call::is_of_key(error));
+        let is_alive = match answer {
             Some(Ok(_)) => true,
             Some(Err(error)) => {
+                // A server that does not write at the moment decides peeks.
                 is_of_key
                     || CallFailure::from_redis(error) == CallFailure::NotWritten
                     || (is_of_cluster && call::is_of_cluster(error))
@@ -291,61 +304,70 @@ impl Call {
         if !(is_of_key && self.is_divided) {
             self.watch.end(!is_alive);
         }
+    }
+
+    /// Sets the answers from the reply. Returns how many checks failed.
+    fn read_reply(&mut self, reply: &[i64]) -> usize {
+        let connections = &self.node.connections;
+        let batch = &mut self.place.batch;
+        if !self.handle.is_trusted() {
+            return batch.set_failure(|| Error::store("an earlier answer was malformed"));
+        }
+        match batch.read_reply(reply, connections.events()) {
+            Ok(declined) => {
+                connections.heard(&self.handle, batch.is_in_time() && !batch.is_read_only());
+                declined
+            }
+            Err(reason) => {
+                // Later replies may belong to other calls.
+                self.handle.distrust();
+                connections.discard(&self.handle, &reason);
+                batch.set_failure(|| Error::store(reason.clone()))
+            }
+        }
+    }
+
+    /// Sets the server's error as the answer. Returns how many checks failed.
+    fn set_error(&mut self, error: &RedisError) -> usize {
+        if call::is_out_of_step(error) {
+            self.handle.distrust();
+        }
+        let text = call::brief(error);
         let lane = Arc::clone(self.place.lane());
         let connections = &self.node.connections;
-        let handle = &self.handle;
+        let is_redirected = lane.route.is_of_cluster() && call::is_of_cluster(error);
+        let ends_connection = !is_redirected && call::ends_connection(error);
+        if ends_connection {
+            connections.discard(&self.handle, &text);
+        }
+        if is_redirected || ends_connection {
+            lane.route.refresh();
+        }
         let batch = &mut self.place.batch;
-        let failed = match answer {
-            Some(Ok(reply)) if handle.is_trusted() => {
-                match batch.read_reply(&reply, connections.events()) {
-                    Ok(declined) => {
-                        connections.heard(handle, batch.is_in_time() && !batch.is_read_only());
-                        declined
-                    }
-                    Err(reason) => {
-                        // Later replies may belong to other calls.
-                        handle.distrust();
-                        connections.discard(handle, &reason);
-                        batch.set_failure(|| Error::store(reason.clone()))
-                    }
-                }
-            }
-            Some(Ok(_)) => batch.set_failure(|| Error::store("an earlier answer was malformed")),
-            Some(Err(error)) => {
-                if call::is_out_of_step(&error) {
-                    handle.distrust();
-                }
-                let text = call::brief(&error);
-                let is_redirected = lane.route.is_of_cluster() && call::is_of_cluster(&error);
-                if is_redirected {
-                    lane.route.refresh();
-                } else if call::ends_connection(&error) {
-                    connections.discard(handle, &text);
-                    lane.route.refresh();
-                }
-                // A charge that is alone in its call makes one write, which is the last command.
-                // With a clock set by hand, another command follows.
-                let is_last_command = batch.makes_one_write() && lane.settings.clock.is_none();
-                let is_forbidden = call::is_forbidden_in_script(&error) && is_last_command;
-                let charged =
-                    CallFailure::from_redis(&error) == CallFailure::Unknown && !is_forbidden;
-                let goes_elsewhere = is_redirected || call::ends_connection(&error);
-                let error = format!("{}: {text}", connections.events().server());
-                batch.set_failure(|| {
-                    let failed = match charged {
-                        true => Error::store(error.clone()),
-                        false => Error::declined(error.clone()),
-                    };
-                    failed.going_elsewhere(goes_elsewhere)
-                })
-            }
-            None => {
-                connections.discard(handle, &Error::timeout());
-                lane.route.refresh();
-                batch.set_failure(|| Error::timeout().at_server(connections.events().server()))
-            }
-        };
-        connections.count_undecided(failed);
-        batch.deliver(lane.settings.denials.as_deref());
+        // A charge that is alone in its call makes one write, which is the last command. With a clock set by hand, another command
+        // follows.
+        let is_last_command = batch.makes_one_write() && lane.settings.clock.is_none();
+        let is_forbidden = call::is_forbidden_in_script(error) && is_last_command;
+        let may_have_charged =
+            CallFailure::from_redis(error) == CallFailure::Unknown && !is_forbidden;
+        let reason = format!("{}: {text}", connections.events().server());
+        batch.set_failure(|| {
+            let failed = if may_have_charged {
+                Error::store(reason.clone())
+            } else {
+                Error::declined(reason.clone())
+            };
+            failed.going_elsewhere(is_redirected || ends_connection)
+        })
+    }
+
+    /// Sets a timeout as the answer. Returns how many checks failed.
+    fn set_timeout(&mut self) -> usize {
+        let connections = &self.node.connections;
+        connections.discard(&self.handle, &Error::timeout());
+        self.place.lane().route.refresh();
+        let server = connections.events().server();
+        let batch = &mut self.place.batch;
+        batch.set_failure(|| Error::timeout().at_server(server))
     }
 }

@@ -55,27 +55,34 @@ impl Call {
         let mut divisions = Divisions::default();
         loop {
             let given_up = divisions.count(&answer);
-            let is_divided = given_up.is_none() && has_to_be_divided(&answer) && self.place.halve();
-            let is_over = is_divided || self.complete_when_moved(&answer).await;
-            if !is_over {
+            let was_halved = given_up.is_none() && has_to_be_divided(&answer) && self.place.halve();
+            let is_answered = was_halved || self.complete_when_moved(&answer).await;
+            if !is_answered {
                 self.conclude(answer);
             }
-            loop {
-                self.place.unload();
-                if !self.place.take_next_part() {
-                    // It counts as a failure only if the division was given up. A part that succeeded has ended the watch.
-                    self.watch.end(given_up.is_some());
-                    return;
-                }
-                if let Some(reason) = &given_up {
-                    self.decline(reason);
-                } else if self.place.is_worth_sending() {
-                    break;
-                }
+            if !self.take_part_to_send(given_up.as_deref()) {
+                // It counts as a failure only if the division was given up. A part that succeeded has ended the watch.
+                self.watch.end(given_up.is_some());
+                return;
             }
             self.return_to_owner().await;
             answer = self.answer().await;
             self.follow(&mut answer).await;
+        }
+    }
+
+    /// Takes the next part that is to be sent. Returns whether there is one. If the division was given up, all parts are declined.
+    fn take_part_to_send(&mut self, given_up: Option<&str>) -> bool {
+        loop {
+            self.place.unload();
+            if !self.place.take_next_part() {
+                return false;
+            }
+            if let Some(reason) = given_up {
+                self.decline(reason);
+            } else if self.place.is_worth_sending() {
+                return true;
+            }
         }
     }
 
