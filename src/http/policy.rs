@@ -52,14 +52,12 @@ pub(super) struct Policy {
     events: Arc<Throttle>,
 }
 
-/// The checks of a request, or why there are none.
+/// The checks of a request.
 pub(super) enum Question {
     /// The permits that it needs, and then the charge. A request that is not limited has neither.
     Checks(RequestChecks),
     /// That depends on a look-up.
     PendingChoice(PendingChoice),
-    /// Nothing: the request is rejected.
-    Rejected(RejectedEarly),
 }
 
 impl Policy {
@@ -171,14 +169,9 @@ impl Policy {
         })
     }
 
-    /// The permits and checks of a request.
+    /// The permits and checks of a request, unless it is rejected early.
     #[inline]
-    pub(super) fn question(&self, parts: &Parts) -> Question {
-        self.try_question(parts).unwrap_or_else(Question::Rejected)
-    }
-
-    #[inline]
-    fn try_question(&self, parts: &Parts) -> Result<Question, RejectedEarly> {
+    pub(super) fn question(&self, parts: &Parts) -> Result<Question, RejectedEarly> {
         if self.forbid.iter().any(|forbid| forbid(parts)) {
             return Err(RejectedEarly::Forbidden);
         }

@@ -43,14 +43,14 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let asked = match self.settings.policy.question(&parts) {
-            Question::Checks(asked) => asked,
-            Question::PendingChoice(lookup) => {
+            Ok(Question::Checks(asked)) => asked,
+            Ok(Question::PendingChoice(lookup)) => {
                 let inner = self.release_inner();
                 let settings = Arc::clone(&self.settings);
                 let waiting = Waiting::for_lookup(inner, (parts, body), lookup, settings);
                 return ResponseFuture::waiting(waiting);
             }
-            Question::Rejected(rejected) => {
+            Err(rejected) => {
                 self.release_inner();
                 return ResponseFuture::answered(self.settings.reject_early(rejected, &parts));
             }

@@ -93,7 +93,7 @@ pub struct RateLimiter {
 }
 
 struct Shared {
-    store: Failover,
+    store: Arc<Failover>,
     registry: Registry,
     turns: Turns,
     /// The throttles of events about blocks.

@@ -1,10 +1,8 @@
 //! Settlements in flight: they are sent in the background, and a program awaits them before it ends.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::RateLimiter;
@@ -13,42 +11,33 @@ use crate::telemetry;
 /// Longer than the deadline of most stores, and shorter than what an orchestrator grants a program to end.
 const FLUSHES_WITHIN: Duration = Duration::from_secs(5);
 
+/// The number of settlements in flight.
 #[derive(Debug, Default)]
-pub(super) struct Unanswered(Arc<Count>);
-
-#[derive(Debug, Default)]
-struct Count {
-    settlements: AtomicUsize,
-    is_zero: Notify,
-}
+pub(super) struct Unanswered(watch::Sender<usize>);
 
 /// A settlement that counts as unanswered until this is dropped.
-pub(crate) struct UnansweredSettlement(Arc<Count>);
+pub(crate) struct UnansweredSettlement(watch::Sender<usize>);
 
 impl Unanswered {
     fn add(&self) -> UnansweredSettlement {
-        self.0.settlements.fetch_add(1, Ordering::AcqRel);
-        UnansweredSettlement(Arc::clone(&self.0))
-    }
-
-    fn count(&self) -> usize {
-        self.0.settlements.load(Ordering::Acquire)
+        self.0.send_modify(|settlements| *settlements += 1);
+        UnansweredSettlement(self.0.clone())
     }
 
     async fn answered(&self) {
-        loop {
-            let is_zero = self.0.is_zero.notified();
-            if self.count() == 0 {
-                return;
-            }
-            is_zero.await;
-        }
+        // The sender is not dropped meanwhile.
+        drop(
+            self.0
+                .subscribe()
+                .wait_for(|settlements| *settlements == 0)
+                .await,
+        );
     }
 }
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        let settlements = self.count();
+        let settlements = *self.0.borrow();
         if settlements > 0 {
             telemetry::dropped_unsettled(settlements);
         }
@@ -57,9 +46,7 @@ impl Drop for Unanswered {
 
 impl Drop for UnansweredSettlement {
     fn drop(&mut self) {
-        if self.0.settlements.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.is_zero.notify_waiters();
-        }
+        self.0.send_modify(|settlements| *settlements -= 1);
     }
 }
 

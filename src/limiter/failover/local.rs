@@ -17,7 +17,7 @@ pub(super) struct Local {
     /// The throttles of events about blocks.
     blocked: Throttles,
     /// Whether a task charges what is owed.
-    pub(super) is_settling: Arc<AtomicBool>,
+    pub(super) is_repaying: Arc<AtomicBool>,
 }
 
 impl Local {
@@ -29,7 +29,7 @@ impl Local {
             store,
             ledger,
             blocked,
-            is_settling: Arc::default(),
+            is_repaying: Arc::default(),
         }
     }
 

@@ -5,7 +5,7 @@
 
 mod ledger;
 mod local;
-mod settlement;
+mod repayment;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -25,12 +25,8 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 
 /// A store, and what decides in its place.
 pub(super) struct Failover {
-    shared: Arc<SharedFailover>,
-    is_embedded: bool,
-}
-
-struct SharedFailover {
     store: Arc<dyn Store>,
+    is_embedded: bool,
     /// Made for the first check that is decided locally.
     local: OnceLock<Local>,
     events: OutageEvents,
@@ -55,22 +51,17 @@ impl OutageEvents {
 }
 
 impl Failover {
-    pub(super) fn new(store: impl Store) -> Self {
-        let is_embedded = store.is_embedded();
-        let store = Arc::new(store);
-        let shared = SharedFailover {
-            store,
+    pub(super) fn new(store: impl Store) -> Arc<Self> {
+        Arc::new(Self {
+            is_embedded: store.is_embedded(),
+            store: Arc::new(store),
             local: OnceLock::new(),
             events: OutageEvents::default(),
-        };
-        Self {
-            shared: Arc::new(shared),
-            is_embedded,
-        }
+        })
     }
 
     pub(super) fn store(&self) -> &Arc<dyn Store> {
-        &self.shared.store
+        &self.store
     }
 
     pub(super) fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
@@ -82,7 +73,7 @@ impl Failover {
     }
 
     #[inline]
-    pub(super) fn apply(&self, op: Op, group: Group) -> Answer {
+    pub(super) fn apply(self: &Arc<Self>, op: Op, group: Group) -> Answer {
         if matches!(op, Op::Refund | Op::Settle) && group.iter().any(was_charged_locally) {
             return self.settle_local_charges(op, &group);
         }
@@ -99,32 +90,32 @@ impl Failover {
     }
 
     /// Asks the store. If it is unavailable, the policy decides.
-    fn ask_with_policy(&self, op: Op, group: Group, policy: OnStoreFailure) -> Answer {
-        let shared = Arc::clone(&self.shared);
-        let answer = shared.store.apply(op, group.clone());
-        answer.resolved(move |answer| shared.resolve(answer, op, &group, policy))
+    fn ask_with_policy(self: &Arc<Self>, op: Op, group: Group, policy: OnStoreFailure) -> Answer {
+        let failover = Arc::clone(self);
+        let answer = failover.store.apply(op, group.clone());
+        answer.resolved(move |answer| failover.resolve(answer, op, &group, policy))
     }
 
     /// Asks the store, without anything to decide in its place. Its answer also ends the outage of the others.
-    fn ask_store(&self, op: Op, group: Group) -> Answer {
+    fn ask_store(self: &Arc<Self>, op: Op, group: Group) -> Answer {
         let answer = self.store().apply(op, group);
-        if !self.shared.owes_charges() {
+        if !self.owes_charges() {
             return answer;
         }
-        let shared = Arc::clone(&self.shared);
+        let failover = Arc::clone(self);
         answer.resolved(move |answer| {
             if answer
                 .as_ref()
                 .is_ok_and(|decision| decision.source() == Source::Store)
             {
-                settlement::start(&shared);
+                repayment::start(&failover);
             }
             answer
         })
     }
 
     /// Gives back or settles charges of which the store does not know yet, or, after the outage, only that they were made.
-    fn settle_local_charges(&self, op: Op, group: &Group) -> Answer {
+    fn settle_local_charges(self: &Arc<Self>, op: Op, group: &Group) -> Answer {
         let mut are_all_owed = true;
         let mut left = Vec::with_capacity(group.len());
         for check in group.iter() {
@@ -133,7 +124,7 @@ impl Failover {
                 left.push(check.clone());
                 continue;
             };
-            let local = self.shared.local.get();
+            let local = self.local.get();
             let is_owed = local.is_some_and(|local| local.settle(op, check, charged));
             are_all_owed &= is_owed;
             let more = match op {
@@ -143,7 +134,7 @@ impl Failover {
             left.push(check.clone().with_receipt(None).with_cost(more));
         }
         let left = Group::of_distinct(left);
-        match self.shared.local.get() {
+        match self.local.get() {
             Some(local) if are_all_owed => {
                 Answer::ready(local.decide(Op::Peek, &left, Micros::default(), true))
             }
@@ -153,7 +144,7 @@ impl Failover {
 
     /// Also resets or blocks the local budgets. Otherwise a client that an operator lets in again stays denied.
     fn change_local(&self, op: Op, group: Group) -> Answer {
-        if let Some(local) = self.shared.local.get() {
+        if let Some(local) = self.local.get() {
             local.change(op, &group);
         }
         self.store().apply(op, group)
@@ -183,7 +174,7 @@ fn has_outcome(check: &Check) -> bool {
     check.is_shadow() || check.of_share().is_ok()
 }
 
-impl SharedFailover {
+impl Failover {
     /// Returns whether the store is to be charged for what was decided locally.
     fn owes_charges(&self) -> bool {
         self.local
@@ -204,7 +195,7 @@ impl SharedFailover {
             Ok(decision) => {
                 if decision.source() == Source::Store {
                     telemetry::available(self.events.of_policy(policy));
-                    settlement::start(self);
+                    repayment::start(self);
                 }
                 Ok(decision)
             }

@@ -11,7 +11,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use super::SharedFailover;
+use super::Failover;
 use crate::nouns::{Check, Decision, Error, Micros, Op};
 use crate::telemetry;
 
@@ -27,16 +27,16 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Held by the only task that settles.
-struct SettlingTurn(Arc<AtomicBool>);
+/// Held by the only task that repays.
+struct RepaymentTurn(Arc<AtomicBool>);
 
-impl SettlingTurn {
+impl RepaymentTurn {
     fn take(taken: &Arc<AtomicBool>) -> Option<Self> {
         (!taken.swap(true, Ordering::AcqRel)).then(|| Self(Arc::clone(taken)))
     }
 }
 
-impl Drop for SettlingTurn {
+impl Drop for RepaymentTurn {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -45,56 +45,62 @@ impl Drop for SettlingTurn {
 /// Starts a task that charges what is owed, if anything is. Outside of a runtime, a later answer of the store
 /// starts it.
 #[inline]
-pub(super) fn start(shared: &Arc<SharedFailover>) {
-    if let Some(local) = shared.local.get().filter(|local| !local.ledger.is_empty())
+pub(super) fn start(failover: &Arc<Failover>) {
+    if let Some(local) = failover
+        .local
+        .get()
+        .filter(|local| !local.ledger.is_empty())
         && let Ok(runtime) = Runtime::try_current()
-        && let Some(turn) = SettlingTurn::take(&local.is_settling)
+        && let Some(turn) = RepaymentTurn::take(&local.is_repaying)
     {
-        runtime.spawn(settle(Arc::downgrade(shared), turn));
+        runtime.spawn(repay(Arc::downgrade(failover), turn));
     }
 }
 
 /// Charges all that is owed. It does not keep the store.
-async fn settle(shared: Weak<SharedFailover>, _turn: SettlingTurn) {
-    let mut sum = Sum::default();
+async fn repay(failover: Weak<Failover>, _turn: RepaymentTurn) {
+    let mut repaid = Repaid::default();
     let mut pause = PAUSE;
     loop {
-        let Some(unsettled) = settle_once(&shared, &mut sum).await else {
+        let Some(unpaid) = repay_once(&failover, &mut repaid).await else {
             return;
         };
-        if unsettled.is_empty() {
+        if unpaid.is_empty() {
             break;
         }
-        if let Some(shared) = shared.upgrade()
-            && let Some(local) = shared.local.get()
+        if let Some(failover) = failover.upgrade()
+            && let Some(local) = failover.local.get()
         {
-            unsettled
+            unpaid
                 .iter()
                 .for_each(|(owed, since)| local.ledger.add(owed, *since));
         }
         sleep(pause).await;
         pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
     }
-    if sum.budgets > 0 {
-        telemetry::settled(sum.budgets, sum.units);
+    if repaid.budgets > 0 {
+        telemetry::settled(repaid.budgets, repaid.units);
     }
 }
 
-/// The sum of the charges.
+/// The charges that were made.
 #[derive(Default)]
-struct Sum {
+struct Repaid {
     budgets: usize,
     units: u64,
 }
 
 /// Charges what is owed, each budget once. Returns the units that are certainly not charged: one part of a store may
 /// be unavailable, as a node of a cluster. `None` if the limiter is gone.
-async fn settle_once(shared: &Weak<SharedFailover>, sum: &mut Sum) -> Option<Vec<(Check, Micros)>> {
-    let mut unsettled = Vec::new();
+async fn repay_once(
+    failover: &Weak<Failover>,
+    repaid: &mut Repaid,
+) -> Option<Vec<(Check, Micros)>> {
+    let mut unpaid = Vec::new();
     let mut failed_in_a_row = 0;
     while failed_in_a_row < GIVE_UP_AFTER {
-        let shared = shared.upgrade()?;
-        let local = shared.local.get()?;
+        let failover = failover.upgrade()?;
+        let local = failover.local.get()?;
         let owed = local.ledger.take(AT_ONCE);
         if owed.is_empty() {
             break;
@@ -106,34 +112,34 @@ async fn settle_once(shared: &Weak<SharedFailover>, sum: &mut Sum) -> Option<Vec
             let check = check.without_blocks();
             let check = check.with_cost(u32::try_from(units).unwrap_or(u32::MAX));
             let answer =
-                (units > 0).then(|| shared.store.apply(Op::Charge, check.clone().into()))?;
+                (units > 0).then(|| failover.store.apply(Op::Charge, check.clone().into()))?;
             Some((check, since, answer))
         });
         // All are asked before the first answer is awaited, so that they share a call.
         let charges: Vec<_> = charges.collect();
         for (check, since, answer) in charges {
-            match finish(&shared, &check, answer.await).await {
+            match finish(&failover, &check, answer.await).await {
                 Ok(units) => {
-                    sum.budgets += 1;
-                    sum.units += units;
+                    repaid.budgets += 1;
+                    repaid.units += units;
                     failed_in_a_row = 0;
                 }
                 Err(left) => {
                     failed_in_a_row += 1;
-                    unsettled.extend(left.map(|check| (check, since)));
+                    unpaid.extend(left.map(|check| (check, since)));
                 }
             }
         }
         // An embedded store answers at once, and other tasks have to run.
         yield_now().await;
     }
-    Some(unsettled)
+    Some(unpaid)
 }
 
 /// Finishes the charge of a budget. If it has fewer units left than are owed, those are charged. Returns the charged
 /// units, or the check that is certainly not charged.
 async fn finish(
-    shared: &SharedFailover,
+    failover: &Failover,
     check: &Check,
     answer: Result<Decision, Error>,
 ) -> Result<u64, Option<Check>> {
@@ -144,7 +150,7 @@ async fn finish(
             Ok(decision) if decision.allowed() => return Ok(check.cost().into()),
             Ok(denied) if denied.is_blocked() => {
                 let cost = check.cost().into();
-                let settled = settle_blocked(shared, &check).await;
+                let settled = repay_blocked(failover, &check).await;
                 return settled.map(|_| cost).map_err(|error| left(&error, check));
             }
             Ok(denied) => {
@@ -153,7 +159,7 @@ async fn finish(
                     return Ok(0);
                 }
                 check = check.with_cost(rest);
-                answer = shared.store.apply(Op::Charge, check.clone().into()).await;
+                answer = failover.store.apply(Op::Charge, check.clone().into()).await;
             }
             Err(error) => return Err(left(&error, check)),
         }
@@ -167,12 +173,12 @@ fn left(error: &Error, check: Check) -> Option<Check> {
 }
 
 /// Charges a key that an operator blocked. A settlement is not denied, and without debts it charges what is left at most.
-async fn settle_blocked(shared: &SharedFailover, check: &Check) -> Result<Decision, Error> {
+async fn repay_blocked(failover: &Failover, check: &Check) -> Result<Decision, Error> {
     let limit = check
         .limit()
         .clone()
         .with_max_debt(0)
         .map_err(Error::misuse)?;
     let settled = Check::new(&limit, check.key()).with_cost(check.cost());
-    shared.store.apply(Op::Settle, settled.into()).await
+    failover.store.apply(Op::Settle, settled.into()).await
 }
