@@ -384,7 +384,7 @@ impl Bucket {
         max_wait.min(MAX_REFILL).min(MAX_RESERVED / self.rate.units)
     }
 
-    /// Decides whether `cost` units fit on top of the level, now or after `max_wait`. If it `queues`, an allowed
+    /// Decides whether the units of `cost` fit on top of the level, now or within `max_wait`. If it `queues`, an allowed
     /// check has a delay until the level before it has drained, and does not wait for units.
     pub(crate) fn decide(
         &self,
@@ -396,17 +396,15 @@ impl Bucket {
     ) -> Outcome {
         let (mut level, moved) = self.resume(*state, now);
         let Cost {
-            units: cost,
-            max_wait,
-            ..
+            units, max_wait, ..
         } = cost;
         let behind = level.at - now;
-        let exceeds_capacity = cost > self.capacity;
-        let fits = !exceeds_capacity && (cost == 0 || level.is_down_to(self.capacity - cost));
+        let exceeds_capacity = units > self.capacity;
+        let fits = !exceeds_capacity && (units == 0 || level.is_down_to(self.capacity - units));
         let wait = if fits || exceeds_capacity {
             0
         } else {
-            level.until(self.capacity - cost) + behind
+            level.until(self.capacity - units) + behind
         };
         // A division, which most checks need not pay for.
         let waits = wait > 0 && max_wait > 0 && !queues;
@@ -425,20 +423,20 @@ impl Bucket {
             };
             wait.saturating_sub(longest_wait).max(is_slower_after)
         });
-        let charges = allowed && cost > 0;
+        let charges = allowed && units > 0;
         let delay = if charges && queues {
             level.until(0)
         } else {
             wait * u64::from(reserves)
         };
         if charges {
-            level.used += cost * level.rate.micros;
+            level.used += units * level.rate.micros;
         }
         if reserves {
-            level.reserve_until(now + wait, now, (self.capacity - cost) * level.rate.micros);
+            level.reserve_until(now + wait, now, (self.capacity - units) * level.rate.micros);
         }
         let commits = charges && effect == Effect::Commit;
-        if commits || (moved && !charges && !exceeds_capacity && effect.adopts(cost)) {
+        if commits || (moved && !charges && !exceeds_capacity && effect.adopts(units)) {
             level.forget_past_turns(now);
             *state = Some(level);
         }

@@ -22,8 +22,8 @@ pub struct Receipt {
     pub(crate) drains_at: Micros,
 }
 
-/// Added to the time of a charge that no store knows: a local one. No clock of a store reaches it, and a signed number of
-/// 64 bits holds it.
+/// Added to the time of a charge that no store knows: a local one. It is a bit, because applications keep the numbers of a
+/// receipt. No clock of a store reaches it, and a signed number of 64 bits holds it.
 const LOCAL: Micros = 1 << 62;
 
 impl Receipt {

@@ -48,7 +48,7 @@ use crate::telemetry;
 
 /// The number of places for changes. A change of one budget also voids the denials of those that share its place: one in
 /// 4096.
-const PLACES: usize = 4096;
+const CHANGE_COUNTERS: usize = 4096;
 
 /// A denial of four more limits takes about as many bytes as a denial of one limit.
 const VERDICTS_PER_WEIGHT: usize = 4;
@@ -61,7 +61,7 @@ const EXCEEDS_FOR: Duration = Duration::from_secs(1);
 
 /// The longest time that a refund or a reset can take after its caller was dropped or its answer was
 /// lost: the longest deadline of a store.
-const UNSETTLED_FOR: Duration = Duration::from_secs(60);
+const UNCERTAIN_FOR: Duration = Duration::from_secs(60);
 
 pub(super) struct Denials {
     cache: Cache<u128, Denial, ByVerdicts>,
@@ -87,9 +87,9 @@ struct Denial {
     decision: Decision,
     decided: Instant,
     /// Until then it is the answer without asking the store.
-    until: Instant,
+    answers_until: Instant,
     /// Until then it stands in for a store that is unavailable: the end of its `retry_after`.
-    stands_until: Instant,
+    falls_back_until: Instant,
 }
 
 /// The time of a check.
@@ -104,7 +104,7 @@ pub(super) struct AskedAt {
 #[derive(Clone, Copy)]
 pub(super) struct CheckId {
     /// The hash of its budgets and costs.
-    id: u128,
+    hash: u128,
     /// The hash of its limits' numbers.
     quota: u64,
 }
@@ -115,7 +115,7 @@ struct BudgetChanges {
     /// The number of the last one that the store confirmed.
     confirmed: AtomicU64,
     /// Until then one may still happen, in microseconds since the start.
-    unsettled_until: AtomicU64,
+    uncertain_until: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -139,7 +139,9 @@ impl Denials {
             blocked_max_age: blocked_max_age.min(MAX_AGE),
             hashers: [DefaultHashBuilder::default(), DefaultHashBuilder::default()],
             confirmed: AtomicU64::new(0),
-            changes: (0..PLACES).map(|_| BudgetChanges::default()).collect(),
+            changes: (0..CHANGE_COUNTERS)
+                .map(|_| BudgetChanges::default())
+                .collect(),
             started: Instant::now(),
             last_expires: AtomicU64::new(0),
         }
@@ -147,7 +149,7 @@ impl Denials {
 
     /// Answers a charge with its remembered denial, or asks the store. If the store does not decide,
     /// the denial is the answer until its `retry_after` is over.
-    pub(super) fn around(
+    pub(super) fn answer_or_ask(
         self: &Arc<Self>,
         group: Group,
         ask: impl FnOnce(Group) -> Answer,
@@ -163,15 +165,15 @@ impl Denials {
             telemetry::denied_from_cache();
             return Answer::ready(Ok(denial.again_at(now)));
         }
-        let known = self.all_known(&group);
+        let ids = self.ids_of(&group);
         let denials = Arc::clone(self);
-        ask(group).resolved(move |answer| denials.stand_in(&known, &denial, answer))
+        ask(group).resolved(move |answer| denials.stand_in(&ids, &denial, answer))
     }
 
     /// The answer of a charge that is queued behind others. A denial of the same check that is
     /// recorded meanwhile stands in for a store that is unavailable.
-    pub(super) fn behind(self: &Arc<Self>, group: &[Check], answer: Answer) -> Answer {
-        let known = self.known(group);
+    pub(super) fn with_fallback(self: &Arc<Self>, group: &[Check], answer: Answer) -> Answer {
+        let id = self.id_of(group);
         let asked = self.asked(Instant::now());
         let denials = Arc::clone(self);
         answer.resolved(move |answer| {
@@ -179,9 +181,9 @@ impl Denials {
                 return answer;
             }
             // A denial from before a change may be older than this check.
-            let denial = denials.cache.get(&known.id);
+            let denial = denials.cache.get(&id.hash);
             let denial = denial.filter(|denial| {
-                denial.quota == known.quota && denial.asked.confirmed >= asked.confirmed
+                denial.quota == id.quota && denial.asked.confirmed >= asked.confirmed
             });
             denial
                 .and_then(|denial| denial.standing_at(Instant::now()))
@@ -192,7 +194,7 @@ impl Denials {
     /// The store's answer, or the denial that stands in for it.
     fn stand_in(
         &self,
-        known: &[CheckId],
+        ids: &[CheckId],
         denial: &Denial,
         answer: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
@@ -201,8 +203,8 @@ impl Denials {
         }
         if answer.as_ref().is_ok_and(Decision::allowed) {
             // The budget was replenished meanwhile, or the block is over.
-            for known in known {
-                self.cache.remove(&known.id);
+            for id in ids {
+                self.cache.remove(&id.hash);
             }
         }
         answer
@@ -210,26 +212,26 @@ impl Denials {
 
     /// The denial that stands in for a store that is unavailable. An unconfirmed refund or reset does
     /// not void it.
-    fn standing(&self, known: CheckId, group: &[Check], now: Instant) -> Option<Denial> {
-        let denial = self.cache.get(&known.id)?;
-        if denial.quota != known.quota {
+    fn standing(&self, id: CheckId, group: &[Check], now: Instant) -> Option<Denial> {
+        let denial = self.cache.get(&id.hash)?;
+        if denial.quota != id.quota {
             // Under another quota the budgets are replenished in another way.
-            self.cache.remove(&known.id);
-            self.confirm(group.iter().map(|check| self.place(check)));
+            self.cache.remove(&id.hash);
+            self.confirm(group.iter().map(|check| self.changes_index(check)));
             return None;
         }
-        let stands = now < denial.stands_until && self.is_unchanged_since(denial.asked, group);
+        let stands = now < denial.falls_back_until && self.is_unchanged_since(denial.asked, group);
         stands.then_some(denial)
     }
 
     /// Returns whether a denial is the answer without asking the store.
     fn is_fresh(&self, denial: &Denial, group: &[Check], now: Instant) -> bool {
         let asked = self.micros(denial.asked.at);
-        let is_settled =
-            |budget: &BudgetChanges| budget.unsettled_until.load(Ordering::Acquire) <= asked;
-        now < denial.until
+        let is_certain =
+            |budget: &BudgetChanges| budget.uncertain_until.load(Ordering::Acquire) <= asked;
+        now < denial.answers_until
             && self.is_unchanged_since(denial.asked, group)
-            && self.changes_of(group).all(is_settled)
+            && self.changes_of(group).all(is_certain)
     }
 
     /// Returns whether no change of these budgets was confirmed since a check was asked.
@@ -255,7 +257,7 @@ impl Denials {
     }
 
     /// The identity of a group.
-    pub(super) fn known(&self, group: &[Check]) -> CheckId {
+    pub(super) fn id_of(&self, group: &[Check]) -> CheckId {
         let [mut high, mut low] = [0, 1].map(|half| self.hashers[half].build_hasher());
         let mut quota = self.hashers[0].build_hasher();
         for check in group {
@@ -268,9 +270,8 @@ impl Denials {
             identity.hash(&mut low);
             (limit.quota(), limit.rule(), limit.enforced_percent()).hash(&mut quota);
         }
-        let id = u128::from(high.finish()) << 64 | u128::from(low.finish());
         CheckId {
-            id,
+            hash: u128::from(high.finish()) << 64 | u128::from(low.finish()),
             quota: quota.finish(),
         }
     }
@@ -285,14 +286,14 @@ impl Denials {
                     let blocked = Decision::from(verdict.clone().of_blocked_key());
                     let blocked = blocked.made_at(denial.decided_at());
                     let answers_for = left.min(self.blocked_max_age);
-                    self.insert(self.known_key(check), asked, blocked, answers_for, left);
+                    self.insert(self.blocked_id(check), asked, blocked, answers_for, left);
                 }
                 None => is_counted |= check.limit().counts_denials(),
             }
         }
         // A cost that exceeds the capacity now also exceeds it later.
         let wait = denial.retry_after().unwrap_or(EXCEEDS_FOR);
-        let (answers_for, stands_for) = match denial.deciding().blocked_for() {
+        let (answers_for, falls_back_for) = match denial.deciding().blocked_for() {
             // The block itself stands in, so that its end is noticed whatever is asked.
             Some(left) => (
                 left.min(self.blocked_max_age),
@@ -303,51 +304,54 @@ impl Denials {
             None => (wait.min(self.max_age), wait),
         };
         self.insert(
-            self.known(group),
+            self.id_of(group),
             asked,
             denial.clone(),
             answers_for,
-            stands_for,
+            falls_back_for,
         );
     }
 
     /// Remembers a denial: for some time as the answer, and for another time in place of a store that is unavailable.
     fn insert(
         &self,
-        known: CheckId,
+        id: CheckId,
         asked: AskedAt,
         denial: Decision,
         answers_for: Duration,
-        stands_for: Duration,
+        falls_back_for: Duration,
     ) {
         // Counted from the time of the check. The store decided later, so this is never too long.
         let after = |wait: Duration| asked.at.checked_add(wait.min(MAX_AGE)).unwrap_or(asked.at);
         let decided = Instant::now();
-        let stands_until = after(stands_for);
-        if decided < stands_until {
+        let falls_back_until = after(falls_back_for);
+        if decided < falls_back_until {
             let decision = denial.repeated_after(Duration::ZERO);
-            let until = after(answers_for);
-            let quota = known.quota;
+            let answers_until = after(answers_for);
+            let quota = id.quota;
             let denial = Denial {
                 asked,
                 quota,
                 decision,
                 decided,
-                until,
-                stands_until,
+                answers_until,
+                falls_back_until,
             };
-            self.cache.insert(known.id, denial);
+            self.cache.insert(id.hash, denial);
             self.last_expires
-                .fetch_max(self.micros(stands_until), Ordering::AcqRel);
+                .fetch_max(self.micros(falls_back_until), Ordering::AcqRel);
         }
     }
 
-    /// A refund or a reset starts. Denials of checks from before its end do not count then.
+    /// A refund, a settlement, a reset or a block starts. Denials of checks from before its end do not count then.
     pub(super) fn change(self: &Arc<Self>, group: &[Check]) -> ChangeUnderWay {
-        let blockable = |check: &Check| check.blocking().map(|_| self.known_key(check));
+        let blockable = |check: &Check| check.blocking().map(|_| self.blocked_id(check));
         ChangeUnderWay {
             denials: Arc::clone(self),
-            places: group.iter().map(|check| self.place(check)).collect(),
+            places: group
+                .iter()
+                .map(|check| self.changes_index(check))
+                .collect(),
             keys: group.iter().map(blockable).collect(),
             blocked: Vec::new(),
             end: ChangeEnd::Unknown,
@@ -355,13 +359,15 @@ impl Denials {
     }
 
     /// The place of a budget's changes.
-    fn place(&self, check: &Check) -> usize {
+    fn changes_index(&self, check: &Check) -> usize {
         let budget = (check.limit().name(), check.limit().kind(), check.key());
-        self.hashers[0].hash_one(budget) as usize % PLACES
+        self.hashers[0].hash_one(budget) as usize % CHANGE_COUNTERS
     }
 
     fn changes_of(&self, group: &[Check]) -> impl Iterator<Item = &BudgetChanges> {
-        group.iter().map(|check| &self.changes[self.place(check)])
+        group
+            .iter()
+            .map(|check| &self.changes[self.changes_index(check)])
     }
 
     /// Gives the next number to a change.
@@ -389,7 +395,7 @@ fn is_undecided(answer: &Result<Decision, Error>) -> bool {
 
 impl Denial {
     fn standing_at(&self, now: Instant) -> Option<Decision> {
-        (now < self.stands_until).then(|| self.again_at(now))
+        (now < self.falls_back_until).then(|| self.again_at(now))
     }
 
     fn again_at(&self, now: Instant) -> Decision {
@@ -401,7 +407,7 @@ impl Denial {
     }
 }
 
-/// A refund or a reset under way. It is over when this is dropped.
+/// A refund, a settlement, a reset or a block under way. It is over when this is dropped.
 pub(super) struct ChangeUnderWay {
     denials: Arc<Denials>,
     /// The places of its budgets.
@@ -430,9 +436,9 @@ impl ChangeUnderWay {
                 let verdicts = self.keys.iter().zip(decision.verdicts());
                 let blocked = verdicts.filter(|(_, verdict)| verdict.is_blocked());
                 self.blocked = blocked
-                    .filter_map(|(known, verdict)| {
+                    .filter_map(|(id, verdict)| {
                         let denial = Decision::from(verdict.clone().of_blocked_key());
-                        Some(((*known)?, denial.made_at(decision.decided_at())))
+                        Some(((*id)?, denial.made_at(decision.decided_at())))
                     })
                     .collect();
                 ChangeEnd::Confirmed
@@ -450,21 +456,21 @@ impl Drop for ChangeUnderWay {
             ChangeEnd::Failed => return,
             ChangeEnd::Confirmed => denials.confirm(self.places.iter().copied()),
             ChangeEnd::Unknown => {
-                let until = later(Instant::now(), UNSETTLED_FOR);
+                let until = later(Instant::now(), UNCERTAIN_FOR);
                 let until = denials.micros(until);
                 for &place in &self.places {
                     denials.changes[place]
-                        .unsettled_until
+                        .uncertain_until
                         .fetch_max(until, Ordering::AcqRel);
                 }
             }
         }
         // A denial from before the change would not count.
         let asked = denials.asked(Instant::now());
-        for (known, denial) in self.blocked.drain(..) {
+        for (id, denial) in self.blocked.drain(..) {
             let left = denial.deciding().blocked_for().unwrap_or_default();
             let answers_for = left.min(denials.blocked_max_age);
-            denials.insert(known, asked, denial, answers_for, left);
+            denials.insert(id, asked, denial, answers_for, left);
         }
     }
 }

@@ -111,7 +111,9 @@ impl<S: Store> Store for DenyCache<S> {
             return self.store.apply(op, group);
         };
         match op {
-            Op::Charge => denials.around(group, |group| self.apply_remembering(denials, group)),
+            Op::Charge => {
+                denials.answer_or_ask(group, |group| self.apply_remembering(denials, group))
+            }
             Op::Refund | Op::Settle | Op::Reset | Op::Block => {
                 self.ask_change(denials.change(&group), op, group)
             }

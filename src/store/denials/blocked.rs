@@ -11,7 +11,7 @@ impl Denials {
     /// The denial of a group, and whether it is the answer without asking the store. The denial of the identical group comes
     /// before the denial of its blocked keys.
     pub(super) fn remembered(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
-        let identical = self.standing(self.known(group), group, now);
+        let identical = self.standing(self.id_of(group), group, now);
         let identical = identical.map(|denial| {
             let is_fresh = self.is_fresh(&denial, group, now);
             (denial, is_fresh)
@@ -34,7 +34,7 @@ impl Denials {
                         denial.decision = denial.again_at(now);
                         denial.decided = now;
                         let verdict = denial.decision.deciding().clone();
-                        let order = |it: &(Denial, bool)| (it.1, it.0.stands_until);
+                        let order = |it: &(Denial, bool)| (it.1, it.0.falls_back_until);
                         let denial = (denial, is_fresh);
                         if longest
                             .as_ref()
@@ -62,28 +62,28 @@ impl Denials {
             return None;
         }
         let alone = std::slice::from_ref(check);
-        let denial = self.standing(self.known_key(check), alone, now)?;
+        let denial = self.standing(self.blocked_id(check), alone, now)?;
         let is_fresh = self.is_fresh(&denial, alone, now);
         Some((denial, is_fresh))
     }
 
     /// The identities of a group, and of its keys that may be blocked.
-    pub(super) fn all_known(&self, group: &[Check]) -> Vec<CheckId> {
+    pub(super) fn ids_of(&self, group: &[Check]) -> Vec<CheckId> {
         let blockable = group.iter().filter(|check| check.blocking().is_some());
         blockable
-            .map(|check| self.known_key(check))
-            .chain([self.known(group)])
+            .map(|check| self.blocked_id(check))
+            .chain([self.id_of(group)])
             .collect()
     }
 
     /// The identity of a key under a limit that may block it.
-    pub(super) fn known_key(&self, check: &Check) -> CheckId {
+    pub(super) fn blocked_id(&self, check: &Check) -> CheckId {
         let limit = check.limit();
         let key = check.key();
         let budget = ("blocked", limit.name(), limit.kind(), key);
         let [high, low] = [0, 1].map(|half| u128::from(self.hashers[half].hash_one(budget)));
         CheckId {
-            id: high << 64 | low,
+            hash: high << 64 | low,
             quota: 0,
         }
     }

@@ -15,6 +15,7 @@ use hashbrown::DefaultHashBuilder;
 use self::shard::Shard;
 use super::group::decide;
 use super::{Answer, Store};
+use crate::algorithm::State;
 use crate::nouns::clock::ProcessClock;
 use crate::nouns::{Check, Decision, Error, Group, ManualClock, Micros, Op};
 
@@ -136,7 +137,7 @@ impl MemoryStore {
 
     fn apply_one(&self, op: Op, check: Check) -> Result<Decision, Error> {
         let now = self.now();
-        let (hash, index) = self.place(&check);
+        let (hash, index) = self.shard_of(&check);
         let mut shard = self.lock(index);
         let verdict = shard.apply(hash, op, check, now)?;
         self.sweep(&mut shard, now);
@@ -144,7 +145,7 @@ impl MemoryStore {
     }
 
     fn apply_group(&self, op: Op, group: &Group) -> Result<Decision, Error> {
-        let places: Vec<_> = group.iter().map(|check| self.place(check)).collect();
+        let places: Vec<_> = group.iter().map(|check| self.shard_of(check)).collect();
         let mut shards = self.lock_all(places.iter().map(|&(_, index)| index));
         let now = self.now();
 
@@ -164,28 +165,12 @@ impl MemoryStore {
             .zip(&states)
             .map(|(check, state)| check.cost() > 0 || state.is_some())
             .collect();
-        let mut decide = |op| decide(op, group, &mut states, now);
-        let stores = match op {
-            Op::Charge if self.capped => decide(Op::Peek).map(|peeked| peeked.allowed()),
-            Op::Settle => Ok(self.capped),
-            // A block that ends needs no room.
-            Op::Block => Ok(self.capped && group.iter().any(|check| check.block_us() > 0)),
-            Op::Charge | Op::Peek | Op::Refund | Op::Reset | Op::Claim => Ok(false),
-        };
-        let decision = stores.and_then(|stores| {
-            if stores {
-                for (index, shard) in &mut shards {
-                    let here = group.iter().zip(places.iter().zip(&needs_room));
-                    let mut wanted = here
-                        .filter(|(_, ((_, place), needs))| place == index && **needs)
-                        .peekable();
-                    if let Some((first, _)) = wanted.peek().copied() {
-                        let made = shard.make_room(wanted.count(), now);
-                        made.map_err(|full| full.for_limit(first.limit()))?;
-                    }
-                }
+        let may_add = self.may_add_states(op, group, &mut states, now);
+        let decision = may_add.and_then(|may_add| {
+            if may_add {
+                make_room(&mut shards, group, &places, &needs_room, now)?;
             }
-            decide(op)
+            decide(op, group, &mut states, now)
         });
 
         let all = budgets
@@ -206,6 +191,26 @@ impl MemoryStore {
             self.sweep(shard, now);
         }
         decision
+    }
+
+    /// Returns whether an operation may add states to a store whose room is limited.
+    fn may_add_states(
+        &self,
+        op: Op,
+        group: &Group,
+        states: &mut [Option<State>],
+        now: Micros,
+    ) -> Result<bool, Error> {
+        if !self.capped {
+            return Ok(false);
+        }
+        match op {
+            Op::Charge => decide(Op::Peek, group, states, now).map(|peeked| peeked.allowed()),
+            Op::Settle => Ok(true),
+            // A block that ends needs no room.
+            Op::Block => Ok(group.iter().any(|check| check.block_us() > 0)),
+            Op::Peek | Op::Refund | Op::Reset | Op::Claim => Ok(false),
+        }
     }
 
     /// Locks several shards, always in the same order, so that two groups cannot deadlock.
@@ -234,7 +239,7 @@ impl MemoryStore {
     }
 
     /// The hash of a check's budget, and its shard.
-    fn place(&self, check: &Check) -> (u64, usize) {
+    fn shard_of(&self, check: &Check) -> (u64, usize) {
         let hash = shard::hash(&self.hasher, check.limit().name(), check.key());
         // The table uses the lowest and the highest bits.
         (hash, (hash >> 32) as usize & (self.shards.len() - 1))
@@ -249,6 +254,27 @@ impl MemoryStore {
     fn now(&self) -> Micros {
         self.clock.now()
     }
+}
+
+/// Makes room for the budgets of a group, in each of its shards.
+fn make_room(
+    shards: &mut BTreeMap<usize, MutexGuard<'_, Shard>>,
+    group: &Group,
+    places: &[(u64, usize)],
+    needs_room: &[bool],
+    now: Micros,
+) -> Result<(), Error> {
+    for (index, shard) in shards {
+        let here = group.iter().zip(places.iter().zip(needs_room));
+        let mut wanted = here
+            .filter(|(_, ((_, place), needs))| place == index && **needs)
+            .peekable();
+        if let Some((first, _)) = wanted.peek().copied() {
+            let made = shard.make_room(wanted.count(), now);
+            made.map_err(|full| full.for_limit(first.limit()))?;
+        }
+    }
+    Ok(())
 }
 
 impl Clock {

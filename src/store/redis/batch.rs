@@ -41,7 +41,7 @@ pub(super) struct Batch {
     keys: Keys,
     /// `true` if the limit blocks keys.
     limits: Vec<(Limit, bool)>,
-    charges: Vec<wire::Charge>,
+    charges: Vec<wire::WireCheck>,
     /// The number of charges that the script decides one by one.
     work: usize,
     runs: Vec<Run>,
@@ -120,8 +120,13 @@ impl Batch {
             let offences = blocks.then(|| self.keys.of_offences(prefix, check));
             let keys = (key, offences);
             let limit = self.limit_number(check.limit(), blocks);
-            self.charges
-                .push(wire::Charge::new(op, keys, limit, check, group.len() == 1));
+            self.charges.push(wire::WireCheck::new(
+                op,
+                keys,
+                limit,
+                check,
+                group.len() == 1,
+            ));
         }
         let same = self.same_run(op, first);
         let run = same.unwrap_or(self.runs.len());
@@ -164,7 +169,7 @@ impl Batch {
             return None;
         }
         let new = &self.charges[first..];
-        let last_run = |charge: &wire::Charge| self.keys.all[usize::from(charge.key)].last_run;
+        let last_run = |charge: &wire::WireCheck| self.keys.all[usize::from(charge.key)].last_run;
         let candidate = new.first().map(last_run)?;
         let run = self.runs.get(candidate)?;
         let alike = run.op == op && self.charges[run.first..][..run.size] == *new;
@@ -224,7 +229,7 @@ impl Batch {
                 Op::Charge => (run.op, run.is_peeked) = (Op::Peek, true),
                 Op::Peek => {
                     let charges = &mut self.charges[run.first..][..run.size];
-                    charges.iter_mut().for_each(wire::Charge::count_nothing);
+                    charges.iter_mut().for_each(wire::WireCheck::count_nothing);
                 }
                 Op::Refund | Op::Settle | Op::Reset | Op::Block | Op::Claim => run.times = 0,
             }
@@ -328,7 +333,7 @@ impl Batch {
         self.is_lone_charge(run) && self.charges[run.first].offences.is_none()
     }
 
-    fn rule(&self, charge: &wire::Charge) -> &Rule {
+    fn rule(&self, charge: &wire::WireCheck) -> &Rule {
         self.limits[usize::from(charge.limit)].0.rule()
     }
 

@@ -248,7 +248,7 @@ impl Store for RedisStore {
         let lanes = &self.lanes;
         match (lanes.denials(), op) {
             (Some(denials), Op::Charge) => {
-                denials.around(group, |group| lanes.submit(op, group, None))
+                denials.answer_or_ask(group, |group| lanes.submit(op, group, None))
             }
             (Some(denials), Op::Refund | Op::Settle | Op::Reset | Op::Block) => {
                 let change = denials.change(&group);

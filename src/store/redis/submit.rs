@@ -65,7 +65,7 @@ pub(super) fn submit(
         Answer::later(promised)
     };
     match &lane.settings.denials {
-        Some(denials) if op == Op::Charge && !leaves_next => denials.behind(group, answer),
+        Some(denials) if op == Op::Charge && !leaves_next => denials.with_fallback(group, answer),
         _ => answer,
     }
 }

@@ -22,9 +22,9 @@ const MAX_LEASE: u64 = 600 * 1_000_000;
 /// The op of a run that charges each of several keys once.
 const EACH: u64 = 4;
 
-/// A charge of a batch. Key and limit are numbers, from 0.
+/// A check of a batch, whatever its operation. Key and limit are numbers, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Charge {
+pub(super) struct WireCheck {
     pub(super) key: u16,
     pub(super) limit: u16,
     pub(super) cost: u32,
@@ -51,7 +51,7 @@ pub(super) struct RareTerms {
     patience: Micros,
 }
 
-impl Charge {
+impl WireCheck {
     /// A charge of a check, which may be alone in its group. Its keys hold its budget and its offences.
     pub(super) fn new(
         op: Op,
@@ -133,17 +133,17 @@ const WITH_TERMS: u64 = 8;
 pub(super) struct Body(Vec<u8>);
 
 /// `ARGV[1]` of a single charge, with a cost above 0. The reply is that to a batch of this charge.
-pub(super) fn single(limit: &Rule, cost: u32) -> Vec<u8> {
+pub(super) fn single(rule: &Rule, cost: u32) -> Vec<u8> {
     let mut body = Body(Vec::with_capacity(64));
-    body.push_limit(limit);
+    body.push_rule(rule);
     body.push(cost.into(), 4);
     body.0
 }
 
 /// `ARGV[1]` of a single claim.
-pub(super) fn single_claim(limit: &Rule, claim: &Claim) -> Vec<u8> {
+pub(super) fn single_claim(rule: &Rule, claim: &Claim) -> Vec<u8> {
     let mut body = Body(Vec::with_capacity(96));
-    body.push_limit(limit);
+    body.push_rule(rule);
     body.push(0, 4);
     body.push_numbers(claim);
     body.0
@@ -161,7 +161,7 @@ impl Body {
             if let Some(blocking) = blocking {
                 body.push_blocking(blocking);
             }
-            body.push_limit(rule);
+            body.push_rule(rule);
         }
         body
     }
@@ -182,8 +182,8 @@ impl Body {
     }
 
     /// Adds a run: the same group, `times` times in a row.
-    pub(super) fn push_run(&mut self, op: Op, times: u16, charges: &[Charge]) {
-        let has_terms = charges.iter().any(Charge::has_terms);
+    pub(super) fn push_run(&mut self, op: Op, times: u16, charges: &[WireCheck]) {
+        let has_terms = charges.iter().any(WireCheck::has_terms);
         let terms = if has_terms { WITH_TERMS } else { 0 };
         self.push_head(number_of(op) + terms, charges.len(), times);
         for charge in charges {
@@ -207,7 +207,7 @@ impl Body {
     }
 
     /// Adds a run of one claim, which follows its charge.
-    pub(super) fn push_claim(&mut self, charge: &Charge, claim: &Claim) {
+    pub(super) fn push_claim(&mut self, charge: &WireCheck, claim: &Claim) {
         self.push_head(number_of(Op::Claim), 1, 1);
         self.push_charge(charge);
         self.push_numbers(claim);
@@ -230,7 +230,7 @@ impl Body {
 
     /// Adds the same charge for `keys` keys, from the key of `first` on. No other run may touch them,
     /// and the cost must be above 0.
-    pub(super) fn push_each(&mut self, keys: u16, first: &Charge) {
+    pub(super) fn push_each(&mut self, keys: u16, first: &WireCheck) {
         self.push_head(EACH, 1, keys);
         self.push_charge(first);
     }
@@ -241,7 +241,7 @@ impl Body {
         self.push(times.into(), 2);
     }
 
-    fn push_charge(&mut self, charge: &Charge) {
+    fn push_charge(&mut self, charge: &WireCheck) {
         // Lua counts from 1.
         self.push(u64::from(charge.key) + 1, 2);
         self.push(u64::from(charge.limit) + 1, 2);
@@ -252,8 +252,8 @@ impl Body {
     }
 
     /// The algorithm by the name of its file in `scripts/`, and its numbers.
-    fn push_limit(&mut self, limit: &Rule) {
-        let (name, numbers) = match limit {
+    fn push_rule(&mut self, rule: &Rule) {
+        let (name, numbers) = match rule {
             Rule::FixedWindow(rule) => {
                 let aligned = u64::from(rule.anchor == Anchor::Clock);
                 ("fixed_window", [rule.limit, rule.period, aligned, 0])
