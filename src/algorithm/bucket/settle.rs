@@ -1,7 +1,7 @@
 //! Refunds of a bucket, and charges beyond its capacity.
 //!
-//! Two levels that differ by the refunded units at the charge differ at the refund by at most the lowest point of the
-//! higher one in between. Two lower bounds of that point are known, and at most the larger one is given back:
+//! A refund can lower a level by at most the level's minimum since the charge. Two lower bounds of that minimum are known, and at
+//! most the larger one is given back:
 //!
 //! - The cost of the charge, less what has drained since: of several charges in a level, none drains faster than if it
 //!   were alone.
