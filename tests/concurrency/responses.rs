@@ -321,3 +321,32 @@ async fn grpc_status_names_the_limit() {
     );
     drop(held);
 }
+
+#[tokio::test(start_paused = true)]
+async fn requests_beyond_what_a_slow_store_takes_are_503_and_pass_no_limit() {
+    let limiter = RateLimiter::new(Scripted::answering(SECOND / 5));
+    let held = limiter
+        .acquire_permit(&exports(1), "acme", SECOND)
+        .await
+        .unwrap();
+    let layer = RateLimitLayer::new(&limiter, exports(1), tenant()).unwrap();
+    let app = app(layer);
+    let mut requests = tokio::task::JoinSet::new();
+    for tenant in 0..20_000 {
+        let app = app.clone();
+        requests.spawn(async move { status(&app, of(&tenant.to_string())).await });
+    }
+    sleep(SECOND / 10).await;
+    // Another client's flood does not open the limit of this one.
+    let of_acme = status(&app, of("acme")).await;
+    assert!([429, 503].contains(&of_acme), "{of_acme}");
+    let statuses = requests.join_all().await;
+    let count = |status: u16| statuses.iter().filter(|it| **it == status).count();
+    assert_eq!(count(200) + count(503), 20_000);
+    assert!(
+        (4_000..=6_000).contains(&count(200)),
+        "{} x 200",
+        count(200)
+    );
+    drop(held);
+}

@@ -49,18 +49,18 @@ impl Runtimes {
 
 /// Returns whether a runtime is shut down: it drops a new task at once, without a poll.
 fn is_shut_down(runtime: &Runtime) -> bool {
-    struct Probe {
+    struct ShutdownProbe {
         was_dropped_unpolled: Arc<AtomicBool>,
         is_polled: bool,
     }
 
-    impl Probe {
+    impl ShutdownProbe {
         fn mark_polled(mut self) {
             self.is_polled = true;
         }
     }
 
-    impl Drop for Probe {
+    impl Drop for ShutdownProbe {
         fn drop(&mut self) {
             if !self.is_polled {
                 self.was_dropped_unpolled.store(true, Ordering::Release);
@@ -69,7 +69,7 @@ fn is_shut_down(runtime: &Runtime) -> bool {
     }
 
     let was_dropped_unpolled = Arc::<AtomicBool>::default();
-    let probe = Probe {
+    let probe = ShutdownProbe {
         was_dropped_unpolled: Arc::clone(&was_dropped_unpolled),
         is_polled: false,
     };
