@@ -33,8 +33,8 @@ pub(super) struct Slot {
     granted_in_claim: u64,
     /// How many permits the last claim asked for.
     asked_in_claim: u64,
-    /// The limit under which the last claim asked for them.
-    limit_in_claim: u32,
+    /// The largest limit of the claims since the last answer, which may have granted permits that are not known yet.
+    granted_under: u32,
     waiters: Waiters,
     at_once: AtOnceCallers,
     /// The limit of the last caller.
@@ -81,7 +81,7 @@ impl Slot {
             released: 0,
             granted_in_claim: 0,
             asked_in_claim: 0,
-            limit_in_claim: limit,
+            granted_under: 0,
             waiters: Waiters::default(),
             at_once: AtOnceCallers::default(),
             limit,
@@ -240,8 +240,9 @@ impl Slot {
         let at_once = self.at_once.choose_claimed();
         let waiting = self.waiters.smallest_limit();
         let smallest = at_once.into_iter().chain(waiting).min();
-        self.limit_in_claim = smallest.unwrap_or(self.limit);
-        let check = key.check(self.limit_in_claim);
+        let limit = smallest.unwrap_or(self.limit);
+        self.granted_under = self.granted_under.max(limit);
+        let check = key.check(limit);
         let mut claim = Claim::new(self.holder, lease);
         claim.granted = self.granted;
         claim.released = self.released;
@@ -269,18 +270,19 @@ impl Slot {
         self.stage = ClaimStage::None;
         self.granted = self.granted.saturating_add(new);
         let unwanted = self.distribute(new, deliveries);
+        self.granted_under = 0;
         self.released = self.released.saturating_add(unwanted);
         self.is_changed |= unwanted > 0 || !self.at_once.is_empty();
         self.history.note_answer(now, new > self.asked_in_claim);
     }
 
     /// Gives permits to callers: first to those that wait, and then to those that wanted one at once, of which the others get none.
-    /// The permits were granted under the limit of the claim: a waiter with a smaller one, which came later, gets none of them.
+    /// A waiter that came after the claim, and has a smaller limit than it, gets none of them.
     /// Returns how many permits are left.
     fn distribute(&mut self, permits: u64, deliveries: &mut Vec<Delivery>) -> u64 {
         let mut left = permits;
         while left > 0
-            && let Some(caller) = self.waiters.pop_granted_under(self.limit_in_claim)
+            && let Some(caller) = self.waiters.pop_granted_under(self.granted_under)
         {
             left -= 1;
             deliveries.push(Delivery::Permit(caller.outcome));
@@ -317,5 +319,54 @@ impl Slot {
         self.history.note_failure(now, error.may_have_charged());
         let callers = self.at_once.drain().chain(self.waiters.drain());
         deliveries.extend(callers.map(|caller| Delivery::Error(caller.outcome)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot::{self, Receiver};
+
+    use super::*;
+    use crate::nouns::{Key, Limit};
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    fn key() -> SlotKey {
+        let exports = Limit::concurrency("exports", 10).unwrap();
+        SlotKey::new(&Check::new(&exports, Key::new("acme")))
+    }
+
+    fn caller(limit: u32) -> (PermitCaller, Receiver<PermitOutcome>) {
+        let (outcome, receiver) = oneshot::channel();
+        (PermitCaller { outcome, limit }, receiver)
+    }
+
+    /// Whether a waiter under 5 gets the permit of a claim for a caller under 10, which was sent before it came. The claim is
+    /// answered, or lost and repeated.
+    fn granted_to_the_waiter(is_lost: bool) -> bool {
+        let now = Instant::now();
+        let mut slot = Slot::new([0; 8], 10);
+        let (at_once, _at_once) = caller(10);
+        slot.add_at_once(at_once);
+        slot.claim(&key(), LEASE, now);
+        slot.depart();
+        let (waiter, _waiter) = caller(5);
+        slot.add_waiter(waiter);
+        if is_lost {
+            slot.apply_loss(now);
+            let check = slot.claim(&key(), LEASE, now);
+            assert_eq!(check.limit().permits(), 5);
+            slot.depart();
+        }
+        let mut deliveries = Vec::new();
+        slot.apply_answer(1, now, &mut deliveries);
+        assert!(matches!(&deliveries[..], [Delivery::Permit(_)]));
+        slot.waiters.is_empty()
+    }
+
+    #[test]
+    fn waiter_that_came_after_a_claim_gets_no_permit_of_its_larger_limit() {
+        assert!(!granted_to_the_waiter(false));
+        assert!(!granted_to_the_waiter(true), "the lost claim granted it");
     }
 }

@@ -28,6 +28,9 @@ impl Agent {
     /// Starts the task, unless it runs. A blocked task is replaced. Outside of a runtime, a known one runs it.
     pub(super) fn ensure_task(self: &Arc<Self>) {
         let mut state = self.lock();
+        if state.task.rounds.is_alive(Instant::now(), BLOCKED_AFTER) {
+            return;
+        }
         let runtime = match Runtime::try_current() {
             Ok(runtime) => {
                 self.runtimes.add(&runtime);
@@ -39,9 +42,6 @@ impl Agent {
                 None => return,
             },
         };
-        if state.task.rounds.is_alive(Instant::now(), BLOCKED_AFTER) {
-            return;
-        }
         // The answers to its claims are awaited in its runtime, which is blocked.
         let stuck = match state.task.running {
             Some(_) => state.queues.sent(),
