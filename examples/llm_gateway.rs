@@ -72,7 +72,7 @@ fn limits(limiter: &RateLimiter) -> Result<RateLimitLayer, ConfigError> {
 async fn chat(
     Query(Prompt { tokens }): Query<Prompt>,
     Extension(decision): Extension<Decision>,
-    Extension(settlement): Extension<Settlement>,
+    settlement: Settlement,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, StatusCode> {
     if tokens == 0 {
         return Err(StatusCode::BAD_GATEWAY);

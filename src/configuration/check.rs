@@ -48,7 +48,7 @@ impl Config {
         self.check_names()?;
         for (number, limit) in self.limits.iter().enumerate() {
             let at = Field::of_limit(number);
-            limit.limit(&at)?;
+            drop(limit.limit(&at)?);
             for (name, plan) in &limit.plans {
                 plan.rule(limit, &at.clone().name("plans").name(name))?;
             }
@@ -107,7 +107,7 @@ impl LimitConfig {
             return Err((at.clone().name("cost"), ConfigError::new(error)));
         }
         if self.algorithm != Algorithm::Concurrency && self.limit.is_some() {
-            let error = "`limit` is a field of concurrency limits, and a rate has a `quota`, such as \"100/min\"; remove it";
+            let error = "`limit` is a field of concurrency limits, and a rate has a `quota`, such as \"100/min\"; write `quota` in its place";
             return Err((at.clone().name("limit"), ConfigError::new(error)));
         }
         if self.algorithm != Algorithm::Concurrency && self.quota.is_none() {

@@ -188,7 +188,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
                 let list: Vec<T> = elements(list)?;
                 match list.is_empty() {
                     true => Err(A::Error::custom(
-                        "the list is empty; write a value, or remove the field",
+                        "the list is empty; write at least one value",
                     )),
                     false => Ok(OneOrMany::Many(list)),
                 }

@@ -1,8 +1,11 @@
 //! Costs that are settled when the real ones are known.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+#[cfg(feature = "axum")]
+use http::request::Parts;
 use http::{Response, response};
 use tokio::runtime::Handle as Runtime;
 
@@ -31,10 +34,9 @@ use crate::telemetry::{self, Throttle};
 /// charges.
 ///
 /// ```
-/// use axum::Extension;
 /// use tollgate::layer::Settlement;
 ///
-/// async fn handler(Extension(settlement): Extension<Settlement>) -> String {
+/// async fn handler(settlement: Settlement) -> String {
 ///     let answer = "42".to_owned();
 ///     let tokens = 812;
 ///     settlement.settle("tokens", tokens);
@@ -50,6 +52,8 @@ pub struct Settlement {
 struct SharedCharges {
     /// The charges that are not settled.
     charges: Mutex<Vec<OpenCharge>>,
+    /// Whether any charge was settled.
+    has_settled: AtomicBool,
     runtime: Option<Runtime>,
     events: Arc<Throttle>,
 }
@@ -65,6 +69,18 @@ struct OpenCharge {
 impl OpenCharge {
     fn is_of(&self, layer: &Arc<Throttle>) -> bool {
         Arc::ptr_eq(&self.layer, layer)
+    }
+}
+
+/// An extractor. Without [`insert_settlement`](crate::RateLimitLayer::insert_settlement), the request is answered 500.
+#[cfg(feature = "axum")]
+impl<S: Sync> axum::extract::FromRequestParts<S> for Settlement {
+    type Rejection = (http::StatusCode, &'static str);
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        let missing = "this handler settles the cost of its request: add `insert_settlement()` to the rate limit layer";
+        let settlement = parts.extensions.get().cloned();
+        settlement.ok_or((http::StatusCode::INTERNAL_SERVER_ERROR, missing))
     }
 }
 
@@ -102,6 +118,7 @@ impl Settlement {
         Self {
             shared: Arc::new(SharedCharges {
                 charges,
+                has_settled: AtomicBool::new(false),
                 runtime,
                 events: Arc::clone(events),
             }),
@@ -118,10 +135,30 @@ impl Settlement {
     /// equal names, the first cost counts.
     pub fn settle_all<'a>(&self, costs: impl IntoIterator<Item = (&'a str, u32)>) -> usize {
         let costs: Vec<_> = costs.into_iter().collect();
+        self.report_uncharged(&costs);
         self.settle_by(|charge| {
             let of_limit = |(limit, _): &&(&str, u32)| *limit == charge.check.limit().name();
             costs.iter().find(of_limit).map(|(_, cost)| *cost)
         })
+    }
+
+    /// Reports a limit under which the request was not charged. After the first settlement, the charge may be settled already.
+    fn report_uncharged(&self, costs: &[(&str, u32)]) {
+        if self.shared.has_settled.load(Ordering::Relaxed) {
+            return;
+        }
+        let charges = self.charges();
+        let charged: Vec<&str> = charges
+            .iter()
+            .map(|charge| charge.check.limit().name())
+            .collect();
+        // A request that was not limited, or failed open, has no charges.
+        let uncharged = costs
+            .iter()
+            .find(|(limit, _)| !charged.is_empty() && !charged.contains(limit));
+        if let Some((limit, _)) = uncharged {
+            telemetry::settled_uncharged(&self.shared.events, limit, &charged);
+        }
     }
 
     /// Gives back the costs under all limits that are not settled. Returns how many limits there are.
@@ -163,6 +200,9 @@ impl Settlement {
             taken.collect()
         };
         let count = settled.len();
+        if count > 0 {
+            self.shared.has_settled.store(true, Ordering::Relaxed);
+        }
         self.send(settled);
         count
     }

@@ -41,9 +41,10 @@ impl RateLimiter {
     /// Redis. The URL is `redis://[user:password@]host[:port][/database]`. The prefix of the keys is a name for the service:
     /// limiters with the same prefix [share](crate::RedisStore::builder) the budgets of limits with the same name.
     ///
-    /// A wrong address or password is an error at once. Use
-    /// [`RedisStore::builder`](crate::RedisStore::builder) to start without Redis, to set
-    /// deadlines, or to bring a pool.
+    /// A wrong address or password is an error at once. Use [`redis_lazy`](Self::redis_lazy) to start without Redis, and
+    /// [`RedisStore::builder`](crate::RedisStore::builder) to set deadlines, or to bring a pool. For a
+    /// [`RedisChannel`](crate::store::RedisChannel), a `RedisSource` or the state of the circuit breaker, create a
+    /// [`RedisStore`](crate::RedisStore), and give a clone of it to [`new`](Self::new).
     ///
     /// # Errors
     ///

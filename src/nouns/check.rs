@@ -247,7 +247,6 @@ impl Check {
     }
 
     /// The limit under which the cost counts.
-    #[must_use]
     pub const fn limit(&self) -> &Limit {
         &self.limit
     }

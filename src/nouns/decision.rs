@@ -127,7 +127,6 @@ impl Decision {
     }
 
     /// The deciding limit: for a denial, the limit that denied.
-    #[must_use]
     pub const fn limit(&self) -> &Limit {
         &self.deciding.limit
     }

@@ -79,9 +79,9 @@ impl Group {
         match self.iter().find(|check| check.limit().is_concurrency()) {
             None => Ok(()),
             Some(check) => Err(Error::misuse(format!(
-                "limit `{}` is a concurrency limit, and a permit is not charged; use \
-                 `RateLimiter::acquire_permit`",
-                check.limit().name()
+                "limit `{}` is a concurrency limit: {}",
+                check.limit().name(),
+                advice_on_permits(op)
             ))),
         }
     }
@@ -104,6 +104,20 @@ impl Group {
     }
 }
 
+/// What to do with permits instead of this operation.
+const fn advice_on_permits(op: Op) -> &'static str {
+    match op {
+        Op::Charge => "its permits are not charged; use `RateLimiter::acquire_permit`",
+        Op::Peek => {
+            "its permits cannot be peeked at; `RateLimiter::held_permits` counts those of this process"
+        }
+        Op::Reset => "its permits are released when they are dropped, or when their lease expires",
+        Op::Block => "it cannot block a key; block the key under a rate limit of the same requests",
+        Op::Refund | Op::Settle => "its permits have no cost to give back; drop them",
+        Op::Claim => "it takes one claim at a time",
+    }
+}
+
 fn validate(checks: &[Check]) -> Result<(), Error> {
     if checks.is_empty() {
         return Err(Error::misuse(format!(
@@ -123,7 +137,7 @@ fn validate(checks: &[Check]) -> Result<(), Error> {
         {
             return Err(Error::misuse(format!(
                 "the group has limit `{}` with key `{}` twice; use one check with the sum of the \
-                 costs",
+                 costs, or give one of two limits another name",
                 check.limit().name(),
                 check.key()
             )));

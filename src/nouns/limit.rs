@@ -102,6 +102,7 @@ use crate::algorithm::{Anchor, FixedWindow, LeakyBucket, Mode, Rule, SlidingWind
     feature = "serde",
     serde(try_from = "config::LimitFields", into = "config::LimitFields")
 )]
+#[must_use = "a limit does nothing until it is checked"]
 pub struct Limit {
     shared: Arc<Definition>,
 }

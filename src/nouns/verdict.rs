@@ -154,7 +154,6 @@ impl Verdict {
     }
 
     /// The limit that answers.
-    #[must_use]
     pub const fn limit(&self) -> &Limit {
         &self.limit
     }

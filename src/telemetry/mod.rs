@@ -50,7 +50,7 @@ pub(crate) use self::redis::{Outage, RedisEvents, changes_not_followed};
 pub(crate) use self::requests::{
     always_falls_back, change_not_understood, decides_again, denied, denied_in_flight, forbidden,
     found_key, full, keyed, lookup_failed, misconfigured, missing_key, overloaded, rejected,
-    shadow_denied, shadow_denied_in_flight, unsettled,
+    settled_uncharged, shadow_denied, shadow_denied_in_flight, unsettled,
 };
 pub(crate) use self::spans::CheckSpan;
 pub(crate) use self::throttle::{Throttle, Throttles};

@@ -76,7 +76,21 @@ pub(crate) fn change_not_understood(at_most: &Throttle, id: &str) {
             target: TARGET,
             id = ?start,
             unreported,
-            "announced change has no id of the look-up"
+            "announced change has no id of the look-up: it is ignored"
+        );
+    }
+}
+
+/// The application settles a cost under a limit under which the request was not charged. It may be a mistyped name.
+pub(crate) fn settled_uncharged(at_most: &Throttle, limit: &str, charged: &[&str]) {
+    if let Some(unreported) = at_most.report() {
+        let charged = charged.join(", ");
+        tracing::debug!(
+            target: TARGET,
+            limit,
+            charged,
+            unreported,
+            "request was not charged under the limit that is settled"
         );
     }
 }

@@ -240,7 +240,7 @@ fn name_is_of_one_number_in_a_limiter() {
         "{error}"
     );
     assert!(permits.register(&exports(5)).is_err() && permits.register(&exports(2)).is_ok());
-    layer(&RateLimiter::in_memory(), 5).unwrap();
+    drop(layer(&RateLimiter::in_memory(), 5).unwrap());
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ fn period_without_a_unit_is_an_error_under_every_algorithm() {
             ),
             (
                 r#""period":0.5"#,
-                "expected a string with a unit, such as \"15m\" for `period`",
+                "expected a string with a unit, such as the quota \"5/15m\" or the time \"15m\"",
             ),
             (r#""period":-1"#, "expected a string with a unit"),
             (
@@ -191,7 +191,7 @@ fn invalid_quotas_are_errors_with_the_accepted_format() {
             "{error}"
         );
     }
-    assert!(error(&with(r#""quota":5"#)).contains("or \"5/15m\" for `quota`"));
+    assert!(error(&with(r#""quota":5"#)).contains("such as the quota \"5/15m\""));
 }
 
 #[test]

@@ -52,11 +52,43 @@ fn limiter() -> RateLimiter {
 
 /// An app whose handler does something with the settlement.
 fn app(layer: RateLimitLayer, act: impl Fn(Settlement) + Clone + Send + Sync + 'static) -> Router {
-    let handler = move |Extension(settlement): Extension<Settlement>| async move {
+    let handler = move |settlement: Settlement| async move {
         act(settlement);
         "an answer"
     };
     Router::new().route("/", any(handler)).layer(layer)
+}
+
+#[tokio::test]
+async fn response_names_the_setting_that_a_handler_with_a_settlement_needs() {
+    let layer = RateLimitLayer::new(limiter(), tokens(), Global).unwrap();
+    let response = send(&app(layer, |_| ()), plain("/")).await;
+    assert_eq!(response.status(), 500);
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    assert!(text.contains("add `insert_settlement()`"), "{text}");
+}
+
+#[tokio::test]
+async fn mistyped_name_of_a_limit_is_an_event_and_settles_nothing() {
+    let (log, _guard) = Log::start();
+    let limiter = limiter();
+    let app = app(layer(&limiter), |settlement| {
+        assert!(!settlement.settle("tokenz", 30));
+        assert!(settlement.settle("tokens", 30));
+        assert!(!settlement.settle("tokens", 30), "it is settled");
+    });
+    assert_eq!(status(&app, plain("/")).await, 200);
+    let lines = log.lines();
+    let uncharged: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains("was not charged under the limit"))
+        .collect();
+    assert_eq!(uncharged.len(), 1, "{lines:?}");
+    assert!(
+        uncharged[0].contains(r#"limit="tokenz" charged="tokens""#),
+        "{uncharged:?}"
+    );
 }
 
 #[tokio::test]

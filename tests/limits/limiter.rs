@@ -209,7 +209,7 @@ async fn empty_group_and_duplicate_budget_are_errors() {
     assert_eq!(
         error.to_string(),
         "invalid call of the rate limit store: the group has limit `limit` with key `k` twice; use \
-         one check with the sum of the costs"
+         one check with the sum of the costs, or give one of two limits another name"
     );
 }
 
@@ -373,4 +373,33 @@ async fn limit_with_the_longest_delay_denies_a_group_that_would_be_late() {
     assert_eq!(decision.retry_after(), Some(9_000 * MS));
     assert_eq!(decision.verdicts()[1], *decision.deciding());
     assert!(decision.receipts().all(|receipt| receipt.is_none()));
+}
+
+#[tokio::test]
+async fn operation_that_permits_do_not_have_names_what_to_do_instead() {
+    let limiter = RateLimiter::in_memory();
+    let exports = Limit::concurrency("exports", 1).unwrap();
+    let acme = Key::new("acme");
+    let lasts = std::time::Duration::from_secs(60);
+    let errors = [
+        (limiter.check(&exports, &acme).await, "acquire_permit"),
+        (limiter.peek(&exports, &acme, 1).await, "held_permits"),
+        (
+            limiter.reset(&exports, &acme).await,
+            "when they are dropped",
+        ),
+        (
+            limiter.block(&exports, &acme, lasts).await,
+            "block the key under a rate limit",
+        ),
+    ];
+    for (answer, advice) in errors {
+        let error = answer.unwrap_err();
+        assert!(error.is_misuse());
+        let error = error.to_string();
+        assert!(
+            error.contains("`exports` is a concurrency limit: ") && error.contains(advice),
+            "{error}"
+        );
+    }
 }

@@ -273,7 +273,9 @@ async fn announcement_without_the_right_or_without_redis_is_an_error() {
     let url = format!("redis://limited:secret@127.0.0.1:{}/", server.port());
     let limited = RedisStore::connect(&url, "tollgate").await.unwrap();
     let limited = RedisChannel::new(&limited, "plans").unwrap();
-    let error = limited.announce(1).await.unwrap_err().to_string();
+    let error = limited.announce(1).await.unwrap_err();
+    assert!(!error.is_of_server(), "the right is missing, and not Redis");
+    let error = error.to_string();
     assert!(
         error.contains("not announced: ") && error.contains("+publish"),
         "{error}"
@@ -281,7 +283,9 @@ async fn announcement_without_the_right_or_without_redis_is_an_error() {
 
     let operator = channel(&server).await;
     server.kill();
-    let error = operator.announce(1).await.unwrap_err().to_string();
+    let error = operator.announce(1).await.unwrap_err();
+    assert!(error.is_of_server());
+    let error = error.to_string();
     assert!(
         error.contains("tollgate-config:plans`: not announced: "),
         "{error}"

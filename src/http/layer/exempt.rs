@@ -27,7 +27,6 @@ impl RateLimitLayer {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn skip(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.skip.push(Arc::new(predicate)))
     }
@@ -36,7 +35,6 @@ impl RateLimitLayer {
     /// [forbidden networks](crate::key::ClientIp::may_be_in). They consume nothing, and the store is not
     /// asked. A request that a `skip` predicate also matches is forbidden. Default: none. The whole path of a request is its
     /// [`original_path`](crate::layer::original_path).
-    #[must_use]
     pub fn forbid(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.forbid.push(Arc::new(predicate)))
     }
@@ -47,7 +45,6 @@ impl RateLimitLayer {
     /// default it is not limited, because a browser sends it unasked and a CORS layer answers it. If
     /// the service itself does costly work for `OPTIONS` (a catch-all handler, a proxy), limit it.
     /// Behind a CORS layer this changes nothing: no preflight request gets here.
-    #[must_use]
     pub fn limit_preflight(self) -> Self {
         self.with(|settings| settings.policy.limits_preflight = true)
     }

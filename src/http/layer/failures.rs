@@ -44,7 +44,6 @@ impl RateLimitLayer {
     /// overloaded](crate::Error::is_overloaded): more checks wait for an answer than it was built for. Default: the request is
     /// rejected with 503 and a `Retry-After` of at least a second, because a flood of requests is not an outage, and would
     /// open the limit to itself.
-    #[must_use]
     pub fn fail_open_when_overloaded(self) -> Self {
         self.with(|settings| settings.is_open_when_overloaded = true)
     }

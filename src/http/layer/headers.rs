@@ -45,20 +45,17 @@ impl RateLimitLayer {
     ///
     /// Default: seconds since the Unix epoch, as GitHub and most others send them, by the store's clock. A denial that has them also
     /// has a `Date` by the same clock.
-    #[must_use]
     pub fn reset_in_delta_seconds(self) -> Self {
         self.with(|settings| settings.headers.resets_in_delta_seconds = true)
     }
 
     /// Reports budgets on denials only. Default: on all responses. The headers of the other responses stay as they are.
-    #[must_use]
     pub fn report_denials_only(self) -> Self {
         self.with(|settings| settings.headers.report_on = ReportOn::Denials)
     }
 
     /// Sends no budget headers. Headers of the inner service stay as they are. A denial that a wait can end still has
     /// `Retry-After`.
-    #[must_use]
     pub fn report_nothing(self) -> Self {
         self.with(|settings| settings.headers.report_on = ReportOn::Nothing)
     }
@@ -87,7 +84,6 @@ impl RateLimitLayer {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn ietf_headers(self, draft: IetfDraft) -> Self {
         self.with(|settings| settings.headers.ietf = Some(draft))
     }
@@ -107,14 +103,12 @@ impl RateLimitLayer {
     }
 
     /// Sends no `X-RateLimit-*` headers, and no `X-RateLimit-Reset-After`.
-    #[must_use]
     pub fn without_x_ratelimit(self) -> Self {
         self.with(|settings| settings.headers.sends_x_ratelimit = false)
     }
 
     /// Also sends `X-RateLimit-Reset-After`: the seconds until the budget is full again, with three
     /// decimals.
-    #[must_use]
     pub fn reset_after_header(self) -> Self {
         self.with(|settings| settings.headers.sends_reset_after = true)
     }

@@ -104,7 +104,6 @@ impl RateLimitLayer {
     /// A request that carries several operations can cost as many, for example a GraphQL query or a batch.
     /// Bound the cost: `cost` reads what a client sent. The whole path of a request is its
     /// [`original_path`](crate::layer::original_path).
-    #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.cost = Some(Arc::new(cost)))
     }

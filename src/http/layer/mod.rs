@@ -103,6 +103,7 @@ use super::settings::LayerSettings;
 ///
 /// The layer needs a tokio runtime with time enabled.
 #[derive(Clone)]
+#[must_use = "a layer limits nothing until a service has it"]
 pub struct RateLimitLayer {
     settings: Arc<LayerSettings>,
 }

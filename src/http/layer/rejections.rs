@@ -31,7 +31,6 @@ impl RateLimitLayer {
 
     /// Sets the format of the body of rejected requests. Default: a line of plain text. JSON, problem
     /// details and a choice by `Accept` need the feature `json`.
-    #[must_use]
     pub fn body_format(self, format: BodyFormat) -> Self {
         self.with(|settings| settings.responder.format = format)
     }
@@ -67,7 +66,6 @@ impl RateLimitLayer {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn respond_with<T: Into<Bytes>>(
         self,
         respond: impl Fn(&Rejection<'_>, Response<Bytes>) -> Response<T> + Send + Sync + 'static,
@@ -85,7 +83,6 @@ impl RateLimitLayer {
     /// gRPC clients do not read an HTTP status. Use it for a service without gRPC, if something in front of it
     /// counts rejected requests by their HTTP status: any client can send that content type.
     #[cfg(feature = "grpc")]
-    #[must_use]
     pub fn without_grpc_status(self) -> Self {
         self.with(|settings| settings.responder.ignores_grpc = true)
     }
@@ -93,7 +90,6 @@ impl RateLimitLayer {
     /// Puts the [`Decision`](crate::Decision) of an allowed request into the request's extensions,
     /// for the handler, and into the response's, for layers outside. Default: off. It costs two
     /// allocations for each map that is empty otherwise.
-    #[must_use]
     pub fn insert_decision(self) -> Self {
         self.with(|settings| settings.inserts_decision = true)
     }

@@ -35,7 +35,6 @@ impl RateLimitLayer {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn insert_settlement(self) -> Self {
         self.with(|settings| settings.settlement.inserts = true)
     }
@@ -112,7 +111,6 @@ impl RateLimitLayer {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn refund_when(
         self,
         is_free: impl Fn(&response::Parts) -> bool + Send + Sync + 'static,

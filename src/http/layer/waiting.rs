@@ -63,7 +63,6 @@ impl RateLimitLayer {
 
     /// Sets the most requests that wait in this process, of this layer and its clones. Default: 1,024. The layer denies
     /// any further request at once.
-    #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
         self.with(|settings| settings.wait.max_waiters = waiters)
     }
@@ -71,7 +70,6 @@ impl RateLimitLayer {
     /// Sets the most requests that wait for one budget, or for the permits of one key, in this process. Default: 64. The layer denies any further request
     /// at once. So one client does not take the places of all. The burst of a leaky bucket as a queue bounds its
     /// waiters instead.
-    #[must_use]
     pub fn max_waiters_per_key(self, waiters: usize) -> Self {
         self.with(|settings| settings.wait.max_waiters_per_key = waiters)
     }

@@ -155,7 +155,7 @@ where
         Ok(self.with(|settings| settings.max_in_flight = lookups))
     }
 
-    /// Removes an id from the cache: the next request looks it up. Call it when a plan changes. Other processes have
+    /// Removes an id and its value from the cache: the next request looks it up. Call it when a plan changes. Other processes have
     /// caches of their own: on Redis they can [`follow`](Self::follow) announcements. With another messaging system, call
     /// `forget` for each message, and [`expire_all`](Self::expire_all) after a lost connection.
     pub fn forget(&self, id: &I) {

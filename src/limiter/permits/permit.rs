@@ -108,6 +108,18 @@ impl Permit {
         }
     }
 
+    /// The name of the limit.
+    #[must_use]
+    pub fn limit(&self) -> &str {
+        self.slot.name()
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        self.slot.key()
+    }
+
     /// The source of the grant: the store, or while the store is unavailable the limit's [failure
     /// policy](Limit::with_on_store_failure).
     #[must_use]

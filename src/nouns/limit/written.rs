@@ -17,9 +17,7 @@ impl<'de> Deserialize<'de> for Written {
             type Value = Written;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(
-                    "a string with a unit, such as \"15m\" for `period` or \"5/15m\" for `quota`",
-                )
+                f.write_str("a string with a unit, such as the quota \"5/15m\" or the time \"15m\"")
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Written, E> {

@@ -217,12 +217,8 @@ impl RedisChannel {
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(channel).arg(id);
         let published = command::run::<()>(lanes, &publish, &self.feed.prefix).await;
-        published.map_err(|error| {
-            let reason = error.into_reason();
-            ConfigError::new(format!(
-                "Redis channel `{channel}`: not announced: {reason}"
-            ))
-        })
+        let what = format!("Redis channel `{channel}`: not announced");
+        published.map_err(|error| error.into_config_error(&what))
     }
 
     /// Waits for the next change.

@@ -8,6 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::flight::{MOST_REDIRECTIONS, pointed_at};
 use super::greeting::in_words;
 use super::{Lanes, call};
+use crate::nouns::ConfigError;
 
 /// The pause before a command is sent again while a slot of a cluster moves.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -29,9 +30,12 @@ impl CommandError {
         }
     }
 
-    pub(super) fn into_reason(self) -> String {
-        let (Self::Unavailable(reason) | Self::Invalid(reason)) = self;
-        reason
+    /// The error of an application that asked for the command: `what` it was for, with the reason.
+    pub(super) fn into_config_error(self, what: &str) -> ConfigError {
+        match self {
+            Self::Unavailable(reason) => ConfigError::of_server(format!("{what}: {reason}")),
+            Self::Invalid(reason) => ConfigError::new(format!("{what}: {reason}")),
+        }
     }
 }
 

@@ -145,11 +145,7 @@ impl RedisSource {
     }
 
     fn error(&self, what: &str, error: CommandError) -> ConfigError {
-        ConfigError::new(format!(
-            "Redis key `{}`: {what}: {}",
-            self.key,
-            error.into_reason()
-        ))
+        error.into_config_error(&format!("Redis key `{}`: {what}", self.key))
     }
 
     /// The text of the key.

@@ -109,7 +109,7 @@ impl FromStr for LimitSpec {
             quota,
             has_burst: words.burst.is_some(),
         };
-        spec.limit("limit")?;
+        drop(spec.limit("limit")?);
         Ok(spec)
     }
 }
@@ -156,7 +156,7 @@ impl LimitSpec {
             quota,
             has_burst,
         };
-        spec.limit("limit")?;
+        drop(spec.limit("limit")?);
         Ok(spec)
     }
 

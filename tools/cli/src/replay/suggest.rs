@@ -185,13 +185,15 @@ impl Suggest {
         while !fits(of_high) {
             (low, of_low) = (high, Some(of_high));
             high = high.checked_mul(2).context("no limit denies so few")?;
-            like.with_limit(high).limit("replay").with_context(|| {
+            let limit = like.with_limit(high).limit("replay");
+            let limit = limit.with_context(|| {
                 format!(
                     "{} still denies too much; {}",
                     like.with_limit(low),
                     like.advice_if_none_fits()
                 )
             })?;
+            drop(limit);
             of_high = try_limit(high).await?;
         }
         while high - low > 1 {
