@@ -42,7 +42,7 @@ impl AtOnceCallers {
         self.new.push_back(caller);
     }
 
-    /// Chooses the callers of the next claim: those of the last one, if it is repeated, or all that have the limit of the
+    /// Chooses the callers of the next claim: the last ones again, if their claim is repeated, or all that have the limit of the
     /// first one. Returns their limit.
     pub(super) fn choose_claimed(&mut self) -> Option<u32> {
         self.claimed.retain(|caller| !caller.is_gone());
@@ -74,7 +74,7 @@ impl AtOnceCallers {
         }
     }
 
-    /// All callers, those of the last claim first.
+    /// All callers. The callers of the last claim come first.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = PermitCaller> {
         self.claimed.drain(..).chain(self.new.drain(..))
     }
@@ -204,15 +204,22 @@ mod tests {
 
     use super::*;
 
-    fn callers(limits: &[u32]) -> (AtOnceCallers, Vec<Receiver<PermitOutcome>>) {
-        let mut callers = AtOnceCallers::default();
-        let receivers = limits.iter().map(|limit| {
+    /// Pushes a caller under each of these limits.
+    fn push_all(
+        limits: &[u32],
+        mut push: impl FnMut(PermitCaller),
+    ) -> Vec<Receiver<PermitOutcome>> {
+        let receivers = limits.iter().map(|&limit| {
             let (outcome, receiver) = oneshot::channel();
-            let limit = *limit;
-            callers.push(PermitCaller { outcome, limit });
+            push(PermitCaller { outcome, limit });
             receiver
         });
-        let receivers = receivers.collect();
+        receivers.collect()
+    }
+
+    fn callers(limits: &[u32]) -> (AtOnceCallers, Vec<Receiver<PermitOutcome>>) {
+        let mut callers = AtOnceCallers::default();
+        let receivers = push_all(limits, |caller| callers.push(caller));
         (callers, receivers)
     }
 
@@ -263,13 +270,7 @@ mod tests {
 
     fn waiters(limits: &[u32]) -> (Waiters, Vec<Receiver<PermitOutcome>>) {
         let mut waiters = Waiters::default();
-        let receivers = limits.iter().map(|limit| {
-            let (outcome, receiver) = oneshot::channel();
-            let limit = *limit;
-            waiters.push(PermitCaller { outcome, limit });
-            receiver
-        });
-        let receivers = receivers.collect();
+        let receivers = push_all(limits, |waiter| waiters.push(waiter));
         (waiters, receivers)
     }
 

@@ -55,8 +55,8 @@ enum ClaimStage {
     InFlight,
 }
 
-/// The reason for a claim, in the order of priority. Each kind has its own queue, and its own places in flight, so that no kind
-/// takes those of another.
+/// The reason for a claim, in the order of priority. Each kind has its own queue and its own places in flight, so that no kind
+/// holds up another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ClaimKind {
     /// Something changed, and there are callers.

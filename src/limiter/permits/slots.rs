@@ -161,7 +161,8 @@ impl Slots {
         Some((key, slot))
     }
 
-    /// Returns whether too many slots with callers wait to be claimed for one more, as that of this key.
+    /// Returns whether a caller of this key would be one too many: the slots with callers that wait to be claimed are as many as may
+    /// be.
     pub(super) fn is_overloaded_for(&self, key: &SlotKey) -> bool {
         self.queues.queued[ClaimKind::Caller as usize].len() >= MOST_QUEUED
             && !self.slots.get(key).is_some_and(Slot::has_callers)
