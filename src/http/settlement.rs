@@ -135,14 +135,18 @@ impl Settlement {
     /// equal names, the first cost counts.
     pub fn settle_all<'a>(&self, costs: impl IntoIterator<Item = (&'a str, u32)>) -> usize {
         let costs: Vec<_> = costs.into_iter().collect();
-        self.report_uncharged(&costs);
-        self.settle_by(|charge| {
+        let count = self.settle_by(|charge| {
             let of_limit = |(limit, _): &&(&str, u32)| *limit == charge.check.limit().name();
             costs.iter().find(of_limit).map(|(_, cost)| *cost)
-        })
+        });
+        if count == 0 {
+            self.report_uncharged(&costs);
+        }
+        count
     }
 
-    /// Reports a limit under which the request was not charged. After the first settlement, the charge may be settled already.
+    /// Reports that nothing was settled, because the request was charged under other limits. After the first settlement, the charge
+    /// may be settled already.
     fn report_uncharged(&self, costs: &[(&str, u32)]) {
         if self.shared.has_settled.load(Ordering::Relaxed) {
             return;
@@ -153,10 +157,7 @@ impl Settlement {
             .map(|charge| charge.check.limit().name())
             .collect();
         // A request that was not limited, or failed open, has no charges.
-        let uncharged = costs
-            .iter()
-            .find(|(limit, _)| !charged.is_empty() && !charged.contains(limit));
-        if let Some((limit, _)) = uncharged {
+        if let (false, Some((limit, _))) = (charged.is_empty(), costs.first()) {
             telemetry::settled_uncharged(&self.shared.events, limit, &charged);
         }
     }

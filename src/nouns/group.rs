@@ -104,12 +104,12 @@ impl Group {
     }
 }
 
-/// What to do with permits instead of this operation.
+/// The advice to a caller whose operation permits do not support.
 const fn advice_on_permits(op: Op) -> &'static str {
     match op {
         Op::Charge => "its permits are not charged; use `RateLimiter::acquire_permit`",
         Op::Peek => {
-            "its permits cannot be peeked at; `RateLimiter::held_permits` counts those of this process"
+            "its permits have no peek; `RateLimiter::held_permits` counts the permits of this process"
         }
         Op::Reset => "its permits are released when they are dropped, or when their lease expires",
         Op::Block => "it cannot block a key; block the key under a rate limit of the same requests",

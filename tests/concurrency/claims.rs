@@ -283,7 +283,7 @@ async fn late_answer_costs_no_permit_however_many_keys_are_in_use() {
         Answer::ready(Err(Error::timeout()))
     });
     let lost = limiter.try_acquire_permit(&closed, acme()).await;
-    assert!(lost.is_err(), "it was granted, and nobody knows");
+    assert!(lost.is_err(), "it was granted, and its answer was lost");
     store.switch_off(false);
     let given_back = other.acquire_permit(&closed, acme(), SECOND).await;
     assert!(given_back.unwrap().is_some());
@@ -465,8 +465,11 @@ struct OtherRuntime {
 }
 
 impl OtherRuntime {
-    fn start(limiter: &RateLimiter, keys: Vec<Key>) -> Self {
+    /// Returns when the store has their claims.
+    fn start(store: &Recorded, limiter: &RateLimiter, keys: Vec<Key>) -> Self {
         let limiter = limiter.clone();
+        let record = Arc::clone(&store.record);
+        let count = keys.len();
         let (asked, is_asked) = std::sync::mpsc::channel();
         let (block, is_blocked) = std::sync::mpsc::channel::<Duration>();
         let thread = std::thread::spawn(move || {
@@ -482,7 +485,9 @@ impl OtherRuntime {
                         drop(permit);
                     });
                 }
-                sleep(Duration::from_millis(5)).await;
+                while record.claims.lock().unwrap().len() < count {
+                    yield_now().await;
+                }
                 asked.send(()).unwrap();
                 loop {
                     if let Ok(lasts) = is_blocked.try_recv() {
@@ -506,7 +511,7 @@ impl OtherRuntime {
 async fn claim_of_a_blocked_runtime_fails_no_caller_of_another() {
     let store = Recorded::slow(Duration::from_millis(50));
     let limiter = store.limiter();
-    let other = OtherRuntime::start(&limiter, vec![acme()]);
+    let other = OtherRuntime::start(&store, &limiter, vec![acme()]);
     other.block(Duration::from_millis(1_500));
     // The record allows one claim of a holder at a time, and a claim that is stuck is repeated.
     store.record.in_flight.lock().unwrap().clear();
@@ -522,7 +527,7 @@ async fn permits_are_renewed_although_the_runtime_of_the_tasks_is_blocked() {
     let limiter = store.limiter();
     limiter.set_permit_lease(SECOND).unwrap();
     // Its tasks renew the permits of all runtimes.
-    let other = OtherRuntime::start(&limiter, (100..120_u64).map(Key::from).collect());
+    let other = OtherRuntime::start(&store, &limiter, (100..120_u64).map(Key::from).collect());
     let mut held = Vec::new();
     for user in 0..20_u64 {
         let permit = limiter

@@ -73,8 +73,8 @@ impl Agents {
         }
     }
 
-    /// Sees to it that all agents have a task that runs. The runtime of their tasks may be blocked or shut down, and may have the
-    /// permits of callers of other runtimes, which do not come again.
+    /// Sees to it that all agents have a task that runs. A runtime that is blocked or shut down may run the tasks that renew the
+    /// permits of other runtimes.
     fn check_tasks(&self, runtime: &Runtime) {
         let is_new = self.runtimes.add(runtime);
         // Nothing expires in an embedded store.
@@ -110,8 +110,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store is unavailable, and the limit fails closed, or if more than 16,384 keys with callers wait
-    /// for the store: it [is overloaded](Error::is_overloaded). It [is misuse](Error::is_misuse) if the limit is not a concurrency
+    /// Returns an error if the store is unavailable, and the limit fails closed, or if more than about 16,384 keys with callers
+    /// wait for the store: it [is overloaded](Error::is_overloaded). It [is misuse](Error::is_misuse) if the limit is not a concurrency
     /// limit.
     pub async fn try_acquire_permit(
         &self,
