@@ -151,13 +151,15 @@ impl Settlement {
         if self.shared.has_settled.load(Ordering::Relaxed) {
             return;
         }
-        let charges = self.charges();
-        let charged: Vec<&str> = charges
-            .iter()
-            .map(|charge| charge.check.limit().name())
-            .collect();
+        // Copies: a subscriber of the event may settle, which locks the charges.
+        let charged: Vec<Limit> = {
+            let charges = self.charges();
+            let limits = charges.iter().map(|charge| charge.check.limit());
+            limits.cloned().collect()
+        };
         // A request that was not limited, or failed open, has no charges.
         if let (false, Some((limit, _))) = (charged.is_empty(), costs.first()) {
+            let charged: Vec<&str> = charged.iter().map(Limit::name).collect();
             telemetry::settled_uncharged(&self.shared.events, limit, &charged);
         }
     }
