@@ -316,6 +316,35 @@ async fn invalid_settings_are_errors_of_the_builder() {
 }
 
 #[tokio::test]
+async fn unknown_setting_of_a_url_is_an_error_that_repeats_nothing_of_it() {
+    for url in [
+        "redis://127.0.0.1/?db=1",
+        "redis://127.0.0.1/?hunter2=1",
+        "redis+unix:///run/redis.sock?db=1&pass=a&hunter2",
+        "redis-cluster://127.0.0.1,127.0.0.2/?db=1",
+        "redis-sentinel://127.0.0.1/mymaster?db=1",
+        "redis-sentinel://127.0.0.1/mymaster?sentinel_hunter2=1",
+    ] {
+        let error = RedisStore::builder("tollgate")
+            .url(url)
+            .build()
+            .unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("unknown setting"), "{url}: {error}");
+        assert!(!error.contains("hunter2"), "{url}: {error}");
+    }
+    for url in [
+        "redis://127.0.0.1/1?protocol=resp3",
+        "redis+unix:///run/redis.sock?db=1&user=limiter&pass=a&protocol=resp3",
+        "redis-cluster://127.0.0.1/?protocol=resp3",
+        "redis-sentinel://127.0.0.1/mymaster/1?protocol=resp3&sentinel_username=a&sentinel_password=b",
+    ] {
+        let store = RedisStore::builder("tollgate").url(url).build();
+        assert!(store.is_ok(), "{url}: {:?}", store.err());
+    }
+}
+
+#[tokio::test]
 async fn wrong_or_missing_password_is_an_error_when_the_store_connects() {
     let server = RedisServer::start();
     let mut connection = server.connection();

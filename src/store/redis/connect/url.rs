@@ -3,6 +3,7 @@
 //! redis-rs reads the URL of one server. A URL with several hosts is taken apart, and each host put into a URL of
 //! one server.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -81,7 +82,11 @@ fn server(url: &str, tls: Option<Tls>) -> Result<ConnectionInfo, ConfigError> {
             "the Redis URL has no scheme; add `redis://`, as in `redis://localhost:6379`",
         ));
     }
-    let client = match redis::parse_redis_url(url) {
+    let parsed = redis::parse_redis_url(url);
+    if let Some(parsed) = &parsed {
+        check_settings(parsed.scheme(), parsed.query_pairs().map(|(name, _)| name))?;
+    }
+    let client = match parsed {
         Some(parsed) if ["rediss", "valkeys"].contains(&parsed.scheme()) => {
             tls::client(url, tls, unusable_url)?
         }
@@ -93,6 +98,32 @@ fn server(url: &str, tls: Option<Tls>) -> Result<ConnectionInfo, ConfigError> {
         _ => Client::open(url).map_err(|error| unusable_url(&error))?,
     };
     Ok(client.get_connection_info().clone())
+}
+
+/// Rejects settings that redis-rs would ignore. The message does not repeat them: after a raw `&` in the password of a socket's
+/// URL, the name of a setting is the rest of the password.
+fn check_settings<'a>(
+    scheme: &str,
+    mut names: impl Iterator<Item = Cow<'a, str>>,
+) -> Result<(), ConfigError> {
+    let (known, advice): (&[&str], _) = if scheme.ends_with("unix") {
+        (
+            &["db", "user", "pass", "protocol"],
+            "a socket's URL has `db`, `user`, `pass` and `protocol`; write %26 for an `&` in a password",
+        )
+    } else {
+        (
+            &["protocol"],
+            "after `?`, only `protocol` is known; the database is the path, as in redis://localhost/1",
+        )
+    };
+    if names.all(|name| known.contains(&&*name)) {
+        Ok(())
+    } else {
+        Err(ConfigError::new(format!(
+            "the Redis URL has an unknown setting; {advice}"
+        )))
+    }
 }
 
 /// An error without the URL in its message, because a URL can contain a password.
