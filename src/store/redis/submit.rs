@@ -70,33 +70,49 @@ pub(super) fn submit(
     }
 }
 
-/// Has a claim of permits sent. If its connection ended, or its key moved to another node, the claim is sent again until its
-/// deadline. It can be repeated, because it has counters and not changes.
+/// Has a claim of permits sent, and again if its connection ended, or its key moved to another node.
 pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Group, urgency: Urgency) -> Answer {
     let deadline = later(Instant::now(), lane.settings.deadline);
     let first = submit(lane, Op::Claim, &claim, None, urgency);
     let lane = Arc::clone(lane);
     Answer::later(async move {
-        let mut answer = first.await;
-        let mut may_be_applied = false;
-        while let Err(error) = &answer
-            && error.goes_elsewhere()
-        {
-            may_be_applied |= error.may_have_charged();
-            let next_try = later(Instant::now(), PAUSE);
-            if next_try >= deadline {
-                break;
+        match first.await {
+            // In a box of its own, because few claims are repeated, and the future of each would have room for it.
+            Err(error) if error.goes_elsewhere() => {
+                Box::pin(repeat_claim(lane, claim, urgency, deadline, error)).await
             }
-            sleep_until(next_try).await;
-            let again = submit(&lane, Op::Claim, &claim, None, urgency);
-            // At the deadline, the repetition may have been sent.
-            let again = timeout_at(deadline, again).await;
-            answer = again.unwrap_or_else(|_| Err(Error::timeout()));
+            answer => answer,
         }
-        answer.map_err(|error| match may_be_applied {
-            true => error.that_may_have_charged(),
-            false => error,
-        })
+    })
+}
+
+/// Sends a claim again until it is answered, or its deadline is over. It can be repeated, because it has counters and not changes.
+async fn repeat_claim(
+    lane: Arc<Lane>,
+    claim: Group,
+    urgency: Urgency,
+    deadline: Instant,
+    mut error: Error,
+) -> Result<Decision, Error> {
+    let mut may_be_applied = false;
+    while error.goes_elsewhere() {
+        may_be_applied |= error.may_have_charged();
+        let next_try = later(Instant::now(), PAUSE);
+        if next_try >= deadline {
+            break;
+        }
+        sleep_until(next_try).await;
+        let again = submit(&lane, Op::Claim, &claim, None, urgency);
+        // At the deadline, the repetition may have been sent.
+        let answer = timeout_at(deadline, again).await;
+        match answer.unwrap_or_else(|_| Err(Error::timeout())) {
+            Ok(decision) => return Ok(decision),
+            Err(again) => error = again,
+        }
+    }
+    Err(match may_be_applied {
+        true => error.that_may_have_charged(),
+        false => error,
     })
 }
 
