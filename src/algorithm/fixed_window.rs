@@ -16,7 +16,7 @@
 use std::borrow::Cow;
 
 use super::range::counted;
-use super::rotation::{Counter, Counters, Entering, Own, entry_of};
+use super::rotation::{Counter, Counters, Entering, entry_of};
 use super::{Effect, MAX_EXACT};
 use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
 
@@ -172,10 +172,7 @@ impl FixedWindow {
         cost: u64,
         effect: Effect,
     ) -> Outcome {
-        let Own {
-            counter: window,
-            moved,
-        } = Counters::own(state.as_ref(), self.shape(), now);
+        let (window, moved) = Counters::own(state.as_ref(), self.shape(), now);
         let exceeds_capacity = cost > self.limit;
         let allowed = cost == 0 || window.count + cost <= self.limit;
         let retry_after = (!allowed && !exceeds_capacity).then(|| window.end - now);
@@ -212,9 +209,7 @@ impl FixedWindow {
         units: u64,
         max_debt: u64,
     ) {
-        let Own {
-            counter: window, ..
-        } = Counters::own(state.as_ref(), self.shape(), now);
+        let (window, _) = Counters::own(state.as_ref(), self.shape(), now);
         let room = self
             .limit
             .saturating_add(max_debt)

@@ -74,22 +74,6 @@ struct Other<C> {
     asked: Micros,
 }
 
-/// The counter of a check's own quota: borrowed if it is the state's first and did not move.
-pub(super) struct Own<'a, C: Clone> {
-    pub(super) counter: Cow<'a, C>,
-    /// Whether a denied check has to store it.
-    pub(super) moved: bool,
-}
-
-impl<C: Clone> Own<'_, C> {
-    const fn owned(counter: C, moved: bool) -> Self {
-        Self {
-            counter: Cow::Owned(counter),
-            moved,
-        }
-    }
-}
-
 /// The counter at `now`, and whether the clock was set back.
 fn resumed<C: Counter>(counter: &C, now: Micros) -> (Cow<'_, C>, bool) {
     if counter.expires_at() <= now {
@@ -117,14 +101,14 @@ impl<C: Counter> Counters<C> {
         std::iter::once(&self.first).chain(self.others.iter().map(|other| &other.counter))
     }
 
-    /// The counter of a shape at `now`.
-    pub(super) fn own(state: Option<&Self>, shape: C::Shape, now: Micros) -> Own<'_, C> {
+    /// The counter of a check's own quota at `now`, borrowed if it is the state's first and did not move. And whether a
+    /// denied check has to store it.
+    pub(super) fn own(state: Option<&Self>, shape: C::Shape, now: Micros) -> (Cow<'_, C>, bool) {
         let Some(state) = state.filter(|state| now < state.expires_at()) else {
-            return Own::owned(C::fresh(shape, now), false);
+            return (Cow::Owned(C::fresh(shape, now)), false);
         };
         if state.first.shape() == shape {
-            let (counter, moved) = resumed(&state.first, now);
-            return Own { counter, moved };
+            return resumed(&state.first, now);
         }
         if let Some(own) = state
             .others
@@ -134,12 +118,14 @@ impl<C: Counter> Counters<C> {
             let (counter, set_back) = resumed(&own.counter, now);
             let is_due = now.saturating_sub(own.asked) > counter.period() / 2;
             let moved = set_back || (is_due && counter.expires_at() > now);
-            return Own::owned(counter.into_owned(), moved);
+            return (Cow::Owned(counter.into_owned()), moved);
         }
-        state.derived(shape, now)
+        let (counter, moved) = state.derived(shape, now);
+        (Cow::Owned(counter), moved)
     }
 
-    fn derived(&self, shape: C::Shape, now: Micros) -> Own<'_, C> {
+    /// The counter of a shape that has none, from another. And whether a denied check has to store it.
+    fn derived(&self, shape: C::Shape, now: Micros) -> (C, bool) {
         let fresh = C::fresh(shape, now);
         let period = fresh.period();
         let mut best: Option<&C> = None;
@@ -158,15 +144,15 @@ impl<C: Counter> Counters<C> {
             }
         }
         let Some(mut counter) = best.map(|counter| counter.derived(shape, now)) else {
-            return Own::owned(fresh, false);
+            return (fresh, false);
         };
         if counter.at().saturating_sub(now) > period {
             counter.set_back(now);
         }
         if now < counter.expires_at() {
-            Own::owned(counter, true)
+            (counter, true)
         } else {
-            Own::owned(fresh, false)
+            (fresh, false)
         }
     }
 

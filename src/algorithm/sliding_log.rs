@@ -54,22 +54,14 @@ struct Entry {
     sum: u64,
 }
 
-/// The quotas for which entries are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Keep {
-    /// The longest period of a check since the log began.
-    period: Micros,
-    /// The largest limit of a check since the log began.
-    limit: u64,
-}
-
 /// The state: the allowed requests, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Log {
     entries: VecDeque<Entry>,
     /// The sum before the oldest entry.
     before: u64,
-    keep: Keep,
+    /// The largest limit and the longest period that have checked it since it began. Entries are kept for these.
+    keep: SlidingLog,
     /// The time of the first charge that can be refunded.
     since: i64,
 }
@@ -178,8 +170,8 @@ struct LogView {
     before: u64,
     /// The units that count.
     used: u64,
-    /// The quotas for which entries are kept after this check.
-    keep: Keep,
+    /// For what entries are kept after this check.
+    keep: SlidingLog,
     /// Whether a denied check has to store `keep` or `set_back`.
     moved: bool,
 }
@@ -197,14 +189,10 @@ impl SlidingLog {
     }
 
     fn empty(&self, now: Micros) -> Log {
-        let keep = Keep {
-            period: self.period,
-            limit: self.limit,
-        };
         Log {
             entries: VecDeque::new(),
             before: 0,
-            keep,
+            keep: *self,
             since: now as i64,
         }
     }
@@ -222,9 +210,9 @@ impl SlidingLog {
         let first = log.up_to(left);
         let before = log.sum_before(first);
 
-        let keep = Keep {
-            period: log.keep.period.max(self.period),
+        let keep = Self {
             limit: log.keep.limit.max(self.limit),
+            period: log.keep.period.max(self.period),
         };
         let moved = set_back > 0 || keep != log.keep;
         LogView {

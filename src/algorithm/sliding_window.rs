@@ -22,7 +22,7 @@
 use std::borrow::Cow;
 
 use super::range::{counted, exact};
-use super::rotation::{Counter, Counters, Entering, Own, entry_of};
+use super::rotation::{Counter, Counters, Entering, entry_of};
 use super::{Effect, MAX_EXACT};
 use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
 
@@ -273,7 +273,7 @@ impl SlidingWindow {
         cost: u64,
         effect: Effect,
     ) -> Outcome {
-        let Own { counter, moved } = Counters::own(state.as_ref(), self.shape(), now);
+        let (counter, moved) = Counters::own(state.as_ref(), self.shape(), now);
         let view = counter.at_time(now.max(counter.at));
         let exceeds_capacity = cost > self.limit;
         let used = self.used(&view);
@@ -315,7 +315,7 @@ impl SlidingWindow {
         units: u64,
         max_debt: u64,
     ) {
-        let Own { counter, .. } = Counters::own(state.as_ref(), self.shape(), now);
+        let (counter, _) = Counters::own(state.as_ref(), self.shape(), now);
         let used = self.used(&counter.at_time(now.max(counter.at)));
         let room = self.limit.saturating_add(max_debt).saturating_sub(used);
         let units = units.min(room);

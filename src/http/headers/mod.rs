@@ -9,11 +9,12 @@ use std::time::{Duration, SystemTime};
 
 use http::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode};
+use tokio::time::Instant;
 
 use self::ietf::Ietf;
 pub use self::ietf::IetfDraft;
 use self::retry_after::{Jitter, lengthen, stated};
-use self::x_ratelimit::{ResetAfter, XRateLimit};
+use self::x_ratelimit::XRateLimit;
 use super::number::{number, seconds};
 use super::stacked::NextAllowed;
 use crate::nouns::{ConfigError, Decision, Digest, DigestSecret, Group};
@@ -69,7 +70,8 @@ pub(super) struct Fields {
 struct RareFields {
     /// If the request used up a budget.
     next_allowed: Option<NextAllowed>,
-    reset_after: Option<ResetAfter>,
+    /// For `X-RateLimit-Reset-After`.
+    reset_at: Option<Instant>,
     ietf: Option<Ietf>,
     /// The decision for the response's extensions.
     decision: Option<Decision>,
@@ -208,14 +210,14 @@ impl HeaderSettings {
         partitions: &[Digest],
         retry_after: Option<Duration>,
     ) -> Box<RareFields> {
-        let reset_after = self
+        let reset_at = self
             .sends_reset_after()
-            .then(|| ResetAfter::new(decision, retry_after));
+            .then(|| x_ratelimit::reset_at(decision, retry_after));
         let ietf = self
             .ietf
             .map(|draft| Ietf::new(draft, decision, partitions, retry_after));
         Box::new(RareFields {
-            reset_after,
+            reset_at,
             ietf,
             ..RareFields::default()
         })
@@ -278,9 +280,9 @@ impl Fields {
             inside: inside.is_some(),
         };
         let Self { x_ratelimit, more } = self;
-        let reset_after = more.as_ref().and_then(|more| more.reset_after);
+        let reset_at = more.as_ref().and_then(|more| more.reset_at);
         if let Some(fields) = x_ratelimit {
-            fields.write(headers, reset_after, used_up);
+            fields.write(headers, reset_at, used_up);
         }
         if let Some(ietf) = more.and_then(|more| more.ietf) {
             ietf.write(headers, used_up);

@@ -40,10 +40,10 @@ impl XRateLimit {
         settings: &HeaderSettings,
         retry_after: Option<Duration>,
     ) -> Self {
-        let reset_after = reset_after(decision, retry_after);
         let reset = if settings.resets_in_delta_seconds {
-            Reset::At(later(Instant::now(), Duration::from_micros(reset_after)))
+            Reset::At(reset_at(decision, retry_after))
         } else {
+            let reset_after = reset_after(decision, retry_after);
             let reset_at = decided_at(decision).saturating_add(reset_after);
             Reset::Epoch(reset_at.div_ceil(1_000_000))
         };
@@ -55,20 +55,15 @@ impl XRateLimit {
     }
 
     /// Writes the fields, unless the map has stricter ones, or a limit or a reset alone: they say too
-    /// little to compare.
+    /// little to compare. With `reset_at`, `X-RateLimit-Reset-After` follows them.
     #[inline]
-    pub(super) fn write(
-        self,
-        headers: &mut HeaderMap,
-        reset_after: Option<ResetAfter>,
-        used_up: UsedUp,
-    ) {
+    pub(super) fn write(self, headers: &mut HeaderMap, reset_at: Option<Instant>, used_up: UsedUp) {
         let reset = match self.reset {
             Reset::Epoch(seconds) => seconds,
             Reset::At(instant) => seconds(from_now(instant)),
         };
         let is_reported = headers.contains_key(REMAINING);
-        if is_reported && !replaces(headers, self.remaining, (reset, reset_after), used_up) {
+        if is_reported && !replaces(headers, self.remaining, (reset, reset_at), used_up) {
             return;
         }
         // The value that an insert replaces shows that it was there, without a look-up of its own.
@@ -83,8 +78,8 @@ impl XRateLimit {
             return;
         }
         set(headers, REMAINING, number(self.remaining));
-        if let Some(reset_after) = reset_after {
-            set(headers, RESET_AFTER, decimal(reset_after.millis()));
+        if let Some(reset_at) = reset_at {
+            set(headers, RESET_AFTER, decimal(millis_until(reset_at)));
         }
     }
 }
@@ -102,15 +97,15 @@ fn restore(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>
 fn replaces(
     headers: &mut HeaderMap,
     remaining: u64,
-    (reset, reset_after): (u64, Option<ResetAfter>),
+    (reset, reset_at): (u64, Option<Instant>),
     used_up: UsedUp,
 ) -> bool {
     // `X-RateLimit-Reset-After` tells two resets within a second apart.
     let theirs = headers
         .get(RESET_AFTER)
         .and_then(|it| it.to_str().ok()?.parse::<f64>().ok());
-    let is_later = match (reset_after, theirs) {
-        (Some(ours), Some(theirs)) => ours.millis() as f64 > theirs * 1_000.0,
+    let is_later = match (reset_at, theirs) {
+        (Some(ours), Some(theirs)) => millis_until(ours) as f64 > theirs * 1_000.0,
         _ => is_later(reset, &numbers(headers, &RESET)),
     };
     let is_stricter = is_stricter(remaining, &numbers(headers, &REMAINING), is_later, used_up);
@@ -135,22 +130,17 @@ fn reset_after(decision: &Decision, retry_after: Option<Duration>) -> u64 {
     full_after.max(retry_after.map_or(0, |it| it.as_secs().saturating_mul(1_000_000)))
 }
 
-/// `X-RateLimit-Reset-After`, which follows the fields above.
-#[derive(Clone, Copy)]
-pub(super) struct ResetAfter(Instant);
+/// When the budget is full again, on the clock of this process.
+pub(super) fn reset_at(decision: &Decision, retry_after: Option<Duration>) -> Instant {
+    later(
+        Instant::now(),
+        Duration::from_micros(reset_after(decision, retry_after)),
+    )
+}
 
-impl ResetAfter {
-    pub(super) fn new(decision: &Decision, retry_after: Option<Duration>) -> Self {
-        Self(later(
-            Instant::now(),
-            Duration::from_micros(reset_after(decision, retry_after)),
-        ))
-    }
-
-    /// From now, rounded up.
-    fn millis(self) -> u128 {
-        from_now(self.0).as_nanos().div_ceil(1_000_000)
-    }
+/// From now, rounded up.
+fn millis_until(instant: Instant) -> u128 {
+    from_now(instant).as_nanos().div_ceil(1_000_000)
 }
 
 fn from_now(instant: Instant) -> Duration {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use http::StatusCode;
+use http::request::Parts;
 
 use super::Names;
-use super::in_force::{Applied, CostOf, InForce, OfPlan, Plans, Scope};
+use super::in_force::{Applied, InForce, OfPlan, Plans};
 use super::pattern::Pattern;
 use crate::configuration::{
     Config, CostConfig, Field, KeyConfig, LimitConfig, Match, Misplaced, OneOrMany, PlanConfig,
@@ -16,6 +17,7 @@ use crate::http::copied_limit::CopiedLimit;
 use crate::http::fallbacks::watched;
 use crate::http::key_extractor::Or;
 use crate::http::limits::Reject;
+use crate::http::request_checks::CostFn;
 use crate::nouns::ConfigError;
 
 /// The most extractors in a list.
@@ -43,45 +45,29 @@ impl InForce {
 fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, Misplaced> {
     let field = |name: &str| at.clone().name(name);
     let limit = config.limit(at)?;
-    let cost = match &config.cost {
-        None => CostOf::Layer,
-        Some(CostConfig::Units(units)) => CostOf::Units(*units),
-        Some(CostConfig::Named(name)) => CostOf::Request(
-            names
-                .cost_of(name)
-                .map_err(|error| (field("cost"), error))?,
-        ),
-    };
+    let cost = cost(config, names).map_err(|error| (field("cost"), error))?;
+    let key = key(&config.key, names).map_err(|error| (field("key"), error))?;
+    let (key, key_name) = key;
     Ok(Applied {
-        scope: scope(
-            limit.name(),
-            &config.key,
-            [&config.matches, &config.except],
-            names,
-            at,
-        )?,
+        matches: patterns(&config.matches, &field("match"))?,
+        except: patterns(&config.except, &field("except"))?,
+        key: watched(key, limit.name()),
+        key_name,
         cost,
         limit: CopiedLimit::new(&limit),
         plans: plans(config, names, at)?,
     })
 }
 
-fn scope(
-    limit: &str,
-    key: &KeyConfig,
-    [matches, except]: [&OneOrMany<Match>; 2],
-    names: &Names,
-    at: &Field,
-) -> Result<Scope, Misplaced> {
-    let field = |name: &str| at.clone().name(name);
-    let (key, key_name) = self::key(key, names).map_err(|error| (field("key"), error))?;
-    let key = watched(key, limit);
-    let matches = patterns(matches, &field("match"))?;
-    Ok(Scope {
-        matches,
-        except: patterns(except, &field("except"))?,
-        key,
-        key_name,
+/// `None` if the layer has it.
+fn cost(config: &LimitConfig, names: &Names) -> Result<Option<CostFn>, ConfigError> {
+    Ok(match &config.cost {
+        None => None,
+        Some(CostConfig::Units(units)) => {
+            let units = *units;
+            Some(Arc::new(move |_: &Parts| units))
+        }
+        Some(CostConfig::Named(name)) => Some(names.cost_of(name)?),
     })
 }
 

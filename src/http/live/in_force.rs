@@ -22,28 +22,16 @@ pub(in crate::http) struct InForce {
     pub(super) limits: Vec<Applied>,
 }
 
-/// The requests that a limit applies to, and what they are counted by.
+/// A limit, the requests that it applies to, and what they are counted by.
 #[derive(Clone)]
-pub(in crate::http) struct Scope {
+pub(in crate::http) struct Applied {
     pub(super) matches: Vec<Pattern>,
     pub(super) except: Vec<Pattern>,
     pub(in crate::http) key: Arc<dyn KeyExtractor>,
     /// How the configuration names the key.
     pub(super) key_name: String,
-}
-
-impl Scope {
-    pub(super) fn includes(&self, route: &RequestRoute<'_>) -> bool {
-        (self.matches.is_empty() || self.matches.iter().any(|pattern| pattern.may_match(route)))
-            && !self.except.iter().any(|pattern| pattern.must_match(route))
-    }
-}
-
-/// A limit, and the requests that it applies to.
-#[derive(Clone)]
-pub(in crate::http) struct Applied {
-    pub(super) scope: Scope,
-    pub(super) cost: CostOf,
+    /// `None` if the layer has it.
+    pub(super) cost: Option<CostFn>,
     /// The limit of requests without a plan of their own.
     pub(super) limit: CopiedLimit,
     pub(super) plans: Option<Plans>,
@@ -69,14 +57,6 @@ pub(super) enum OfPlan {
     Reject(Reject),
 }
 
-#[derive(Clone)]
-pub(super) enum CostOf {
-    /// The layer's own value.
-    Layer,
-    Units(u32),
-    Request(CostFn),
-}
-
 /// The check of a limit for a request.
 pub(in crate::http) enum Asks {
     Check(Check),
@@ -90,9 +70,7 @@ impl InForce {
         &self,
         route: &RequestRoute<'_>,
     ) -> impl Iterator<Item = &Applied> {
-        self.limits
-            .iter()
-            .filter(|limit| limit.scope.includes(route))
+        self.limits.iter().filter(|limit| limit.includes(route))
     }
 
     /// All limits, also the limits of plans.
@@ -116,6 +94,11 @@ impl InForce {
 }
 
 impl Applied {
+    fn includes(&self, route: &RequestRoute<'_>) -> bool {
+        (self.matches.is_empty() || self.matches.iter().any(|pattern| pattern.may_match(route)))
+            && !self.except.iter().any(|pattern| pattern.must_match(route))
+    }
+
     pub(in crate::http) const fn limit(&self) -> &Limit {
         self.limit.limit()
     }
@@ -132,7 +115,7 @@ impl Applied {
             Some(OfPlan::Limit(limit)) => limit,
             Some(OfPlan::Unlimited) => return Ok(Asks::Nothing),
             Some(OfPlan::Reject(reject)) => {
-                let is_enforced = self.limit().enforces(&self.scope.key.extract(parts)?);
+                let is_enforced = self.limit().enforces(&self.key.extract(parts)?);
                 // In shadow mode, nothing is rejected.
                 return Ok(if is_enforced {
                     Asks::Reject(reject.clone())
@@ -141,12 +124,8 @@ impl Applied {
                 });
             }
         };
-        let key = self.scope.key.extract(parts)?;
-        let cost = match &self.cost {
-            CostOf::Layer => cost.map_or(1, |cost| cost(parts)),
-            CostOf::Units(units) => *units,
-            CostOf::Request(cost) => cost(parts),
-        };
+        let key = self.key.extract(parts)?;
+        let cost = self.cost.as_ref().or(cost).map_or(1, |cost| cost(parts));
         Ok(Asks::Check(
             Check::new(limit.of_this_thread(), key).with_cost(cost),
         ))

@@ -16,17 +16,14 @@ const OTHERS: &str = "*";
 /// The widest column, in characters. A longer text stands out of it: `format!` panics at a width of 65,536.
 const WIDEST: usize = 120;
 
-/// A method, a path, and the limits that apply there.
-type Row<'a> = (&'a str, &'a str, Vec<&'a Applied>);
-
 impl InForce {
-    /// A row for each path, and one for each method to which other limits apply there.
-    fn rows(&self) -> Vec<Row<'_>> {
-        let scopes: Vec<_> = self.limits.iter().map(|applied| &applied.scope).collect();
+    /// A method, a path, and the limits that apply there: for each path, and for each method to which other limits
+    /// apply there.
+    fn rows(&self) -> Vec<(&str, &str, Vec<&Applied>)> {
         let patterns = || {
-            scopes
+            self.limits
                 .iter()
-                .flat_map(|scope| scope.matches.iter().chain(&scope.except))
+                .flat_map(|applied| applied.matches.iter().chain(&applied.except))
         };
         let methods: BTreeSet<_> = patterns()
             .flat_map(Pattern::methods)
@@ -93,13 +90,7 @@ impl fmt::Display for InForce {
                 // The route stands in its first line.
                 let [method, path] = std::mem::take(&mut route);
                 let name = limit.limit().name().to_owned();
-                lines.push([
-                    method,
-                    path,
-                    name,
-                    limit.scope.key_name.clone(),
-                    limit.quota(),
-                ]);
+                lines.push([method, path, name, limit.key_name.clone(), limit.quota()]);
             }
         }
         let width = |column: usize| {
