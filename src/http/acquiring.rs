@@ -1,10 +1,9 @@
 //! Acquires the permits of a request.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use http::request::Parts;
 use tokio::time::Instant;
 
@@ -21,8 +20,6 @@ pub(super) enum WithoutPermits {
     Failed(Error),
 }
 
-pub(super) type Acquiring = Pin<Box<dyn Future<Output = Result<InFlight, WithoutPermits>> + Send>>;
-
 impl LayerSettings {
     /// Acquires all permits of a request, one after another. If one is denied, the others are given back.
     ///
@@ -33,7 +30,7 @@ impl LayerSettings {
         self: &Arc<Self>,
         mut permits: Vec<Check>,
         since: Instant,
-    ) -> Acquiring {
+    ) -> BoxFuture<'static, Result<InFlight, WithoutPermits>> {
         permits.sort_by(|one, other| order(one).cmp(&order(other)));
         Box::pin(acquire_all(permits, since, Arc::clone(self)))
     }

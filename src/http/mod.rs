@@ -22,6 +22,7 @@ mod path;
 mod peer;
 mod policy;
 mod request_checks;
+mod request_fn;
 mod responder;
 mod service;
 mod settings;

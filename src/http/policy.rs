@@ -13,7 +13,8 @@ use super::MissingKey;
 use super::limits::{Choosing, Chosen, Inherited, PendingChoice};
 #[cfg(feature = "config")]
 use super::live::{Asks, InForce, RequestRoute};
-use super::request_checks::{CostFn, RejectedEarly, RequestChecks};
+use super::request_checks::{RejectedEarly, RequestChecks};
+use super::request_fn::RequestFn;
 use crate::limiter::RateLimiter;
 use crate::nouns::{Check, ConfigError, Enforced, Key, Limit, MAX_GROUP, OnStoreFailure};
 use crate::telemetry::{self, Throttle};
@@ -33,19 +34,17 @@ pub enum OnMissingKey {
     SkipLimit,
 }
 
-pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
-
 /// The rules by which a layer asks.
 #[derive(Clone)]
 pub(super) struct Policy {
     /// Fixed limits have different names.
     rules: Vec<LayerRule>,
     /// The cost of a request under limits without a cost of their own. Without it: 1.
-    pub(super) cost: Option<CostFn>,
+    pub(super) cost: Option<RequestFn<u32>>,
     /// A request that matches one of them is rejected.
-    pub(super) forbid: Vec<Predicate>,
+    pub(super) forbid: Vec<RequestFn<bool>>,
     /// A request that matches one of them is not limited.
-    pub(super) skip: Vec<Predicate>,
+    pub(super) skip: Vec<RequestFn<bool>>,
     pub(super) limits_preflight: bool,
     pub(super) on_missing_key: OnMissingKey,
     inherited: Inherited,

@@ -1,16 +1,10 @@
 //! The permits that a request needs, and then its charge. Or why it is rejected early.
 
-use std::sync::Arc;
-
 use http::StatusCode;
-use http::request::Parts;
 
 use super::MissingKey;
 use super::limits::Reject;
 use crate::nouns::{Check, Error, Group, Limit};
-
-/// The cost of a request.
-pub(super) type CostFn = Arc<dyn Fn(&Parts) -> u32 + Send + Sync>;
 
 /// The permits that a request needs, and then the charge.
 #[derive(Default)]

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use http::request::Parts;
 use http::{Request, Response};
 use tokio::time::{Instant, Sleep, sleep};
 use tower_service::Service;
 
-use super::acquiring::Acquiring;
+use super::acquiring::WithoutPermits;
 use super::conclusion::{Conclusion, Report, Undecided};
 use super::limits::PendingChoice;
 use super::request_checks::RequestChecks;
@@ -33,7 +34,7 @@ pub(super) struct Waiting<S, ReqBody> {
 enum Stage {
     /// The request waits for permits. The group is charged when they are there.
     Acquiring {
-        acquiring: Acquiring,
+        acquiring: BoxFuture<'static, Result<InFlight, WithoutPermits>>,
         group: Option<Group>,
         since: Instant,
         settings: Arc<LayerSettings>,

@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::task::ready;
 use std::task::{Context, Poll};
 
+use futures_core::future::BoxFuture;
+
 use crate::nouns::{Decision, Error};
 
 /// The future of a decision, which a [`Store`](crate::store::Store) returns.
@@ -15,7 +17,7 @@ pub struct Answer(Inner);
 enum Inner {
     Ready(Option<Result<Decision, Error>>),
     Later(
-        Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>,
+        BoxFuture<'static, Result<Decision, Error>>,
         Option<Box<Resolve>>,
     ),
 }

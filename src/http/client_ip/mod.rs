@@ -26,6 +26,7 @@ pub use self::networks::Networks;
 use self::reported::ReportedAddresses;
 use self::trust::{ForwardingProblem, Trust};
 use super::peer::{is_private, peer_ip, warn_of_proxy};
+use super::request_fn::RequestFn;
 use super::{KeyExtractor, MissingKey};
 use crate::nouns::{ConfigError, Key};
 use crate::telemetry::{self, Throttle};
@@ -84,11 +85,9 @@ pub struct ClientIp {
     prefixes: Prefixes,
     uses_peer_if_missing: bool,
     uses_peer_if_invalid: bool,
-    peer_from: Option<PeerFrom>,
+    peer_from: Option<RequestFn<Option<IpAddr>>>,
     events: Arc<ClientIpEvents>,
 }
-
-type PeerFrom = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
 
 #[derive(Default)]
 struct ClientIpEvents {

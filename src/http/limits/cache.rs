@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use quick_cache::sync::Cache as Entries;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -24,7 +24,7 @@ use crate::telemetry::{self, Throttle};
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) type Fetch<I, T> =
-    Arc<dyn Fn(I) -> Pin<Box<dyn Future<Output = Result<Option<T>, String>> + Send>> + Send + Sync>;
+    Arc<dyn Fn(I) -> BoxFuture<'static, Result<Option<T>, String>> + Send + Sync>;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheSettings {

@@ -1,13 +1,14 @@
 //! The choice of the limits of a request.
 
 use std::hash::Hash;
-use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_core::future::BoxFuture;
 use http::request::Parts;
 
 use super::{ChosenLimits, Lookup, LookupResult};
 use crate::http::fallbacks::watched;
+use crate::http::request_fn::RequestFn;
 use crate::http::{KeyExtractor, MissingKey};
 use crate::nouns::Key;
 
@@ -15,7 +16,7 @@ use crate::nouns::Key;
 pub(in crate::http) const CHOSEN: &str = "(chosen for each request)";
 
 /// Chooses the limits of a request.
-pub(in crate::http) type Choose = Arc<dyn Fn(&Parts) -> Result<Chosen, MissingKey> + Send + Sync>;
+pub(in crate::http) type Choose = RequestFn<Result<Chosen, MissingKey>>;
 
 /// The chosen limits, or a look-up that has to end before.
 pub(in crate::http) enum Chosen {
@@ -25,7 +26,7 @@ pub(in crate::http) enum Chosen {
 
 /// A look-up. It ends with a function that chooses the limits.
 pub(in crate::http) type Choosing =
-    Pin<Box<dyn Future<Output = Box<dyn FnOnce(&Parts) -> ChosenLimits + Send>> + Send>>;
+    BoxFuture<'static, Box<dyn FnOnce(&Parts) -> ChosenLimits + Send>>;
 
 pub(in crate::http) fn by_request(
     choose: impl Fn(&Parts) -> ChosenLimits + Send + Sync + 'static,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::request::Parts;
 
 use super::cache::{Cache, CacheSettings, Fetch, KnownValue};
+use crate::http::request_fn::RequestFn;
 use crate::nouns::ConfigError;
 #[cfg(feature = "redis")]
 use crate::store::RedisChannel;
@@ -72,11 +73,9 @@ use crate::store::RedisChannel;
 /// # }
 /// ```
 pub struct Lookup<I, T> {
-    id: IdOf<I>,
+    id: RequestFn<Option<I>>,
     cache: Arc<Cache<I, T>>,
 }
-
-type IdOf<I> = Arc<dyn Fn(&Parts) -> Option<I> + Send + Sync>;
 
 impl<I, T> Lookup<I, T>
 where

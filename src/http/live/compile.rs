@@ -17,7 +17,7 @@ use crate::http::copied_limit::CopiedLimit;
 use crate::http::fallbacks::watched;
 use crate::http::key_extractor::Or;
 use crate::http::limits::Reject;
-use crate::http::request_checks::CostFn;
+use crate::http::request_fn::RequestFn;
 use crate::nouns::ConfigError;
 
 /// The most extractors in a list.
@@ -60,7 +60,7 @@ fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, M
 }
 
 /// `None` if the layer has it.
-fn cost(config: &LimitConfig, names: &Names) -> Result<Option<CostFn>, ConfigError> {
+fn cost(config: &LimitConfig, names: &Names) -> Result<Option<RequestFn<u32>>, ConfigError> {
     Ok(match &config.cost {
         None => None,
         Some(CostConfig::Units(units)) => {

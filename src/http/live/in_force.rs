@@ -1,16 +1,16 @@
 //! The limits of one version of a configuration, ready to be asked.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::names::PlanOf;
 use super::pattern::{Pattern, RequestRoute};
 use crate::configuration::Config;
 use crate::http::copied_limit::CopiedLimit;
 use crate::http::limits::Reject;
-use crate::http::request_checks::CostFn;
+use crate::http::request_fn::RequestFn;
 use crate::http::{KeyExtractor, MissingKey};
 use crate::nouns::{Check, Limit};
 
@@ -31,7 +31,7 @@ pub(in crate::http) struct Applied {
     /// How the configuration names the key.
     pub(super) key_name: String,
     /// `None` if the layer has it.
-    pub(super) cost: Option<CostFn>,
+    pub(super) cost: Option<RequestFn<u32>>,
     /// The limit of requests without a plan of their own.
     pub(super) limit: CopiedLimit,
     pub(super) plans: Option<Plans>,
@@ -39,7 +39,7 @@ pub(in crate::http) struct Applied {
 
 #[derive(Clone)]
 pub(super) struct Plans {
-    pub(super) plan_of: PlanOf,
+    pub(super) plan_of: RequestFn<Option<Cow<'static, str>>>,
     pub(super) limits: HashMap<String, OfPlan>,
 }
 
@@ -107,7 +107,7 @@ impl Applied {
     pub(in crate::http) fn check_for(
         &self,
         parts: &Parts,
-        cost: Option<&CostFn>,
+        cost: Option<&RequestFn<u32>>,
     ) -> Result<Asks, MissingKey> {
         let of_plan = self.plans.as_ref().and_then(|plans| plans.find(parts));
         let limit = match of_plan {

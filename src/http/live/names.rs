@@ -7,11 +7,9 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use crate::http::request_checks::CostFn;
+use crate::http::request_fn::RequestFn;
 use crate::http::{Global, KeyExtractor, PeerIp};
 use crate::nouns::ConfigError;
-
-pub(super) type PlanOf = Arc<dyn Fn(&Parts) -> Option<Cow<'static, str>> + Send + Sync>;
 
 /// The names that an application gives to its key extractors, plans and costs, for a configuration to use.
 ///
@@ -42,8 +40,8 @@ pub(super) type PlanOf = Arc<dyn Fn(&Parts) -> Option<Cow<'static, str>> + Send 
 #[derive(Clone)]
 pub struct Names {
     keys: BTreeMap<String, Arc<dyn KeyExtractor>>,
-    plans: BTreeMap<String, PlanOf>,
-    costs: BTreeMap<String, CostFn>,
+    plans: BTreeMap<String, RequestFn<Option<Cow<'static, str>>>>,
+    costs: BTreeMap<String, RequestFn<u32>>,
 }
 
 impl Default for Names {
@@ -105,11 +103,14 @@ impl Names {
         find(&self.keys, "key extractor", "key", name)
     }
 
-    pub(super) fn plan_of(&self, name: &str) -> Result<PlanOf, ConfigError> {
+    pub(super) fn plan_of(
+        &self,
+        name: &str,
+    ) -> Result<RequestFn<Option<Cow<'static, str>>>, ConfigError> {
         find(&self.plans, "function for plans", "plan", name)
     }
 
-    pub(super) fn cost_of(&self, name: &str) -> Result<CostFn, ConfigError> {
+    pub(super) fn cost_of(&self, name: &str) -> Result<RequestFn<u32>, ConfigError> {
         find(&self.costs, "function for costs", "cost", name)
     }
 }

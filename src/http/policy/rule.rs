@@ -8,7 +8,7 @@ use crate::http::fallbacks::watched;
 use crate::http::limits::{CHOSEN, Choose};
 #[cfg(feature = "config")]
 use crate::http::live::Live;
-use crate::http::request_checks::CostFn;
+use crate::http::request_fn::RequestFn;
 use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 
 /// A rule that adds checks to a request.
@@ -60,11 +60,15 @@ pub(in crate::http) struct KeyedLimit {
     fails_as_layer: bool,
     pub(in crate::http) key: Arc<dyn KeyExtractor>,
     /// In place of the policy's cost.
-    pub(in crate::http) cost: Option<CostFn>,
+    pub(in crate::http) cost: Option<RequestFn<u32>>,
 }
 
 impl KeyedLimit {
-    pub(in crate::http) fn new(limit: Limit, key: impl KeyExtractor, cost: Option<CostFn>) -> Self {
+    pub(in crate::http) fn new(
+        limit: Limit,
+        key: impl KeyExtractor,
+        cost: Option<RequestFn<u32>>,
+    ) -> Self {
         let fails_as_layer = limit.on_store_failure().is_none();
         let key = watched(Arc::new(key), limit.name());
         Self {

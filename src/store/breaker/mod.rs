@@ -17,14 +17,14 @@ mod settings;
 mod window;
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 pub(crate) use self::circuit::Begun;
 pub use self::circuit::BreakerState;
 pub(crate) use self::prober::{Breaker, Probe};
 pub use self::settings::BreakerSettings;
+use futures_core::future::BoxFuture;
+
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Quota};
 
@@ -73,7 +73,7 @@ struct Peek<S> {
 }
 
 impl<S: Store> Probe for Peek<S> {
-    fn probe(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+    fn probe(&self) -> BoxFuture<'_, bool> {
         let answer = self.store.apply(Op::Peek, self.check.clone().into());
         Box::pin(async { !has_failed(&answer.await) })
     }

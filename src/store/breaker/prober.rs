@@ -1,11 +1,10 @@
 //! The breaker and the task that probes the store while it is open.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use futures_core::future::BoxFuture;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -18,7 +17,7 @@ use crate::telemetry::BreakerEvents;
 /// Asks the store one harmless question.
 pub(crate) trait Probe: Send + Sync + 'static {
     /// Probes the store: `true` if it answers. Bounded in time.
-    fn probe(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>>;
+    fn probe(&self) -> BoxFuture<'_, bool>;
 
     /// The breaker opened: the checks that wait to be sent are failed.
     fn opened(&self) {}

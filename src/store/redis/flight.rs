@@ -5,11 +5,12 @@ mod redirect;
 mod watch;
 
 use std::future::{Future, poll_fn, ready};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use redis::{RedisError, RedisResult};
 use tokio::task::unconstrained;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -27,9 +28,6 @@ use crate::telemetry::ObservedCall;
 
 /// The resolution of tokio's timers.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(1);
-
-/// A call that was handed to the connection, until all its checks are answered. It returns its place.
-pub(super) type Flight = Pin<Box<dyn Future<Output = CallPlace> + Send>>;
 
 /// Starts to send queued checks, if a place is free.
 pub(super) fn start(lane: &Arc<Lane>) {
@@ -97,7 +95,7 @@ pub(super) fn send_lone(
     lane: &Arc<Lane>,
     check: &Promised,
     cx: &mut Context<'_>,
-) -> Option<Flight> {
+) -> Option<BoxFuture<'static, CallPlace>> {
     let node = lane.route.node()?;
     let handle = node.connections.current()?;
     if !is_open(&node, &handle, cx) {
@@ -142,8 +140,13 @@ async fn with_context<T>(call: impl FnOnce(&mut Context<'_>) -> T) -> T {
 
 /// Hands a call to the connection. The first poll does that, and it has to happen now, whatever the
 /// task's budget for this turn.
-fn hand_over(place: CallPlace, node: Arc<Node>, handle: Handle, cx: &mut Context<'_>) -> Flight {
-    let mut flight: Flight = Box::pin(fly(place, node, handle));
+fn hand_over(
+    place: CallPlace,
+    node: Arc<Node>,
+    handle: Handle,
+    cx: &mut Context<'_>,
+) -> BoxFuture<'static, CallPlace> {
+    let mut flight: BoxFuture<'static, CallPlace> = Box::pin(fly(place, node, handle));
     match pin!(unconstrained(flight.as_mut())).poll(cx) {
         Poll::Ready(place) => Box::pin(ready(place)),
         Poll::Pending => flight,

@@ -1,10 +1,9 @@
 //! The probe of the circuit breaker.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use tokio::time::timeout;
 
 use super::call;
@@ -23,7 +22,7 @@ pub(super) struct RedisProbe {
 }
 
 impl Probe for RedisProbe {
-    fn probe(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+    fn probe(&self) -> BoxFuture<'_, bool> {
         Box::pin(async {
             let connecting = timeout(self.deadline, self.connections.get_now());
             let Ok(Ok(mut handle)) = connecting.await else {

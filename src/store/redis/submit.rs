@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::flight::{self, Flight};
-use super::lane::{Lane, QueuedCheck, Urgency};
+use super::flight;
+use super::lane::{CallPlace, Lane, QueuedCheck, Urgency};
 use crate::nouns::{Check, Decision, Error, Group, Op, later};
 use crate::store::Answer;
 use crate::store::denials::ChangeUnderWay;
@@ -126,7 +127,7 @@ struct SentByCaller {
 
 enum LoneCall {
     Unsent,
-    InFlight(Flight, Runtime),
+    InFlight(BoxFuture<'static, CallPlace>, Runtime),
     /// It is over, or left to a task.
     Done,
 }

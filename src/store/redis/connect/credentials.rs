@@ -3,8 +3,9 @@
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
+
+use futures_core::future::BoxFuture;
 
 /// A user and a password of Redis, for
 /// [`RedisStoreBuilder::credentials`](crate::store::RedisStoreBuilder::credentials).
@@ -44,11 +45,9 @@ impl fmt::Debug for Credentials {
 
 /// Returns the credentials for one connection.
 #[derive(Clone)]
-pub(in crate::store::redis) struct Provider(Arc<Provide>);
+pub(in crate::store::redis) struct Provider(Arc<dyn Fn() -> Provided + Send + Sync>);
 
-type Provide = dyn Fn() -> Pin<Box<Provided>> + Send + Sync;
-
-type Provided = dyn Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send;
+type Provided = BoxFuture<'static, Result<Credentials, Box<dyn Error + Send + Sync>>>;
 
 impl Provider {
     pub(in crate::store::redis) fn new<F, E>(

@@ -8,9 +8,7 @@ mod server;
 mod subscription;
 mod url;
 
-use std::future::Future;
-use std::pin::Pin;
-
+use futures_core::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
 
 pub use self::credentials::Credentials;
@@ -18,25 +16,28 @@ pub(super) use self::credentials::Provider;
 pub(super) use self::pool::Pooled;
 use self::sentinel::ElectionWatch;
 pub(super) use self::server::Server;
-pub(super) use self::subscription::{LONGEST, Received, Subscribing, Subscription};
+pub(super) use self::subscription::{LONGEST, Received, Subscription};
 pub(super) use self::url::{Target, Topology};
 use super::terms::Terms;
 
 /// Makes connections to the server that decides.
 pub(super) trait Connect: Send + Sync + 'static {
     /// Makes and validates a connection, or says why it cannot. Its caller bounds the time.
-    fn connect<'a>(&'a self, terms: &'a Terms) -> Connecting<'a>;
+    fn connect<'a>(&'a self, terms: &'a Terms) -> BoxFuture<'a, Result<Link, String>>;
 
     /// Subscribes to a channel, on a connection of its own. Its caller bounds the time.
-    fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a>;
+    /// `None` if there are no connections for that: a pool has none.
+    fn subscribe<'a>(
+        &'a self,
+        prefix: &'a str,
+        channel: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Subscription>, String>>;
 
     /// Returns whether there are connections for the messages of channels.
     fn has_channels(&self) -> bool {
         true
     }
 }
-
-pub(super) type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Link, String>> + Send + 'a>>;
 
 /// A connection of the store's own, or one of a pool of the application.
 pub(super) enum Link {

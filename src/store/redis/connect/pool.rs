@@ -1,16 +1,16 @@
 //! Connections of a pool of the application.
 
 use deadpool_redis::{Pool, PoolError};
+use futures_core::future::BoxFuture;
 
 use super::super::greeting::{self, in_words};
 use super::super::terms::Terms;
-use super::Subscribing;
-use super::{Connect, Connecting, Link};
+use super::{Connect, Link, Subscription};
 
 pub(in crate::store::redis) struct Pooled(pub(in crate::store::redis) Pool);
 
 impl Connect for Pooled {
-    fn connect<'a>(&'a self, terms: &'a Terms) -> Connecting<'a> {
+    fn connect<'a>(&'a self, terms: &'a Terms) -> BoxFuture<'a, Result<Link, String>> {
         Box::pin(async {
             let mut pooled = match self.0.get().await {
                 Ok(pooled) => pooled,
@@ -29,7 +29,11 @@ impl Connect for Pooled {
         })
     }
 
-    fn subscribe<'a>(&'a self, _: &'a str, _: &'a str) -> Subscribing<'a> {
+    fn subscribe<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Subscription>, String>> {
         Box::pin(async { Ok(None) })
     }
 

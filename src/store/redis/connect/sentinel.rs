@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Mutex, Notify};
 use tokio::task::{AbortHandle, JoinSet};
@@ -20,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::super::call;
 use super::super::terms::Terms;
 use super::server::Server;
-use super::{Connect, Connecting, Link, Subscribing};
+use super::{Connect, Link, Subscription};
 
 /// The time that a sentinel has for its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -224,11 +225,15 @@ async fn announce(sentinel: Server, announced: Arc<Notify>) {
 }
 
 impl Connect for Sentinels {
-    fn connect<'a>(&'a self, terms: &'a Terms) -> Connecting<'a> {
+    fn connect<'a>(&'a self, terms: &'a Terms) -> BoxFuture<'a, Result<Link, String>> {
         Box::pin(self.connect_to_master(terms))
     }
 
-    fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a> {
+    fn subscribe<'a>(
+        &'a self,
+        prefix: &'a str,
+        channel: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Subscription>, String>> {
         Box::pin(async move {
             let (host, port) = elect(&self.all, &self.service).await?.master;
             self.master.at(&host, port).subscribe(prefix, channel).await

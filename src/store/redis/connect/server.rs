@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use redis::ConnectionAddr;
 use redis::ProtocolVersion;
 use redis::aio::MultiplexedConnection;
@@ -11,8 +12,8 @@ use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult};
 
 use super::super::greeting::{self, in_words};
 use super::super::terms::Terms;
-use super::subscription::{Messages, Subscribing, Subscription};
-use super::{Connect, Connecting, Link, Provider};
+use super::subscription::{Messages, Subscription};
+use super::{Connect, Link, Provider};
 
 /// The idle time before the first keepalive probe.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
@@ -126,11 +127,15 @@ async fn open(
 }
 
 impl Connect for Server {
-    fn connect<'a>(&'a self, terms: &'a Terms) -> Connecting<'a> {
+    fn connect<'a>(&'a self, terms: &'a Terms) -> BoxFuture<'a, Result<Link, String>> {
         Box::pin(async { Ok(Link::Own(self.connect_to(terms).await?)) })
     }
 
-    fn subscribe<'a>(&'a self, prefix: &'a str, channel: &'a str) -> Subscribing<'a> {
+    fn subscribe<'a>(
+        &'a self,
+        prefix: &'a str,
+        channel: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Subscription>, String>> {
         Box::pin(async move {
             let info = self.login().await?;
             // Version 3 of the protocol sends messages to a connection that also has other uses.

@@ -1,8 +1,6 @@
 //! A channel of a server, and a connection for its messages.
 
-use std::future::Future;
 use std::mem;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,10 +13,6 @@ const MOST_WAITING: usize = 1_024;
 
 /// The longest message that is kept, in bytes.
 pub(in crate::store::redis) const LONGEST: usize = 256;
-
-/// `None` if the server cannot be subscribed to: a pool has no connections for that.
-pub(in crate::store::redis) type Subscribing<'a> =
-    Pin<Box<dyn Future<Output = Result<Option<Subscription>, String>> + Send + 'a>>;
 
 /// A subscription, which ends with its connection.
 pub(in crate::store::redis) struct Subscription {
