@@ -59,20 +59,17 @@ impl Concurrency {
 /// A queue of so many rows does not get more of a holder that has one: its new places come after those.
 const MOST_ROWS: usize = 64;
 
-/// The identity of a holder.
-type HolderId = [u8; 8];
-
 /// All holders of a key, and the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Holders {
     holders: Vec<Holder>,
     /// Places in a row of one holder, and how many.
-    queue: VecDeque<(HolderId, u32)>,
+    queue: VecDeque<([u8; 8], u32)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Holder {
-    id: HolderId,
+    id: [u8; 8],
     granted: u64,
     released: u64,
     expires_at: Micros,
@@ -175,7 +172,7 @@ impl Holders {
     fn queue_for(&mut self, claim: &Claim, granted: u64) {
         let wanted = (claim.granted + u64::from(claim.waiting)).saturating_sub(granted);
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
-        let is_own = |(id, _): &&(HolderId, u32)| *id == claim.holder;
+        let is_own = |(id, _): &&([u8; 8], u32)| *id == claim.holder;
         let queued: u32 = self
             .queue
             .iter()

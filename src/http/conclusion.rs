@@ -16,7 +16,7 @@ use super::{Reason, ResponseBody};
 use crate::limiter::Observed;
 use crate::nouns::{Decision, Digest, Error, Group, Op, Source};
 use crate::store::Answer;
-use crate::telemetry::{self, Origin};
+use crate::telemetry;
 
 /// A group that the store decides, as far as it has to be known at the end.
 pub(super) struct Undecided {
@@ -161,12 +161,12 @@ impl LayerSettings {
     ) -> Conclusion<B> {
         self.report_error(error, self.is_open_when_overloaded);
         let rejection = self.rejection_of(error);
-        let in_place = match rejection {
-            Some(_) => Origin::FailClosed,
-            None => Origin::FailOpen,
+        let source = match rejection {
+            Some(_) => Source::FailClosed,
+            None => Source::FailOpen,
         };
         self.limiter
-            .observe_error(&undecided.observed, error, in_place);
+            .observe_error(&undecided.observed, error, Some(source));
         match rejection.filter(|_| undecided.is_enforced) {
             Some(rejection) => Conclusion::Reject(self.reject(rejection, request)),
             None => Conclusion::Forward {

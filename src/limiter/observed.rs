@@ -8,9 +8,9 @@ use std::pin::pin;
 
 use super::RateLimiter;
 use super::permits::Acquired;
-use crate::nouns::{Check, Decision, Error, Group, Op};
+use crate::nouns::{Check, Decision, Error, Group, Op, Source};
 use crate::store::Answer;
-use crate::telemetry::{self, CheckSpan, Origin, OutcomeLabel};
+use crate::telemetry::{self, CheckSpan, OutcomeLabel};
 
 /// A check that is asked.
 pub(crate) struct Observed {
@@ -43,19 +43,19 @@ impl RateLimiter {
         }
     }
 
-    /// Ends to observe a charge that the store did not decide. `in_place` is what stands in for a decision.
-    pub(crate) fn observe_error(&self, observed: &Observed, error: &Error, in_place: Origin) {
+    /// Ends to observe a charge that the store did not decide. `source` stands in for it. `None`: the caller got an error.
+    pub(crate) fn observe_error(&self, observed: &Observed, error: &Error, source: Option<Source>) {
         let group = observed.group.as_deref();
         let group = group.map(|group| &**group).unwrap_or_default();
         let named = error.limit().filter(|_| group.is_empty());
         let limits = group.iter().map(Check::limit).chain(named);
-        telemetry::undecided(&observed.span, limits, error, in_place);
+        telemetry::undecided(&observed.span, limits, error, source);
     }
 
     pub(super) fn observe_answer(&self, observed: &Observed, answer: &Result<Decision, Error>) {
         match answer {
             Ok(decision) => self.observe_decision(observed, decision),
-            Err(error) => self.observe_error(observed, error, Origin::None),
+            Err(error) => self.observe_error(observed, error, None),
         }
     }
 

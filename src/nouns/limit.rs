@@ -120,7 +120,9 @@ struct Definition {
     name: Box<str>,
     quota: Quota,
     rule: Rule,
-    failure: Option<WhenUnavailable>,
+    on_store_failure: Option<OnStoreFailure>,
+    /// A replica's share, for [`OnStoreFailure::Local`].
+    share: Option<Limit>,
     enforced: Enforced,
     /// In units.
     max_debt: Option<u64>,
@@ -132,33 +134,17 @@ struct Definition {
 impl Definition {
     fn set_enforced(&mut self, enforced: Enforced) {
         self.enforced = enforced;
-        if let Some(share) = self
-            .failure
-            .as_mut()
-            .and_then(|failure| failure.share.as_mut())
-        {
+        if let Some(share) = &mut self.share {
             *share = share.clone().with(|share| share.enforced = enforced);
         }
     }
 
     fn set_block(&mut self, block: Option<Block>) {
         self.block = block;
-        if let Some(share) = self
-            .failure
-            .as_mut()
-            .and_then(|failure| failure.share.as_mut())
-        {
+        if let Some(share) = &mut self.share {
             *share = share.clone().with(|share| share.block = block);
         }
     }
-}
-
-/// The policy for a store that is unavailable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct WhenUnavailable {
-    policy: OnStoreFailure,
-    /// The share of a local limit.
-    share: Option<Limit>,
 }
 
 /// The algorithm of a limit.
@@ -218,7 +204,8 @@ impl Limit {
             name: name.into(),
             quota,
             rule,
-            failure: None,
+            on_store_failure: None,
+            share: None,
             enforced: Enforced::default(),
             max_debt: None,
             block: None,

@@ -62,9 +62,7 @@ impl<'a> ObservedCall<'a> {
 
     /// The call has ended, or its deadline. A failure has a name, and of a server that answered, the code of its error.
     pub(crate) fn end(self, failure: Option<(&str, Option<&str>)>) {
-        self.events
-            .metrics()
-            .called(self.sent.elapsed(), self.checks);
+        self.events.called(self.sent.elapsed(), self.checks);
         let Some((name, code)) = failure else { return };
         self.span.record("otel.status_code", "ERROR");
         self.span.record("error.type", code.unwrap_or(name));

@@ -40,8 +40,7 @@ pub(crate) use self::denials::{
 #[cfg(feature = "metrics")]
 pub use self::metrics::HISTOGRAMS;
 pub(crate) use self::metrics::waiting;
-pub(crate) use self::metrics::{BreakerMetrics, StoreMetrics};
-pub(crate) use self::metrics::{GaugeLevel, Origin, OutcomeLabel, hold_permit};
+pub(crate) use self::metrics::{GaugeLevel, OutcomeLabel, hold_permit};
 pub(crate) use self::metrics::{denied_from_cache, prefetched};
 pub(crate) use self::outages::{
     available, dropped_unsettled, permits_not_renewed, permits_unavailable, settled, unavailable,
@@ -69,14 +68,14 @@ pub(crate) fn decided(span: &CheckSpan, decision: &Decision) {
     span.decided(decision);
 }
 
-/// The store did not decide a check. `in_place` is what stands in for a decision.
+/// The store did not decide a check. `source` stands in for it. `None`: the caller got an error.
 pub(crate) fn undecided<'a>(
     span: &CheckSpan,
     limits: impl Iterator<Item = &'a Limit>,
     error: &Error,
-    in_place: Origin,
+    source: Option<Source>,
 ) {
-    metrics::undecided(limits, error, in_place);
+    metrics::undecided(limits, error, source);
     span.undecided(error);
 }
 

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{StoreMetrics, TARGET, Throttle, Throttles};
+use super::metrics::store;
+use super::{GaugeLevel, TARGET, Throttle, Throttles};
 use crate::nouns::Check;
 
 /// The events of one store, each once a second at most.
 pub(crate) struct RedisEvents {
     server: Arc<str>,
-    metrics: StoreMetrics,
+    /// Of the store in metrics.
+    label: Arc<str>,
     connected: Throttle,
     unreachable: Throttle,
     closed: Throttle,
@@ -42,10 +44,11 @@ impl Outage {
 }
 
 impl RedisEvents {
-    pub(crate) fn new(server: Arc<str>, metrics: StoreMetrics) -> Self {
+    /// `label` is the store's in metrics.
+    pub(crate) fn new(server: Arc<str>, label: Arc<str>) -> Self {
         Self {
             server,
-            metrics,
+            label,
             connected: Throttle::default(),
             unreachable: Throttle::default(),
             closed: Throttle::default(),
@@ -60,13 +63,19 @@ impl RedisEvents {
         &self.server
     }
 
-    pub(crate) const fn metrics(&self) -> &StoreMetrics {
-        &self.metrics
+    /// A call ended: with a reply, or because the wait for it did.
+    pub(crate) fn called(&self, took: Duration, checks: usize) {
+        store::called(&self.label, took, checks);
+    }
+
+    /// The checks that a lane has queued or in flight.
+    pub(crate) fn queued(&self, level: &mut GaugeLevel, checks: usize) {
+        store::queued(&self.label, level, checks);
     }
 
     /// A connection was made, or made again.
     pub(crate) fn connected(&self) {
-        self.metrics.connection("opened");
+        store::connection(&self.label, "opened");
         if let Some(unreported) = self.connected.report() {
             let server = &*self.server;
             tracing::debug!(target: TARGET, server, unreported, "Redis connected");
@@ -75,7 +84,7 @@ impl RedisEvents {
 
     /// An attempt to connect failed. Another follows after a pause.
     pub(crate) fn unreachable(&self, error: &dyn Display) {
-        self.metrics.connection("failed");
+        store::connection(&self.label, "failed");
         if let Some(unreported) = self.unreachable.report() {
             let server = &*self.server;
             tracing::warn!(target: TARGET, server, %error, unreported, "Redis unreachable");
@@ -84,7 +93,7 @@ impl RedisEvents {
 
     /// A connection failed and was closed. The next check makes another.
     pub(crate) fn closed(&self, error: &dyn Display) {
-        self.metrics.connection("lost");
+        store::connection(&self.label, "lost");
         if let Some(unreported) = self.closed.report() {
             let server = &*self.server;
             tracing::warn!(target: TARGET, server, %error, unreported, "Redis connection closed");

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tracing::Span;
 use tracing::field::Empty;
 
-use super::metrics::Origin;
+use super::metrics::source_name;
 use super::{TARGET, milliseconds};
 use crate::nouns::{Decision, Error, Limit, Source};
 
@@ -65,7 +65,7 @@ impl CheckSpan {
             retry_after_ms = decision
                 .retry_after()
                 .map(|wait| signed(milliseconds(wait))),
-            source = Origin::from(decision.source()).name(),
+            source = source_name(Some(decision.source())),
         );
     }
 
@@ -74,7 +74,7 @@ impl CheckSpan {
             self.0,
             limit = limit.name(),
             allowed = is_allowed,
-            source = Origin::from(source).name(),
+            source = source_name(Some(source)),
         );
     }
 

@@ -49,32 +49,12 @@ impl Runtimes {
 
 /// Returns whether a runtime is shut down: it drops a new task at once, without a poll.
 fn is_shut_down(runtime: &Runtime) -> bool {
-    struct ShutdownProbe {
-        was_dropped_unpolled: Arc<AtomicBool>,
-        is_polled: bool,
-    }
-
-    impl ShutdownProbe {
-        fn mark_polled(mut self) {
-            self.is_polled = true;
-        }
-    }
-
-    impl Drop for ShutdownProbe {
-        fn drop(&mut self) {
-            if !self.is_polled {
-                self.was_dropped_unpolled.store(true, Ordering::Release);
-            }
-        }
-    }
-
-    let was_dropped_unpolled = Arc::<AtomicBool>::default();
-    let probe = ShutdownProbe {
-        was_dropped_unpolled: Arc::clone(&was_dropped_unpolled),
-        is_polled: false,
-    };
-    runtime.spawn(async move { probe.mark_polled() });
-    was_dropped_unpolled.load(Ordering::Acquire)
+    let was_polled = Arc::<AtomicBool>::default();
+    let in_task = Arc::clone(&was_polled);
+    runtime.spawn(async move { in_task.store(true, Ordering::Relaxed) });
+    // `None` if the task still has it.
+    let dropped = Arc::into_inner(was_polled);
+    dropped.is_some_and(|was_polled| !was_polled.into_inner())
 }
 
 #[cfg(test)]

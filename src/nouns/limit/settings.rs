@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::enforced::Enforced;
-use super::{DEFAULT_RETRY_AFTER, Limit, WhenUnavailable, share};
+use super::{DEFAULT_RETRY_AFTER, Limit, share};
 use crate::nouns::{ConfigError, Key, OnStoreFailure};
 
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
@@ -44,7 +44,10 @@ impl Limit {
                 it.block = self.shared.block;
             })
         });
-        Ok(self.with(|definition| definition.failure = Some(WhenUnavailable { policy, share })))
+        Ok(self.with(|definition| {
+            definition.on_store_failure = Some(policy);
+            definition.share = share;
+        }))
     }
 
     /// Enforces the limit for a share of its keys, in percent. Default: 100. For all other keys, the limit is in
@@ -144,7 +147,7 @@ impl Limit {
     /// The outcome of checks when the store is unavailable. `None` if it is the layer's.
     #[must_use]
     pub fn on_store_failure(&self) -> Option<OnStoreFailure> {
-        self.shared.failure.as_ref().map(|failure| failure.policy)
+        self.shared.on_store_failure
     }
 
     /// Sets the `Retry-After` of a request without a permit. Default: 1 second. Range: 1 second to 1 hour. The end of a
@@ -190,7 +193,7 @@ impl Limit {
 
     /// The limit that decides in this process while the store is unavailable.
     pub(crate) fn share(&self) -> Option<&Self> {
-        self.shared.failure.as_ref()?.share.as_ref()
+        self.shared.share.as_ref()
     }
 
     /// A copy that shares no reference count with this limit.

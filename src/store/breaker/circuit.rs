@@ -93,13 +93,6 @@ pub(crate) struct Begun {
     at: Instant,
 }
 
-/// An outage that is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PastOutage {
-    pub(super) lasted: Duration,
-    pub(super) rejected: u64,
-}
-
 impl Circuit {
     pub(super) fn new(settings: BreakerSettings, now: Instant) -> Self {
         let window = CallWindow::new(settings.window_length());
@@ -299,8 +292,8 @@ impl Circuit {
         self.change(CircuitState::Recovering);
     }
 
-    /// Closes the breaker, if its recovery is complete.
-    pub(super) fn close(&self, now: Instant) -> Option<PastOutage> {
+    /// Closes the breaker, if its recovery is complete. Returns how long the outage lasted, and how many checks were rejected.
+    pub(super) fn close(&self, now: Instant) -> Option<(Duration, u64)> {
         let mut changes = self.changes();
         let recovered_at = later(self.instant(&self.at), self.settings.recovery);
         if self.current() != CircuitState::Recovering || now < recovered_at {
@@ -310,10 +303,7 @@ impl Circuit {
         changes.pauses = 0;
         let lasted = now.saturating_duration_since(changes.opened_at.take()?);
         self.change(CircuitState::Closed);
-        Some(PastOutage {
-            lasted,
-            rejected: self.rejected.swap(0, Ordering::Relaxed),
-        })
+        Some((lasted, self.rejected.swap(0, Ordering::Relaxed)))
     }
 
     fn change(&self, state: CircuitState) {

@@ -97,8 +97,8 @@ impl Breaker {
 
     /// Closes the breaker, if its recovery is complete.
     fn close(&self, now: Instant) {
-        if let Some(outage) = self.circuit.close(now) {
-            self.events.closed(outage.lasted, outage.rejected);
+        if let Some((lasted, rejected)) = self.circuit.close(now) {
+            self.events.closed(lasted, rejected);
         }
     }
 

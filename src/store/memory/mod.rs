@@ -270,8 +270,7 @@ fn make_room(
             .filter(|(_, ((_, place), needs))| place == index && **needs)
             .peekable();
         if let Some((first, _)) = wanted.peek().copied() {
-            let made = shard.make_room(wanted.count(), now);
-            made.map_err(|full| full.for_limit(first.limit()))?;
+            shard.make_room(wanted.count(), first.limit(), now)?;
         }
     }
     Ok(())

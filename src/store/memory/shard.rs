@@ -99,18 +99,13 @@ fn verdict(check: Check, outcome: Outcome, charged: u32) -> Verdict {
     Verdict::new(check.into_limit(), outcome, charged).in_shadow(is_shadow)
 }
 
-/// The shard is full, and no budget may be evicted.
-#[derive(Debug)]
-pub(super) struct Full;
-
-impl Full {
-    pub(super) fn for_limit(self, limit: &Limit) -> Error {
-        let full = Error::full(
-            "its budgets are exhausted or have permits, and such a budget is never evicted; raise \
-             `MemoryStore::max_keys`",
-        );
-        full.of_limit(limit)
-    }
+/// The shard is full, and no budget may be evicted for one of this limit.
+fn full(limit: &Limit) -> Error {
+    let full = Error::full(
+        "its budgets are exhausted or have permits, and such a budget is never evicted; raise \
+         `MemoryStore::max_keys`",
+    );
+    full.of_limit(limit)
 }
 
 pub(super) struct Shard {
@@ -157,8 +152,7 @@ impl Shard {
             let mut state = None;
             let (outcome, charged) = decide_one(op, &check, &mut state, now);
             if state.is_some() {
-                self.make_room(1, now)
-                    .map_err(|full| full.for_limit(check.limit()))?;
+                self.make_room(1, check.limit(), now)?;
                 let mut budget = Budget::new(&check, state);
                 if self.cap.is_some() {
                     budget.note(op, check.limit(), &outcome, now);
@@ -190,11 +184,16 @@ impl Shard {
         }
     }
 
-    /// Makes room for `wanted` budgets. Evicts an expired budget if it finds one. Otherwise, evicts
+    /// Makes room for `wanted` budgets, the first of `limit`. Evicts an expired budget if it finds one. Otherwise, evicts
     /// the one that expires soonest, among a few that are not exhausted.
-    pub(super) fn make_room(&mut self, wanted: usize, now: Micros) -> Result<(), Full> {
+    pub(super) fn make_room(
+        &mut self,
+        wanted: usize,
+        limit: &Limit,
+        now: Micros,
+    ) -> Result<(), Error> {
         while self.cap.is_some_and(|cap| self.table.len() + wanted > cap) {
-            let place = self.victim(now).ok_or(Full)?;
+            let place = self.victim(now).ok_or_else(|| full(limit))?;
             self.table.remove_at(place);
         }
         Ok(())

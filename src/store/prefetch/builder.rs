@@ -9,7 +9,7 @@ use std::time::Duration;
 use hashbrown::DefaultHashBuilder;
 
 use super::stock::MIN_BLOCK;
-use super::{Prefetch, PrefetchSettings, SHARDS, SharedBlocks};
+use super::{Prefetch, SHARDS, SharedBlocks};
 use crate::algorithm::{LeakyBucket, Mode, Rule};
 use crate::nouns::{ConfigError, Limit};
 use crate::store::Store;
@@ -92,10 +92,8 @@ impl<S: Store> PrefetchBuilder<S> {
         Ok(Prefetch {
             shared: Arc::new(SharedBlocks {
                 store: Arc::new(self.store),
-                settings: PrefetchSettings {
-                    limits,
-                    max_age: self.max_age,
-                },
+                limits,
+                max_age: self.max_age,
                 hasher: DefaultHashBuilder::default(),
                 shards: (0..SHARDS).map(|_| Default::default()).collect(),
                 has_reaper: AtomicBool::new(false),

@@ -75,17 +75,13 @@ pub struct Prefetch<S: Store> {
 
 struct SharedBlocks<S: Store> {
     store: Arc<S>,
-    settings: PrefetchSettings,
+    /// The limits by name, each with its largest block.
+    limits: HashMap<String, (Limit, u64)>,
+    max_age: Duration,
     hasher: DefaultHashBuilder,
     shards: Box<[Mutex<HashTable<HotKey>>]>,
     /// Whether a task refunds stale units.
     has_reaper: AtomicBool,
-}
-
-struct PrefetchSettings {
-    /// The limits by name, each with its largest block.
-    limits: HashMap<String, (Limit, u64)>,
-    max_age: Duration,
 }
 
 struct HotKey {
@@ -125,16 +121,14 @@ impl<S: Store> Store for Prefetch<S> {
             {
                 return Answer::ready(Ok(decision));
             }
-        } else if let Err(error) = shared.settings.check_group(&group) {
+        } else if let Err(error) = shared.check_group(&group) {
             return Answer::ready(Err(error));
         }
         shared.store.apply(op, group)
     }
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
-        let prefetched = limits
-            .iter()
-            .find(|limit| self.shared.settings.prefetches(limit));
+        let prefetched = limits.iter().find(|limit| self.shared.prefetches(limit));
         if let (Some(prefetched), 2..) = (prefetched, limits.len()) {
             return Err(ConfigError::new(ALONE).of_limit(prefetched.name()));
         }
@@ -149,7 +143,7 @@ impl<S: Store> Store for Prefetch<S> {
 const ALONE: &str = "a prefetched limit cannot be charged with other limits, all or none; give it a \
                      layer of its own, or do not prefetch it";
 
-impl PrefetchSettings {
+impl<S: Store> SharedBlocks<S> {
     fn prefetches(&self, limit: &Limit) -> bool {
         let known = self.limits.get(limit.name());
         limit.blocking().is_none() && known.is_some_and(|(known, _)| known.decides_as(limit))
@@ -163,13 +157,11 @@ impl PrefetchSettings {
             None => Ok(()),
         }
     }
-}
 
-impl<S: Store> SharedBlocks<S> {
     /// The largest block of a check's limit, if that is prefetched. A limit of the same name with
     /// another quota is not prefetched, nor one that blocks keys: a blocked key could spend its stock.
     fn max_block(&self, check: &Check) -> Option<u64> {
-        let (limit, max) = self.settings.limits.get(check.limit().name())?;
+        let (limit, max) = self.limits.get(check.limit().name())?;
         let is_plain = !check.is_shadow() && check.limit().blocking().is_none();
         (is_plain && limit.decides_as(check.limit())).then_some(*max)
     }
@@ -240,9 +232,7 @@ impl<S: Store> SharedBlocks<S> {
             granted,
         ) {
             (Some(entry), Some(decision)) => {
-                entry
-                    .stock
-                    .grant(units, &decision, asked, self.settings.max_age);
+                entry.stock.grant(units, &decision, asked, self.max_age);
                 None
             }
             (Some(entry), None) => {
@@ -323,7 +313,7 @@ impl<S: Store> SharedBlocks<S> {
             lock(shard).retain(|HotKey { limit, key, stock }| {
                 let blocks = take(stock).into_iter();
                 unspent.extend(blocks.map(|it| Refunding::new(Weak::clone(this), limit, key, it)));
-                !stock.is_idle(now, self.settings.max_age)
+                !stock.is_idle(now, self.max_age)
             });
         }
         unspent
@@ -343,7 +333,7 @@ impl<S: Store> SharedBlocks<S> {
         };
         if !self.has_reaper.swap(true, Ordering::AcqRel) {
             let reaping = Reaping::new(self);
-            runtime.spawn(reaping.run(self.settings.max_age.checked_div(2).unwrap_or_default()));
+            runtime.spawn(reaping.run(self.max_age.checked_div(2).unwrap_or_default()));
         }
         true
     }
@@ -382,8 +372,8 @@ impl<S: Store> fmt::Debug for Prefetch<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Prefetch")
             .field("store", &self.shared.store)
-            .field("limits", &self.shared.settings.limits.keys())
-            .field("max_age", &self.shared.settings.max_age)
+            .field("limits", &self.shared.limits.keys())
+            .field("max_age", &self.shared.max_age)
             .finish_non_exhaustive()
     }
 }
@@ -416,7 +406,7 @@ mod tests {
                 .sum::<usize>()
         };
         assert_eq!(known(), 1_000);
-        tokio::time::sleep(store.shared.settings.max_age * 3).await;
+        tokio::time::sleep(store.shared.max_age * 3).await;
         assert_eq!(known(), 0);
     }
 }

@@ -251,10 +251,7 @@ impl Lane {
     /// Reports how long the queue is.
     fn measure(&self, queue: &mut LaneQueue) {
         let checks = queue.unanswered;
-        self.route
-            .events()
-            .metrics()
-            .queued(&mut queue.level, checks);
+        self.route.events().queued(&mut queue.level, checks);
     }
 
     /// Takes back a batch, emptied, that had so many checks.

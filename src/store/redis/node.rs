@@ -8,7 +8,7 @@ use super::connection::Connections;
 use super::probe::{OnOpened, RedisProbe};
 use super::terms::Terms;
 use crate::store::breaker::{Breaker, BreakerSettings};
-use crate::telemetry::{RedisEvents, StoreMetrics};
+use crate::telemetry::RedisEvents;
 
 pub(super) struct Node {
     /// The host of a cluster's node. Empty for any other server.
@@ -30,10 +30,7 @@ pub(super) struct Nodes {
 impl Nodes {
     /// Creates a node. The name appears in its events.
     pub(super) fn node(&self, connect: Arc<dyn Connect>, name: &str, host: &str) -> Node {
-        let events = Arc::new(RedisEvents::new(
-            name.into(),
-            StoreMetrics::new(Arc::clone(&self.label)),
-        ));
+        let events = Arc::new(RedisEvents::new(name.into(), Arc::clone(&self.label)));
         let connections = Connections::new(connect, Arc::clone(&self.terms), events);
         let breaker = self.breaker.map(|settings| {
             let probe = RedisProbe {

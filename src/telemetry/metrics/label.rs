@@ -43,45 +43,15 @@ impl OutcomeLabel {
     }
 }
 
-/// Where a decision was made, or what stands in for one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    Store,
-    DenyCache,
-    Prefetched,
-    Local,
-    FailOpen,
-    FailClosed,
-    /// The caller got an error.
-    None,
-}
-
-impl Origin {
-    pub(super) const COUNT: usize = Self::None as usize + 1;
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Store => "store",
-            Self::DenyCache => "deny_cache",
-            Self::Prefetched => "prefetched",
-            Self::Local => "local",
-            Self::FailOpen => "fail_open",
-            Self::FailClosed => "fail_closed",
-            Self::None => "none",
-        }
-    }
-}
-
-impl From<Source> for Origin {
-    #[inline]
-    fn from(source: Source) -> Self {
-        match source {
-            Source::Store => Self::Store,
-            Source::DenyCache => Self::DenyCache,
-            Source::Prefetched => Self::Prefetched,
-            Source::Local => Self::Local,
-            Source::FailOpen => Self::FailOpen,
-            Source::FailClosed => Self::FailClosed,
-        }
+/// The words for the place where a decision was made. `None`: the caller got an error.
+pub(in crate::telemetry) const fn source_name(source: Option<Source>) -> &'static str {
+    match source {
+        Some(Source::Store) => "store",
+        Some(Source::DenyCache) => "deny_cache",
+        Some(Source::Prefetched) => "prefetched",
+        Some(Source::Local) => "local",
+        Some(Source::FailOpen) => "fail_open",
+        Some(Source::FailClosed) => "fail_closed",
+        None => "none",
     }
 }

@@ -15,7 +15,8 @@ use super::names::DENY_CACHE_HITS;
 use super::names::KEYS;
 use super::names::{DECISIONS, PERMITS_HELD};
 use super::recorder::{self, GaugeLevel, RecorderAddress};
-use super::{Origin, OutcomeLabel};
+use super::{OutcomeLabel, source_name};
+use crate::nouns::Source;
 
 /// The most names of limits that are labels. Names are few, unless an application makes them of what clients send.
 const MAX_NAMES: usize = 1_000;
@@ -49,25 +50,29 @@ impl Default for Handles {
 /// The labels of the extractors of a chain.
 const EXTRACTORS: [&str; 4] = ["first", "second", "third", "further"];
 
+/// The sources of decisions, and none.
+const SOURCES: usize = Source::FailClosed as usize + 2;
+
 #[derive(Default)]
 struct OfLimit {
-    decisions: [[Option<Counter>; Origin::COUNT]; OutcomeLabel::COUNT],
+    decisions: [[Option<Counter>; SOURCES]; OutcomeLabel::COUNT],
     permits: Option<Gauge>,
     keys: [Option<Counter>; EXTRACTORS.len()],
 }
 
 /// Counts a decision.
-pub(super) fn count(limit: &str, outcome: OutcomeLabel, origin: Origin) {
+pub(super) fn count(limit: &str, outcome: OutcomeLabel, source: Option<Source>) {
     let register = |recorder: &dyn Recorder, limit: &str| {
         let labels = [
             ("limit", limit),
             ("outcome", outcome.name()),
-            ("source", origin.name()),
+            ("source", source_name(source)),
         ];
         recorder::counter(recorder, &DECISIONS, &labels)
     };
     let counted = with_handles(limit, |recorder, handles| {
-        let counter = &mut handles.decisions[outcome as usize][origin as usize];
+        let source = source.map_or(SOURCES - 1, |source| source as usize);
+        let counter = &mut handles.decisions[outcome as usize][source];
         counter
             .get_or_insert_with(|| register(recorder, limit))
             .increment(1);

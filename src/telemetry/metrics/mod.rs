@@ -12,36 +12,37 @@ mod limits;
 mod names;
 #[cfg_attr(not(feature = "metrics"), path = "no_recorder.rs")]
 mod recorder;
-mod store;
+pub(super) mod store;
 
-pub(crate) use self::label::{Origin, OutcomeLabel};
+pub(crate) use self::label::OutcomeLabel;
+pub(super) use self::label::source_name;
 #[cfg(feature = "metrics")]
 pub use self::names::HISTOGRAMS;
 pub(crate) use self::recorder::GaugeLevel;
-pub(crate) use self::store::{BreakerMetrics, StoreMetrics};
 use crate::nouns::{Decision, Error, Limit, Source};
 
 /// Counts the decision of each limit of a group.
 #[inline]
 pub(super) fn decided(decision: &Decision) {
-    let origin = decision.source().into();
+    let source = Some(decision.source());
     for verdict in decision.verdicts() {
         limits::count(
             verdict.limit().name(),
             OutcomeLabel::from_verdict(decision, verdict),
-            origin,
+            source,
         );
     }
 }
 
-/// Counts a group that has no decision, under each of its limits.
+/// Counts a group that has no decision, under each of its limits. `source` stands in for the store. `None`: the caller got
+/// an error.
 pub(super) fn undecided<'a>(
     limits: impl Iterator<Item = &'a Limit>,
     error: &Error,
-    origin: Origin,
+    source: Option<Source>,
 ) {
     for limit in limits {
-        limits::count(limit.name(), OutcomeLabel::Error, origin);
+        limits::count(limit.name(), OutcomeLabel::Error, source);
     }
     failed(error);
 }
@@ -49,7 +50,7 @@ pub(super) fn undecided<'a>(
 /// Counts the decision of a concurrency limit.
 #[inline]
 pub(super) fn decided_in_flight(limit: &Limit, outcome: OutcomeLabel, source: Source) {
-    limits::count(limit.name(), outcome, source.into());
+    limits::count(limit.name(), outcome, Some(source));
 }
 
 /// Counts a key by the extractor that found it, after so many that found none.

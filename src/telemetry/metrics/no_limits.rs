@@ -1,10 +1,11 @@
 //! `limits` without the feature `metrics`: nothing.
 
+use super::OutcomeLabel;
 use super::recorder::GaugeLevel;
-use super::{Origin, OutcomeLabel};
+use crate::nouns::Source;
 
 #[inline]
-pub(super) const fn count(_: &str, _: OutcomeLabel, _: Origin) {}
+pub(super) const fn count(_: &str, _: OutcomeLabel, _: Option<Source>) {}
 
 #[inline]
 pub(super) const fn found_key(_: &str, _: usize) {}

@@ -17,7 +17,7 @@ impl Default for GaugeLevel {
 }
 
 impl GaugeLevel {
-    pub(super) const fn none() -> Self {
+    pub(in crate::telemetry) const fn none() -> Self {
         Self
     }
 

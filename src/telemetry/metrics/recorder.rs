@@ -103,7 +103,7 @@ impl Default for GaugeLevel {
 }
 
 impl GaugeLevel {
-    pub(super) const fn none() -> Self {
+    pub(in crate::telemetry) const fn none() -> Self {
         Self {
             gauge: Gauge::noop(),
             amount: 0,

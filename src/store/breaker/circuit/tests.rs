@@ -189,8 +189,8 @@ async fn failure_during_the_recovery_opens_it_for_longer() {
     // After a recovery that was complete, the first pause is short again.
     bench.probe(true);
     bench.wait(500);
-    let outage = bench.circuit.close(bench.now).unwrap();
-    assert!(outage.lasted > MS * 600, "{outage:?}");
+    let (lasted, _) = bench.circuit.close(bench.now).unwrap();
+    assert!(lasted > MS * 600, "{lasted:?}");
     bench.open();
     assert!(bench.circuit.next().unwrap() - bench.now <= MS * 100);
 }
@@ -245,11 +245,5 @@ async fn outage_has_its_length_and_the_checks_that_were_not_sent() {
     bench.circuit.probed(true, bench.now);
     bench.wait(500);
     let outage = bench.circuit.close(bench.now).unwrap();
-    assert_eq!(
-        outage,
-        PastOutage {
-            lasted: bench.now - opened_at,
-            rejected: 1_000
-        }
-    );
+    assert_eq!(outage, (bench.now - opened_at, 1_000));
 }

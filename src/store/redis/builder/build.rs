@@ -6,7 +6,7 @@ use std::time::Duration;
 use hashbrown::DefaultHashBuilder;
 
 use super::super::cluster::{Cluster, MAX_PARTITIONS, Partitions};
-use super::super::connect::{Pooled, Target, Topology};
+use super::super::connect::{Target, Topology};
 use super::super::connection::Connections;
 use super::super::lane::{Lane, LaneSettings};
 use super::super::node::{Node, Nodes};
@@ -221,7 +221,7 @@ impl RedisStoreBuilder {
                 "`credentials` needs a URL, and a pool has credentials of its own; remove one of the two",
             ));
         }
-        let topology = Topology::One(Arc::new(Pooled(pool.clone())));
+        let topology = Topology::One(Arc::new(pool.clone()));
         Ok(Target {
             topology,
             name: "the pool's server".to_owned(),

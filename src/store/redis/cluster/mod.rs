@@ -28,7 +28,7 @@ use super::connect::Server;
 use super::greeting::in_words;
 use super::node::{Node, Nodes};
 use crate::store::heartbeat::Heartbeat;
-use crate::telemetry::{RedisEvents, StoreMetrics};
+use crate::telemetry::RedisEvents;
 
 /// The deadline of one `CLUSTER SLOTS`, including the time to connect.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -77,8 +77,7 @@ impl Cluster {
         seeds: Vec<Server>,
         name: &str,
     ) -> Arc<Self> {
-        let metrics = StoreMetrics::new(Arc::clone(&nodes.label));
-        let events = RedisEvents::new(name.into(), metrics);
+        let events = RedisEvents::new(name.into(), Arc::clone(&nodes.label));
         let (table, was_read, failure, refreshing, denied) = Default::default();
         Arc::new(Self {
             partitions,

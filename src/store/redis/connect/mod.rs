@@ -13,7 +13,6 @@ use redis::aio::MultiplexedConnection;
 
 pub use self::credentials::Credentials;
 pub(super) use self::credentials::Provider;
-pub(super) use self::pool::Pooled;
 use self::sentinel::ElectionWatch;
 pub(super) use self::server::Server;
 pub(super) use self::subscription::{LONGEST, Received, Subscription};

@@ -7,12 +7,10 @@ use super::super::greeting::{self, in_words};
 use super::super::terms::Terms;
 use super::{Connect, Link, Subscription};
 
-pub(in crate::store::redis) struct Pooled(pub(in crate::store::redis) Pool);
-
-impl Connect for Pooled {
+impl Connect for Pool {
     fn connect<'a>(&'a self, terms: &'a Terms) -> BoxFuture<'a, Result<Link, String>> {
         Box::pin(async {
-            let mut pooled = match self.0.get().await {
+            let mut pooled = match self.get().await {
                 Ok(pooled) => pooled,
                 Err(PoolError::Backend(error)) => return Err(in_words(&error, &terms.prefix)),
                 Err(error) => return Err(error.to_string()),
