@@ -125,7 +125,7 @@ async fn flood_never_exceeds_the_limit_and_ends_with_all_permits_free() {
             let wait = if number % 5 == 0 {
                 Duration::ZERO
             } else {
-                Duration::from_millis(number as u64 % 400)
+                Duration::from_millis(number as u64 % 4_000)
             };
             let Some(_permit) = limiter.acquire_permit(&limit, &key, wait).await.unwrap() else {
                 return 0;
