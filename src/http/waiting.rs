@@ -57,16 +57,10 @@ enum Stage {
     Preparing,
 }
 
-/// The next step, or the inner service's error.
-type NextOf<S, ReqBody, ResBody> = Result<
-    Next<<S as Service<Request<ReqBody>>>::Future, ResBody>,
-    <S as Service<Request<ReqBody>>>::Error,
->;
-
 /// The next step after the wait.
-pub(super) enum Next<F, ResBody> {
+pub(super) enum Next<S: Service<Request<ReqBody>>, ReqBody, ResBody> {
     Calling {
-        response: F,
+        response: S::Future,
         report: Option<Report>,
         permits: Option<InFlight>,
     },
@@ -155,7 +149,7 @@ where
     pub(super) fn poll<ResBody>(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<NextOf<S, ReqBody, ResBody>> {
+    ) -> Poll<Result<Next<S, ReqBody, ResBody>, S::Error>> {
         loop {
             match &mut self.stage {
                 Stage::Acquiring {

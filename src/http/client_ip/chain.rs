@@ -31,8 +31,6 @@ impl Invalid {
     }
 }
 
-type Hop = Result<IpAddr, Invalid>;
-
 /// A header to which each proxy appends the address of its own peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chain {
@@ -59,7 +57,7 @@ impl Chain {
     pub(super) fn find<T>(
         self,
         headers: &HeaderMap,
-        mut visit: impl FnMut(Hop) -> Option<T>,
+        mut visit: impl FnMut(Result<IpAddr, Invalid>) -> Option<T>,
     ) -> Option<T> {
         let mut budget = ReadAllowance {
             entries: MAX_ENTRIES,
@@ -102,7 +100,7 @@ impl ReadAllowance {
 fn x_forwarded_for<T>(
     line: &[u8],
     budget: &mut ReadAllowance,
-    visit: &mut impl FnMut(Hop) -> Option<T>,
+    visit: &mut impl FnMut(Result<IpAddr, Invalid>) -> Option<T>,
 ) -> Option<T> {
     // The cut may be within an entry.
     let cut = line.len().saturating_sub(budget.bytes);
@@ -133,7 +131,7 @@ fn x_forwarded_for<T>(
 fn forwarded<T>(
     line: &[u8],
     budget: &mut ReadAllowance,
-    visit: &mut impl FnMut(Hop) -> Option<T>,
+    visit: &mut impl FnMut(Result<IpAddr, Invalid>) -> Option<T>,
 ) -> Option<T> {
     if !budget.takes_entry() || !budget.takes_bytes(line.len()) {
         return visit(Err(Invalid::TooLong));

@@ -99,14 +99,6 @@ struct ClientIpEvents {
     invalid: Throttle,
 }
 
-/// The client, as the head of a request names it.
-enum ClientFound {
-    /// The client: the peer, or the address that a trusted proxy names.
-    Client(IpAddr),
-    /// A trusted proxy names no client, for this reason.
-    Unknown(ForwardingProblem),
-}
-
 /// The message that clients see.
 const UNKNOWN: &str = "the client's address is unknown";
 
@@ -118,8 +110,8 @@ impl ClientIp {
     /// Returns an error if the address is unknown.
     pub fn address(&self, parts: &Parts) -> Result<IpAddr, MissingKey> {
         let problem = match self.find(parts)? {
-            ClientFound::Client(address) => return Ok(address),
-            ClientFound::Unknown(problem) => problem,
+            Ok(address) => return Ok(address),
+            Err(problem) => problem,
         };
         if !self.uses_peer(problem) {
             return Err(MissingKey::new(UNKNOWN)
@@ -131,7 +123,8 @@ impl ClientIp {
         Ok(peer)
     }
 
-    fn find(&self, parts: &Parts) -> Result<ClientFound, MissingKey> {
+    /// The client: the peer, or the address that a trusted proxy names, or why it names none.
+    fn find(&self, parts: &Parts) -> Result<Result<IpAddr, ForwardingProblem>, MissingKey> {
         let headers = &parts.headers;
         let named = match &self.trust {
             Trust::Hops(hops, chain) => trust::nth(*chain, headers, *hops),
@@ -142,7 +135,7 @@ impl ClientIp {
                     if self.peer_from.is_none() {
                         warn_of_proxy(peer, headers, Some(self.trust.header()));
                     }
-                    return Ok(ClientFound::Client(peer));
+                    return Ok(Ok(peer));
                 }
                 let named = source.client(headers, &trusted);
                 if let Ok(client) = named
@@ -154,7 +147,7 @@ impl ClientIp {
                 named
             }
         };
-        Ok(named.map_or_else(ClientFound::Unknown, ClientFound::Client))
+        Ok(named)
     }
 
     /// Returns whether the peer counts as the client. Otherwise the request has no key.
@@ -224,8 +217,8 @@ impl ClientIp {
         let client = self.clone();
         let networks = networks.try_into().map_err(Into::into)?;
         Ok(move |parts: &Parts| match client.find(parts) {
-            Ok(ClientFound::Client(address)) => networks.contains(address),
-            Ok(ClientFound::Unknown(_)) | Err(_) => false,
+            Ok(Ok(address)) => networks.contains(address),
+            Ok(Err(_)) | Err(_) => false,
         })
     }
 
@@ -263,8 +256,8 @@ impl ClientIp {
         let client = self.clone();
         let networks = networks.try_into().map_err(Into::into)?;
         Ok(move |parts: &Parts| match client.find(parts) {
-            Ok(ClientFound::Client(address)) => networks.contains(address),
-            Ok(ClientFound::Unknown(problem)) => !client.uses_peer(problem),
+            Ok(Ok(address)) => networks.contains(address),
+            Ok(Err(problem)) => !client.uses_peer(problem),
             Err(_) => true,
         })
     }

@@ -7,7 +7,7 @@ use http::HeaderName;
 use http::request::Parts;
 
 use super::chain::{Chain, MAX_ENTRIES};
-use super::trust::{HeaderSource, Single, Trust};
+use super::trust::{HeaderSource, Trust};
 use super::{ClientIp, Networks, Prefixes};
 use crate::nouns::ConfigError;
 
@@ -119,7 +119,7 @@ impl ClientIp {
             )));
         }
         match &mut self.trust {
-            Trust::Networks(_, source) => *source = HeaderSource::Single(Single::new(name)),
+            Trust::Networks(_, source) => *source = HeaderSource::Single(name),
             Trust::Hops(..) => {
                 return Err(ConfigError::new(format!(
                     "`{name}` has one address, and hops count the addresses of a list; name the \

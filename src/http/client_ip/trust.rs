@@ -21,14 +21,8 @@ pub(super) enum Trust {
 #[derive(Clone, Debug)]
 pub(super) enum HeaderSource {
     Chain(Chain),
-    Single(Single),
-}
-
-/// A header with one address.
-#[derive(Clone, Debug)]
-pub(super) struct Single {
-    name: HeaderName,
-    parse: fn(&[u8]) -> Option<IpAddr>,
+    /// A header with one address.
+    Single(HeaderName),
 }
 
 /// Why a trusted proxy names no client.
@@ -45,7 +39,7 @@ impl Trust {
     /// The header that is read.
     pub(super) const fn header(&self) -> &HeaderName {
         match self {
-            Self::Networks(_, HeaderSource::Single(single)) => &single.name,
+            Self::Networks(_, HeaderSource::Single(name)) => name,
             Self::Networks(_, HeaderSource::Chain(chain)) | Self::Hops(_, chain) => chain.header(),
         }
     }
@@ -60,7 +54,7 @@ impl HeaderSource {
     ) -> Result<IpAddr, ForwardingProblem> {
         match self {
             Self::Chain(chain) => nearest_untrusted(*chain, headers, trusted),
-            Self::Single(single) => single.client(headers),
+            Self::Single(name) => single_address(name, headers),
         }
     }
 }
@@ -96,26 +90,22 @@ pub(super) fn nth(
     Ok(found.ok_or(ForwardingProblem::Missing)??)
 }
 
-impl Single {
-    pub(super) fn new(name: HeaderName) -> Self {
-        let parse = match name.as_str() {
-            "cloudfront-viewer-address" => address::parse_with_port,
-            _ => address::parse,
-        };
-        Self { name, parse }
+/// The address in a header that has one.
+fn single_address(name: &HeaderName, headers: &HeaderMap) -> Result<IpAddr, ForwardingProblem> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next().ok_or(ForwardingProblem::Missing)?;
+    if values.next().is_some() {
+        return Err(ForwardingProblem::Invalid(
+            "the header is sent more than once",
+        ));
     }
-
-    fn client(&self, headers: &HeaderMap) -> Result<IpAddr, ForwardingProblem> {
-        let mut values = headers.get_all(&self.name).iter();
-        let value = values.next().ok_or(ForwardingProblem::Missing)?;
-        if values.next().is_some() {
-            return Err(ForwardingProblem::Invalid(
-                "the header is sent more than once",
-            ));
-        }
-        let address = (self.parse)(address::trim(value.as_bytes()));
-        address.ok_or(Invalid::NotAnAddress.into())
-    }
+    let value = address::trim(value.as_bytes());
+    let address = if name == "cloudfront-viewer-address" {
+        address::parse_with_port(value)
+    } else {
+        address::parse(value)
+    };
+    address.ok_or(Invalid::NotAnAddress.into())
 }
 
 impl From<Invalid> for ForwardingProblem {

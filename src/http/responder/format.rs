@@ -35,14 +35,6 @@ pub enum BodyFormat {
     ByAccept,
 }
 
-/// A body, and the headers that describe it.
-pub(super) struct Rendered {
-    pub(super) content_type: HeaderValue,
-    pub(super) body: Bytes,
-    /// Whether another `Accept` header may get another body.
-    pub(super) varies: bool,
-}
-
 impl BodyFormat {
     /// In the order of preference, where a client has none.
     #[cfg(feature = "json")]
@@ -52,19 +44,30 @@ impl BodyFormat {
         ("application/problem+json", Self::ProblemDetails),
     ];
 
+    /// Returns whether another `Accept` header may get another body.
+    pub(super) const fn varies(self) -> bool {
+        #[cfg(feature = "json")]
+        if matches!(self, Self::ByAccept) {
+            return true;
+        }
+        false
+    }
+
+    /// The content type and the body.
     #[cfg_attr(
         not(feature = "json"),
         expect(unused_variables, reason = "text has no status")
     )]
-    pub(super) fn render(self, rejection: &Rejection<'_>, status: StatusCode) -> Rendered {
+    pub(super) fn render(
+        self,
+        rejection: &Rejection<'_>,
+        status: StatusCode,
+    ) -> (HeaderValue, Bytes) {
         #[cfg(feature = "json")]
         if self == Self::ByAccept {
             let headers = &rejection.request().headers;
             let format = accept::preferred(headers, &Self::BY_ACCEPT).unwrap_or_default();
-            return Rendered {
-                varies: true,
-                ..format.render(rejection, status)
-            };
+            return format.render(rejection, status);
         }
         let (content_type, body) = match self {
             #[cfg(feature = "json")]
@@ -76,10 +79,6 @@ impl BodyFormat {
                 Bytes::from(rejection.message() + "\n"),
             ),
         };
-        Rendered {
-            content_type: HeaderValue::from_static(content_type),
-            body,
-            varies: false,
-        }
+        (HeaderValue::from_static(content_type), body)
     }
 }

@@ -18,7 +18,6 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
 pub use self::format::BodyFormat;
-use self::format::Rendered;
 use super::headers::set;
 use super::limits::Reject;
 use super::number::{number, seconds};
@@ -330,11 +329,7 @@ impl Responder {
         {
             return grpc::response(rejection, status, content_type);
         }
-        let Rendered {
-            content_type,
-            body,
-            varies,
-        } = self.format.render(rejection, status);
+        let (content_type, body) = self.format.render(rejection, status);
         let mut response = Response::new(body);
         *response.status_mut() = status;
         // Those of a denial. Otherwise the map would grow for the last of them.
@@ -346,7 +341,7 @@ impl Responder {
             header::CACHE_CONTROL,
             HeaderValue::from_static("no-store"),
         );
-        if varies {
+        if self.format.varies() {
             set(
                 response.headers_mut(),
                 header::VARY,

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub(super) use self::partition::{MAX_PARTITIONS, Partitions};
 use self::slots::Range;
-use super::connect::Server;
+use super::connect::{HostAndPort, Server};
 use super::greeting::in_words;
 use super::node::{Node, Nodes};
 use crate::store::heartbeat::Heartbeat;
@@ -43,8 +43,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// After a denied group, groups are peeked first for this long.
 const LATELY: Duration = Duration::from_secs(1);
-
-pub(super) type Address = (String, u16);
 
 pub(super) struct Cluster {
     pub(super) partitions: Partitions,
@@ -65,7 +63,7 @@ pub(super) struct Cluster {
 
 #[derive(Default)]
 struct SlotTable {
-    nodes: HashMap<Address, Arc<Node>>,
+    nodes: HashMap<HostAndPort, Arc<Node>>,
     /// The node of each partition.
     owners: Vec<Option<Arc<Node>>>,
 }
@@ -136,7 +134,7 @@ impl Cluster {
         self.node_in(&mut table, (host.to_owned(), port))
     }
 
-    fn node_in(&self, table: &mut SlotTable, address: Address) -> Option<Arc<Node>> {
+    fn node_in(&self, table: &mut SlotTable, address: HostAndPort) -> Option<Arc<Node>> {
         if let Some(node) = table.nodes.get(&address) {
             return Some(Arc::clone(node));
         }
@@ -199,7 +197,7 @@ impl Cluster {
                     .map(|it| (address, it))
             });
         }
-        let mut best: Option<(usize, Address, Vec<Range>)> = None;
+        let mut best: Option<(usize, HostAndPort, Vec<Range>)> = None;
         let mut failures = Vec::new();
         while let Some(answer) = asked.join_next().await {
             match answer.unwrap_or_else(|_| Err("a task panicked".to_owned())) {
@@ -234,7 +232,7 @@ impl Cluster {
     }
 
     /// All that may tell, each once.
-    fn peers(&self) -> HashMap<Address, Peer> {
+    fn peers(&self) -> HashMap<HostAndPort, Peer> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let seeds = self
             .seeds
@@ -263,7 +261,7 @@ impl Cluster {
     }
 
     /// Takes over what a node told. A partition of which it knows nothing keeps its node.
-    fn apply(&self, asked: &Address, ranges: &[Range]) {
+    fn apply(&self, asked: &HostAndPort, ranges: &[Range]) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let before = mem::take(&mut table.owners);
         let owners = (0..self.partitions.len()).map(|partition| {

@@ -14,7 +14,7 @@ use redis::aio::MultiplexedConnection;
 pub use self::credentials::Credentials;
 pub(super) use self::credentials::Provider;
 use self::sentinel::ElectionWatch;
-pub(super) use self::server::Server;
+pub(super) use self::server::{HostAndPort, Server};
 pub(super) use self::subscription::{LONGEST, Received, Subscription};
 pub(super) use self::url::{Target, Topology};
 use super::terms::Terms;

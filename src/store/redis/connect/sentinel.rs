@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use super::super::call;
 use super::super::terms::Terms;
-use super::server::Server;
+use super::server::{HostAndPort, Server};
 use super::{Connect, Link, Subscription};
 
 /// The time that a sentinel has for its answer.
@@ -34,8 +34,6 @@ const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(5);
 
 /// The channel in which sentinels announce another master.
 const CHANNEL: &str = "+switch-master";
-
-type HostAndPort = (String, u16);
 
 pub(super) struct Sentinels {
     all: Arc<[Sentinel]>,

@@ -25,6 +25,9 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
 const UNANSWERED: Duration = Duration::from_secs(30);
 
+/// The host of a server, and its port.
+pub(in crate::store::redis) type HostAndPort = (String, u16);
+
 /// A server. Its name is resolved anew for each connection, so that a name that moved is followed.
 #[derive(Clone)]
 pub(in crate::store::redis) struct Server {
@@ -49,7 +52,7 @@ impl Server {
     }
 
     /// The host and the port. A Unix socket has none.
-    pub(in crate::store::redis) fn host_and_port(&self) -> (String, u16) {
+    pub(in crate::store::redis) fn host_and_port(&self) -> HostAndPort {
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 (host.clone(), *port)
