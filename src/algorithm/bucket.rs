@@ -69,13 +69,6 @@ impl Rate {
     }
 }
 
-/// The next phase of a level: from `floor` units on, it drains at `rate`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Slower {
-    floor: u64,
-    rate: Rate,
-}
-
 /// The state: `used` parts at the time `at`, which drain at `rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
@@ -93,7 +86,8 @@ pub(crate) struct Level {
 enum RareLevel {
     Nothing,
     GivenBack(GivenBack),
-    Then(Slower),
+    /// A smaller quota with a slower rate waits for the level: from its capacity on, the level drains at its rate.
+    Then(Bucket),
 }
 
 /// The parts that were given back, and that may be.
@@ -118,7 +112,7 @@ impl Level {
         }
     }
 
-    const fn then(&self) -> Option<Slower> {
+    const fn then(&self) -> Option<Bucket> {
         match self.more {
             RareLevel::Then(slower) => Some(slower),
             RareLevel::Nothing | RareLevel::GivenBack(_) => None,
@@ -161,7 +155,7 @@ impl Level {
     /// Returns whether the level at `at` is at most `units`.
     fn is_down_to(&self, units: u64) -> bool {
         self.used <= units.saturating_mul(self.rate.micros)
-            && self.then().is_none_or(|slower| units >= slower.floor)
+            && self.then().is_none_or(|slower| units >= slower.capacity)
     }
 
     /// The time from `at` until the level is at most `units`.
@@ -171,9 +165,9 @@ impl Level {
                 .saturating_sub(floor.saturating_mul(self.rate.micros))
         };
         match self.then() {
-            Some(slower) if units < slower.floor => {
-                let below = (slower.floor - units) * slower.rate.micros;
-                self.rate.drains(above(slower.floor)) + slower.rate.drains(below)
+            Some(slower) if units < slower.capacity => {
+                let below = (slower.capacity - units) * slower.rate.micros;
+                self.rate.drains(above(slower.capacity)) + slower.rate.drains(below)
             }
             _ => self.rate.drains(above(units)),
         }
@@ -182,9 +176,9 @@ impl Level {
     /// Drains until `now`. Requires `now >= at`.
     fn drain_until(&mut self, now: Micros) {
         if let Some(slower) = self.then() {
-            let reached = self.at + self.until(slower.floor);
+            let reached = self.at + self.until(slower.capacity);
             if reached <= now {
-                let used = slower.floor * slower.rate.micros;
+                let used = slower.capacity * slower.rate.micros;
                 let rate = slower.rate;
                 *self = Self {
                     used,
@@ -218,10 +212,6 @@ impl Level {
 
     /// The level under another quota, of which charges from `since` on can be refunded.
     fn under(self, quota: &Bucket, since: Micros) -> Self {
-        let slower = Slower {
-            floor: quota.capacity,
-            rate: quota.rate,
-        };
         if self.rate == quota.rate {
             let more = if self.then().is_some() {
                 RareLevel::Nothing
@@ -237,12 +227,12 @@ impl Level {
             self.at_rate(quota.rate, since)
         };
         changed.unwrap_or(Self {
-            since: if self.then() == Some(slower) {
+            since: if self.then() == Some(*quota) {
                 self.since
             } else {
                 self.at
             },
-            more: RareLevel::Then(slower),
+            more: RareLevel::Then(*quota),
             ..self
         })
     }
@@ -418,7 +408,7 @@ impl Bucket {
         let allowed = fits || reserves;
         let retry_after = (!allowed && !exceeds_capacity).then(|| {
             let is_slower_after = match level.then() {
-                Some(slower) if longest_wait > 0 => level.until(slower.floor) + behind,
+                Some(slower) if longest_wait > 0 => level.until(slower.capacity) + behind,
                 _ => 0,
             };
             wait.saturating_sub(longest_wait).max(is_slower_after)
