@@ -84,7 +84,7 @@ async fn stopped_server_fails_checks_at_once_until_it_returns() {
 async fn closed_idle_connection_is_replaced_within_the_same_check() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
-    let limit = Limit::gcra("api", Quota::per_minute(50)).unwrap();
+    let limit = Limit::gcra("api", Quota::per_day(50)).unwrap();
     let key = Key::new("alice");
     let mut connection = server.connection();
     for left in (40..50).rev() {
