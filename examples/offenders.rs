@@ -21,7 +21,7 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 use tollgate::key::PeerIp;
 use tollgate::limit::{BlockPolicy, OnStoreFailure};
-use tollgate::{ConfigError, Decision, Key, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{ConfigError, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 /// What operators need: the limiter, and the limit under which keys are blocked.
 #[derive(Clone)]
@@ -39,44 +39,47 @@ struct Asked {
 
 type Answer = Result<String, (StatusCode, String)>;
 
+impl Blocks {
+    async fn state(&self, key: &Key) -> Answer {
+        let peeked = self.limiter.peek(&self.login, key, 1).await;
+        let decision = peeked.map_err(failed)?;
+        Ok(match decision.deciding().blocked_for() {
+            Some(left) => format!("blocked for {} s more\n", left.as_secs_f64().ceil()),
+            None => "not blocked\n".to_owned(),
+        })
+    }
+}
+
 async fn show(State(blocks): State<Blocks>, Query(asked): Query<Asked>) -> Answer {
-    answer(
-        blocks
-            .limiter
-            .peek(&blocks.login, &parse(&asked.key)?, 1)
-            .await,
-    )
+    blocks.state(&parse(&asked.key)?).await
 }
 
 async fn block(State(blocks): State<Blocks>, Query(asked): Query<Asked>) -> Answer {
     let length = Duration::from_secs(asked.seconds.unwrap_or(600));
-    answer(
-        blocks
-            .limiter
-            .block(&blocks.login, &parse(&asked.key)?, length)
-            .await,
-    )
+    let key = parse(&asked.key)?;
+    let done = blocks.limiter.block(&blocks.login, &key, length).await;
+    done.map_err(failed)?;
+    blocks.state(&key).await
 }
 
 async fn unblock(State(blocks): State<Blocks>, Query(asked): Query<Asked>) -> Answer {
     // A reset also fills the budget: the client can log in at once.
     let key = parse(&asked.key)?;
-    answer(blocks.limiter.reset(&blocks.login, &key).await)
+    let done = blocks.limiter.reset(&blocks.login, &key).await;
+    done.map_err(failed)?;
+    blocks.state(&key).await
 }
 
 fn parse(key: &str) -> Result<Key, (StatusCode, String)> {
     Key::from_encoded(key).map_err(|error| (StatusCode::BAD_REQUEST, format!("{error}\n")))
 }
 
-fn answer(decision: Result<Decision, tollgate::Error>) -> Answer {
-    match decision {
-        Ok(decision) => Ok(match decision.deciding().blocked_for() {
-            Some(left) => format!("blocked for {} s more\n", left.as_secs_f64().ceil()),
-            None => "not blocked\n".to_owned(),
-        }),
-        Err(error) if error.is_misuse() => Err((StatusCode::BAD_REQUEST, format!("{error}\n"))),
-        Err(error) => Err((StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"))),
-    }
+fn failed(error: tollgate::Error) -> (StatusCode, String) {
+    let status = match error.is_misuse() {
+        true => StatusCode::BAD_REQUEST,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    (status, format!("{error}\n"))
 }
 
 fn app(limiter: &RateLimiter) -> Result<Router, ConfigError> {

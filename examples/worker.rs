@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tollgate::{Decision, Key, Limit, Quota, RateLimiter};
+use tollgate::{Key, Limit, Quota, RateLimiter};
 
 const MAILS: u32 = 20;
 
@@ -51,14 +51,15 @@ async fn run() -> Result<(), Box<dyn Error>> {
                     return Ok(());
                 };
                 // Waits for units, for at most 10 s.
-                let decision = limiter
+                let acquired = limiter
                     .acquire(&rate, &provider, Duration::from_secs(10))
                     .await;
-                if !decision.as_ref().is_ok_and(Decision::allowed) {
+                let acquired = acquired.map(|decision| decision.allowed());
+                if !matches!(acquired, Ok(true)) {
                     queue.lock().await.push_back(mail);
                     println!("mail {mail:2} is queued again");
                     // The worker stops if the store is unavailable.
-                    decision?;
+                    acquired?;
                     continue;
                 }
                 let at = started.elapsed().as_millis();

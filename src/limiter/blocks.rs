@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::RateLimiter;
-use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, Source};
+use crate::nouns::{Check, Error, Group, Key, Limit, Op, Source};
 use crate::store::Answer;
 use crate::telemetry;
 
 /// # Operators
 impl RateLimiter {
     /// Blocks a key under a limit for a time, at most 366 days, on all replicas: an operator shuts a client out. It replaces a
-    /// block that the key may have. Returns the decision of a peek afterwards.
+    /// block that the key may have.
     ///
     /// Checks of the key are denied until the block ends, except checks of cost 0 and checks that hold reserved units already.
     /// Another replica that denied the key less than a second ago may answer that denial first. On a service with several
@@ -34,10 +34,10 @@ impl RateLimiter {
     /// let api = Limit::token_bucket("api", Quota::per_second(10))?;
     /// let mallory = Key::new("mallory");
     ///
-    /// let blocked = limiter.block(&api, &mallory, Duration::from_secs(3600)).await?;
-    /// assert!(blocked.is_blocked());
+    /// limiter.block(&api, &mallory, Duration::from_secs(3600)).await?;
+    /// let blocked = limiter.check(&api, &mallory).await?;
+    /// assert!(blocked.is_blocked() && !blocked.allowed());
     /// assert_eq!(blocked.retry_after(), Some(Duration::from_secs(3600)));
-    /// assert!(!limiter.check(&api, &mallory).await?.allowed());
     ///
     /// limiter.unblock(&api, &mallory).await?;
     /// assert!(limiter.check(&api, &mallory).await?.allowed());
@@ -54,7 +54,7 @@ impl RateLimiter {
         limit: &Limit,
         key: impl Into<Key>,
         length: Duration,
-    ) -> Result<Decision, Error> {
+    ) -> Result<(), Error> {
         if length.as_micros() == 0 {
             return Err(Error::misuse(
                 "the block is shorter than a microsecond; use more, or `unblock` the key",
@@ -69,12 +69,12 @@ impl RateLimiter {
             check.key(),
             decision.deciding().blocked_for().unwrap_or(length),
         );
-        Ok(decision)
+        Ok(())
     }
 
     /// Ends the block of a key under a limit, and forgets the denials and the blocks that were counted. What the key
     /// consumed stays consumed, so it may be denied until its budget has units again: [`reset`](Self::reset) gives an honest
-    /// client both. Returns the decision of a peek afterwards.
+    /// client both.
     ///
     /// It also ends a block that followed denials, whatever the policy of the limit that is passed here.
     ///
@@ -84,11 +84,10 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error like [`block`](Self::block).
-    pub async fn unblock(&self, limit: &Limit, key: impl Into<Key>) -> Result<Decision, Error> {
+    pub async fn unblock(&self, limit: &Limit, key: impl Into<Key>) -> Result<(), Error> {
         let check = Check::new(limit, key);
-        let decision = self.apply(Op::Block, check.clone()).await?;
-        telemetry::unblocked_by_operator(limit, check.key());
-        Ok(decision)
+        let answer = self.apply(Op::Block, check.clone()).await;
+        answer.map(|_| telemetry::unblocked_by_operator(limit, check.key()))
     }
 
     /// Decides a group, and reports a block that begins with its denial. A store that answers later reports it itself: its

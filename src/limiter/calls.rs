@@ -31,7 +31,7 @@ impl RateLimiter {
     }
 
     /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing: no denial counts, and no block
-    /// begins.
+    /// begins. Its [`remaining`](Decision::remaining) is what such a check would leave: `n = 0` returns what is left now.
     pub async fn peek(
         &self,
         limit: &Limit,
@@ -75,10 +75,10 @@ impl RateLimiter {
 
 /// # Refunds, real costs and resets
 ///
-/// Each call returns an error if the store does not answer.
+/// Each call returns an error if the store does not answer. [`apply`](Self::apply) with the operation also returns the decision
+/// of a peek afterwards.
 impl RateLimiter {
-    /// Gives back `n` units of a charge, for example of work that was not done. Returns the decision
-    /// of a peek of cost 0 afterwards.
+    /// Gives back `n` units of a charge, for example of work that was not done.
     ///
     /// The [receipt](Decision::receipt) comes from the decision that charged the units, under the
     /// same limit and key. A refund never allows more than if its charge had not been made:
@@ -109,9 +109,9 @@ impl RateLimiter {
     /// let decision = limiter.check_n(&tokens, &alice, 800).await?;
     /// // The work used only 300 of them.
     /// if let Some(receipt) = decision.receipt() {
-    ///     let left = limiter.refund(&tokens, &alice, 500, receipt).await?;
-    ///     assert_eq!(left.remaining(), 700);
+    ///     limiter.refund(&tokens, &alice, 500, receipt).await?;
     /// }
+    /// assert_eq!(limiter.peek(&tokens, &alice, 0).await?.remaining(), 700);
     /// # Ok(())
     /// # }
     /// ```
@@ -121,13 +121,13 @@ impl RateLimiter {
         key: impl Into<Key>,
         n: u32,
         receipt: Receipt,
-    ) -> Result<Decision, Error> {
+    ) -> Result<(), Error> {
         let refund = Check::new(limit, key).with_cost(n).with_receipt(receipt);
-        self.apply(Op::Refund, refund).await
+        self.apply(Op::Refund, refund).await.map(drop)
     }
 
     /// Replaces the cost of a charge by its real cost, when that is known: tokens of a language model, bytes sent,
-    /// the cost of a query. Returns the decision of a peek of cost 0 afterwards.
+    /// the cost of a query.
     ///
     /// If `cost` is less than was charged, the difference is given back, as by a [refund](Self::refund). If it is more,
     /// the difference is charged now, even if the budget has fewer units: the debt delays later checks. It is
@@ -167,14 +167,16 @@ impl RateLimiter {
         key: impl Into<Key>,
         cost: u32,
         receipt: impl Into<Option<Receipt>>,
-    ) -> Result<Decision, Error> {
+    ) -> Result<(), Error> {
         let settled = Check::new(limit, key).with_cost(cost).with_receipt(receipt);
-        self.apply(Op::Settle, settled).await
+        self.apply(Op::Settle, settled).await.map(drop)
     }
 
     /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to
-    /// full. Also deletes the local budget, even if the store then fails. Returns the decision of a peek of cost 0 afterwards.
-    pub async fn reset(&self, limit: &Limit, key: impl Into<Key>) -> Result<Decision, Error> {
-        self.apply(Op::Reset, Check::new(limit, key)).await
+    /// full. Also deletes the local budget, even if the store then fails.
+    pub async fn reset(&self, limit: &Limit, key: impl Into<Key>) -> Result<(), Error> {
+        self.apply(Op::Reset, Check::new(limit, key))
+            .await
+            .map(drop)
     }
 }

@@ -16,6 +16,7 @@ use super::{Error, Limit, Micros, Receipt, Verdict};
 /// [`verdicts`](Self::verdicts) returns each verdict, in the order of the group. In a denied group,
 /// a verdict that allows its check reports the budget without a charge: nothing was consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a decision that is not looked at limits nothing"]
 pub struct Decision {
     deciding: Verdict,
     delay: Micros,
@@ -91,7 +92,6 @@ impl Decision {
     ///
     /// This is for authors of a [`Store`](crate::store::Store).
     #[inline]
-    #[must_use]
     pub fn made_at(mut self, decided_at: u64) -> Self {
         self.decided_at = decided_at;
         self.deciding.charged_at = decided_at;

@@ -137,7 +137,7 @@ proptest! {
             let mut now = START;
             for (gap, units) in &traffic {
                 now += gap;
-                budget.charge(now, *units);
+                drop(budget.charge(now, *units));
             }
             let decision = budget.apply(Op::Peek, now, cost);
             if let Some(wait) = decision.retry_after() {
@@ -147,8 +147,8 @@ proptest! {
                 prop_assert!(budget.clone().charge(now + wait, cost).allowed());
                 // Denied attempts in between change nothing.
                 let mut hasty = budget.clone();
-                hasty.charge(now + wait / 2, cost);
-                hasty.charge(now + wait - 1, cost);
+                drop(hasty.charge(now + wait / 2, cost));
+                drop(hasty.charge(now + wait - 1, cost));
                 prop_assert!(hasty.charge(now + wait, cost).allowed());
             } else {
                 prop_assert!(decision.allowed() || decision.exceeds_capacity());

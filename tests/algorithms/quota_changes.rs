@@ -171,8 +171,8 @@ fn zero_cost_or_denied_check_keeps_the_units_of_another_quota() {
         let now = START + 60 * SECOND;
         let left = budget.apply(Op::Peek, now, 0).remaining();
         budget.limit = short.clone();
-        budget.charge(now, 0);
-        budget.charge(now, 11);
+        drop(budget.charge(now, 0));
+        drop(budget.charge(now, 11));
         budget.limit = long;
         assert_eq!(budget.apply(Op::Peek, now, 0).remaining(), left, "{short}");
     }

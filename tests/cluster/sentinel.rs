@@ -122,7 +122,7 @@ async fn killed_master_is_replaced_by_the_one_that_the_sentinels_elect() {
     let limiter = limiter(&sentinels).await;
     let old = sentinels.master();
     let load = Load::start(&limiter, &limit());
-    decided(&limiter, "before").await;
+    drop(decided(&limiter, "before").await);
     sentinels.servers[0].kill();
     let (decision, took) = decided(&limiter, "after").await;
     assert!(decision.allowed() && decision.remaining() == 49);
@@ -143,13 +143,13 @@ async fn demoted_master_is_left_at_once() {
     let sentinels = Sentinels::start(|_| Vec::new());
     let limiter = limiter(&sentinels).await;
     let old = sentinels.master();
-    decided(&limiter, "before").await;
+    drop(decided(&limiter, "before").await);
     let load = Load::start(&limiter, &limit());
     sentinels.fail_over();
     let mut checks = 0;
     timeout(PATIENCE, async {
         while sentinels.master() == old {
-            decided(&limiter, &format!("during-{checks}")).await;
+            drop(decided(&limiter, &format!("during-{checks}")).await);
             checks += 1;
         }
     })
@@ -168,7 +168,7 @@ async fn planned_failover_does_not_split_a_budget() {
     let window = Limit::fixed_window("api", Quota::per_hour(1_000)).unwrap();
     let old = sentinels.master();
     for user in 0..50_u64 {
-        running.check(&window, &Key::from(user)).await.unwrap();
+        drop(running.check(&window, &Key::from(user)).await.unwrap());
     }
     sentinels.fail_over();
     // A process that goes on all the time, and asks of one that is made when a majority names the new master.
@@ -193,7 +193,7 @@ async fn planned_failover_does_not_split_a_budget() {
     let moved = async {
         loop {
             let used = on_new().await;
-            running.check(&window, &key).await.unwrap();
+            drop(running.check(&window, &key).await.unwrap());
             if on_new().await > used {
                 break;
             }
@@ -541,7 +541,7 @@ async fn master_that_is_known_by_its_name_is_followed() {
     let sentinels = Sentinels::start_by_name();
     let limiter = limiter(&sentinels).await;
     let (limit, key) = (limit(), Key::new("alice"));
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
     let old = sentinels.majority();
     sentinels.fail_over();
     timeout(PATIENCE, async {

@@ -51,9 +51,11 @@ fn keys_by_master(
 ) -> HashMap<usize, Vec<Key>> {
     let limit = window("places", 10);
     for user in 0..60_u64 {
-        runtime
-            .block_on(limiter.check(&limit, &Key::from(user)))
-            .unwrap();
+        drop(
+            runtime
+                .block_on(limiter.check(&limit, &Key::from(user)))
+                .unwrap(),
+        );
     }
     let mut keys: HashMap<usize, Vec<Key>> = HashMap::new();
     for master in 0..3 {
@@ -206,9 +208,9 @@ async fn denied_groups_take_nothing_from_the_buckets_of_others() {
     let user = window("user", 1);
     let tenant = Limit::token_bucket("tenant", Quota::per_second(100).burst(1_000)).unwrap();
     let acme = Key::new("acme");
-    limiter.check_n(&tenant, &acme, 500).await.unwrap();
+    drop(limiter.check_n(&tenant, &acme, 500).await.unwrap());
     for key in 0..64_u64 {
-        limiter.check(&user, &Key::from(key)).await.unwrap();
+        drop(limiter.check(&user, &Key::from(key)).await.unwrap());
     }
     let mut tasks = JoinSet::new();
     for key in 0..64_u64 {
@@ -324,9 +326,9 @@ async fn group_of_several_partitions_is_decided_as_in_memory() {
     let back: Vec<_> = back
         .map(|(check, receipt)| check.with_receipt(receipt))
         .collect();
-    limiter.apply(Op::Refund, back).await.unwrap();
+    drop(limiter.apply(Op::Refund, back).await.unwrap());
     assert_eq!(used(&limiter, &user, &Key::from(9_u64)).await, 0);
-    limiter.apply(Op::Reset, group(1, 1)).await.unwrap();
+    drop(limiter.apply(Op::Reset, group(1, 1)).await.unwrap());
     assert_eq!(used(&limiter, &tenant, &Key::new("acme")).await, 0);
 }
 
@@ -355,7 +357,7 @@ async fn group_of_several_partitions_is_settled_and_passes_shadow_limits_as_in_m
                 .map(|(check, receipt)| check.with_receipt(receipt))
                 .collect();
             if charged.allowed() {
-                limiter.apply(Op::Settle, settled[1].clone()).await.unwrap();
+                drop(limiter.apply(Op::Settle, settled[1].clone()).await.unwrap());
             }
             let shadow = charged.shadow_denials().count();
             let left = used(limiter, &tenant, &Key::new("acme")).await;
@@ -610,10 +612,12 @@ async fn callers_that_leave_and_an_overload_keep_no_units_of_denied_groups() {
         [of_user, Check::new(&tenant, &acme)]
     };
     for user_key in 0..300 {
-        limiter
-            .check_n(&user, &Key::from(user_key), 20)
-            .await
-            .unwrap();
+        drop(
+            limiter
+                .check_n(&user, &Key::from(user_key), 20)
+                .await
+                .unwrap(),
+        );
     }
     for number in 0..300 {
         // It is polled once, and dropped.
@@ -661,7 +665,7 @@ async fn units_of_a_denied_group_deny_others_until_they_are_back_and_are_lost_in
     let keys = places(Arc::clone(&cluster), limiter.clone()).await;
     let (user, tenant) = (window("user", 1), window("tenant", 1));
     let (alice, acme) = (keys[&0][0].clone(), keys[&1][0].clone());
-    limiter.check(&user, &alice).await.unwrap();
+    drop(limiter.check(&user, &alice).await.unwrap());
     let left = async || limiter.peek(&tenant, &acme, 0).await.unwrap().remaining();
     let until_left = async |expected: u64| {
         timeout(PATIENCE, async {
@@ -725,7 +729,7 @@ async fn refund_of_a_group_that_was_carried_out_in_part_says_so() {
         Check::new(&limit, &keys[&1][0]),
     ];
     let charged = limiter.check_all(group.clone()).await.unwrap();
-    limiter.check_all(group.clone()).await.unwrap();
+    drop(limiter.check_all(group.clone()).await.unwrap());
     cluster.nodes[1].kill();
     let back = group.iter().cloned().zip(charged.receipts());
     let back: Vec<_> = back
@@ -762,7 +766,7 @@ async fn node_that_knows_of_no_slots_and_one_that_hides_its_name_do_no_harm() {
             .unwrap();
         let limiter = RateLimiter::new(store);
         for key in 0..40_u64 {
-            limiter.check(&limit, &Key::from(key)).await.unwrap();
+            drop(limiter.check(&limit, &Key::from(key)).await.unwrap());
         }
         assert_eq!(used(&limiter, &limit, &Key::from(number)).await, number + 1);
     }
@@ -894,7 +898,7 @@ async fn slots_that_move_under_load_lose_and_repeat_no_charge() {
     let keys: Vec<_> = (0..40_u64).map(Key::from).collect();
     let load = Load::start(&limiter, &limit, &keys);
     for key in &keys {
-        limiter.check(&limit, key).await.unwrap();
+        drop(limiter.check(&limit, key).await.unwrap());
     }
     let moving = Arc::clone(&cluster);
     spawn_blocking(move || {
@@ -963,7 +967,7 @@ async fn new_connections_are_made_while_slots_move_and_after_an_interrupted_move
         for key in keys.values().flatten() {
             let reconnected = async { while limiter.peek(&limit, key, 0).await.is_err() {} };
             timeout(PATIENCE, reconnected).await.unwrap();
-            limiter.check(&limit, key).await.unwrap();
+            drop(limiter.check(&limit, key).await.unwrap());
         }
     }
     for key in keys.values().flatten() {
@@ -1079,7 +1083,7 @@ async fn lost_master_concerns_only_its_keys_until_its_replica_takes_over() {
     let (of_first, mut others) = (keys.remove(&0).unwrap(), keys.remove(&1).unwrap());
     others.extend(keys.remove(&2).unwrap());
     let load = Load::start(&limiter, &limit, &others);
-    limiter.check(&limit, &of_first[0]).await.unwrap();
+    drop(limiter.check(&limit, &of_first[0]).await.unwrap());
     cluster.nodes[0].kill();
     let start = tokio::time::Instant::now();
     timeout(PATIENCE, async {

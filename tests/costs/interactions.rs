@@ -29,8 +29,8 @@ fn ten() -> Limit {
 fn rest_of_a_refunded_charge_takes_nothing_of_a_later_charge() {
     let mut b = Budget::new(Limit::token_bucket("api", quota(1, SECOND).burst(100)).unwrap());
     let receipt = b.charge(START, 10).receipt().unwrap();
-    b.refund(START, 5, receipt);
-    b.charge(START + 4 * SECOND, 5);
+    drop(b.refund(START, 5, receipt));
+    drop(b.charge(START + 4 * SECOND, 5));
     // Without the first charge, 5 units are used.
     let left = b.refund(START + 4 * SECOND, 5, receipt.after(5));
     assert!(left.remaining() <= 95, "{}", left.remaining());
@@ -180,8 +180,8 @@ fn undone_partial_settlement_minted() {
     // The same by two settlements of one charge.
     let mut b = Budget::new(Limit::gcra("api", quota(1, SECOND).burst(100)).unwrap());
     let receipt = b.charge(START, 10).receipt().unwrap();
-    b.settle(START, 5, Some(receipt));
-    b.charge(START + 4 * SECOND, 5);
+    drop(b.settle(START, 5, Some(receipt)));
+    drop(b.charge(START + 4 * SECOND, 5));
     let left = b.settle(START + 4 * SECOND, 0, Some(receipt.after(5)));
     assert!(left.remaining() <= 95, "{}", left.remaining());
 }
@@ -200,7 +200,7 @@ async fn shadow_mode_of_a_group_does_not_leak_into_the_next_of_its_batch() {
         one("e1"),
         Limit::fixed_window("e2", Quota::per_hour(9)).unwrap(),
     );
-    limiter.apply(Op::Charge, enforced.clone()).await.unwrap();
+    drop(limiter.apply(Op::Charge, enforced.clone()).await.unwrap());
     // The first two calls are in flight, so the others share a batch.
     let fill: Vec<_> = (0..4)
         .map(|n: u64| limiter.apply(Op::Charge, Check::new(&one("f"), Key::from(n))))
@@ -210,10 +210,10 @@ async fn shadow_mode_of_a_group_does_not_leak_into_the_next_of_its_batch() {
         .map(|g| limiter.apply(Op::Charge, g))
         .collect();
     for f in fill {
-        f.await.unwrap();
+        drop(f.await.unwrap());
     }
     for a in all {
-        a.await.unwrap();
+        drop(a.await.unwrap());
     }
     let e2 = Limit::fixed_window("e2", Quota::per_hour(9)).unwrap();
     assert_eq!(
@@ -261,7 +261,7 @@ async fn shadow_denial_of_a_share_is_not_owed() {
         assert!(limiter.check_all(group).await.unwrap().allowed());
     }
     store.switch_off(false);
-    limiter.check(&old, &Key::new("other")).await.unwrap();
+    drop(limiter.check(&old, &Key::new("other")).await.unwrap());
     sleep(1_000 * MS).await;
     assert_eq!(
         (store.used(&new, &key).await, store.used(&old, &key).await),
@@ -492,13 +492,15 @@ async fn shadow_limit_is_not_prefetched() {
             .unwrap(),
     );
     for _ in 0..50 {
-        limiter
-            .check(
-                &limit.clone().with_enforced_percent(0).unwrap(),
-                &Key::new("k"),
-            )
-            .await
-            .unwrap();
+        drop(
+            limiter
+                .check(
+                    &limit.clone().with_enforced_percent(0).unwrap(),
+                    &Key::new("k"),
+                )
+                .await
+                .unwrap(),
+        );
     }
     assert_eq!(store.asked(), 50);
 }
@@ -542,7 +544,7 @@ async fn receipts_of_a_run_count_what_was_given_back() {
         .unwrap()
         .receipt()
         .unwrap();
-    limiter.check_n(&limit, &key, 100).await.unwrap();
+    drop(limiter.check_n(&limit, &key, 100).await.unwrap());
     limiter.refund(&limit, &key, 50, first).await.unwrap();
     let fill: Vec<_> = (0..4)
         .map(|n: u64| limiter.apply(Op::Charge, Check::new(&limit, Key::from(n))))
@@ -551,7 +553,7 @@ async fn receipts_of_a_run_count_what_was_given_back() {
         .map(|_| limiter.apply(Op::Charge, Check::new(&limit, &key)))
         .collect();
     for f in fill {
-        f.await.unwrap();
+        drop(f.await.unwrap());
     }
     for r in run {
         let d = r.await.unwrap();

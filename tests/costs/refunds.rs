@@ -193,9 +193,11 @@ async fn compare(
                 // Nothing else happens in the microsecond of a reset.
                 now += 1;
                 for key in keys {
-                    replica
-                        .at(now, Op::Reset, Check::new(limit, key).with_cost(0))
-                        .await;
+                    drop(
+                        replica
+                            .at(now, Op::Reset, Check::new(limit, key).with_cost(0))
+                            .await,
+                    );
                 }
             }
             Event::Change => {
@@ -206,7 +208,7 @@ async fn compare(
                 for key in keys {
                     let charge = Check::new(limits[in_force], key).with_cost(all);
                     if !replica.at(now, Op::Peek, charge.clone()).await.allowed() {
-                        replica.at(now, Op::Charge, charge).await;
+                        drop(replica.at(now, Op::Charge, charge).await);
                     }
                 }
             }
@@ -308,9 +310,11 @@ async fn receipt_older_than_a_reset_or_clock_step_refunds_nothing() {
             .await
             .receipt()
             .unwrap();
-        replica
-            .at(START + 1, Op::Reset, Check::new(limit, &key).with_cost(0))
-            .await;
+        drop(
+            replica
+                .at(START + 1, Op::Reset, Check::new(limit, &key).with_cost(0))
+                .await,
+        );
         assert!(replica.charge(START + 2, limit, &key, 10).await.allowed());
         assert_eq!(
             replica.refund(START + 3, limit, &key, 6, first).await,
@@ -345,7 +349,7 @@ async fn receipt_older_than_a_reset_or_clock_step_refunds_nothing() {
         let mut now = START - hour;
         while now < START {
             now = (now + SECOND / 4).min(START);
-            replica.charge(now, limit, &other, 3).await;
+            drop(replica.charge(now, limit, &other, 3).await);
         }
         let left = replica
             .at(START, Op::Peek, Check::new(limit, &other).with_cost(0))
@@ -520,16 +524,16 @@ fn refund_in_a_log_of_two_quotas_frees_no_earlier_units() {
     let second = at(5, Op::Charge, Check::new(&short, &key).with_cost(10))
         .receipt()
         .unwrap();
-    at(
+    drop(at(
         6,
         Op::Refund,
         Check::new(&short, &key).with_cost(10).with_receipt(second),
-    );
-    at(
+    ));
+    drop(at(
         6,
         Op::Refund,
         Check::new(&short, &key).with_cost(10).with_receipt(first),
-    );
+    ));
     // Without the two charges, the ten units of the start would count for a hundred seconds.
     assert!(!at(7, Op::Charge, Check::new(&long, &key).with_cost(10)).allowed());
 }

@@ -60,7 +60,7 @@ fn bucket_repays_a_debt_and_a_window_forgets_it() {
     let wait_after_debt = |limit: Limit| {
         let mut budget = Budget::new(limit);
         let receipt = budget.charge(START, 10).receipt();
-        budget.settle(START, 40, receipt);
+        drop(budget.settle(START, 40, receipt));
         budget.charge(START, 1).retry_after().unwrap()
     };
     let seconds = Duration::from_secs;
@@ -100,7 +100,7 @@ fn debt_counts_under_every_quota_of_the_name() {
         };
         assert_eq!(budget.charge(START, 1).remaining(), 98, "{}", budget.limit);
         let long = std::mem::replace(&mut budget.limit, short("api", quota(10, SECOND)).unwrap());
-        budget.settle(START, 41, receipt);
+        drop(budget.settle(START, 41, receipt));
         budget.limit = long;
         assert_eq!(
             budget.charge(START, 1).remaining(),
@@ -131,9 +131,9 @@ fn debt_is_at_most_its_bound() {
     let bounded = |limit: Limit| limit.with_max_debt(5).unwrap();
     for limit in every_algorithm(10, 10 * SECOND).into_iter().map(bounded) {
         let mut budget = Budget::new(limit);
-        budget.settle(START, 1_000_000, None);
+        drop(budget.settle(START, 1_000_000, None));
         let once = budget.charge(START, 1).retry_after().unwrap();
-        budget.settle(START, u32::MAX, None);
+        drop(budget.settle(START, u32::MAX, None));
         assert_eq!(
             budget.charge(START, 1).retry_after(),
             Some(once),
@@ -150,10 +150,10 @@ fn debt_is_at_most_its_bound() {
 fn smaller_bound_does_not_cancel_a_debt() {
     for limit in every_algorithm(10, 10 * SECOND) {
         let mut budget = Budget::new(limit);
-        budget.settle(START, 100, None);
+        drop(budget.settle(START, 100, None));
         let before = budget.charge(START, 1);
         budget.limit = budget.limit.clone().with_max_debt(1).unwrap();
-        budget.settle(START, 7, None);
+        drop(budget.settle(START, 7, None));
         let after = budget.charge(START, 1);
         assert_eq!(
             after.retry_after(),
@@ -169,7 +169,7 @@ fn smaller_bound_does_not_cancel_a_debt() {
 fn loaded_bucket_gives_back_after_a_long_response() {
     let tokens = Limit::token_bucket("tokens", quota(60_000, 60 * SECOND)).unwrap();
     let mut budget = Budget::new(tokens);
-    budget.charge(START, 50_000);
+    drop(budget.charge(START, 50_000));
     let receipt = budget.charge(START, 4_000).receipt();
     // 30 s later, 30,000 tokens have drained: 24,000 are left, and the estimate may be among them.
     let settled = budget.settle(START + 30 * SECOND, 1_000, receipt);
@@ -178,7 +178,7 @@ fn loaded_bucket_gives_back_after_a_long_response() {
     let known = receipt.unwrap();
     let unknown = Receipt::new(known.charged_at(), known.cost());
     let mut budget = Budget::new(budget.limit);
-    budget.charge(START, 54_000);
+    drop(budget.charge(START, 54_000));
     let settled = budget.settle(START + 30 * SECOND, 1_000, Some(unknown));
     assert_eq!(
         settled.remaining(),
@@ -197,7 +197,7 @@ fn what_was_given_back_is_not_given_back_again() {
     let settled = budget.settle(START + SECOND / 2, 0, ten);
     assert_eq!(settled.remaining(), 99);
     // Half a unit is left, and one more is charged.
-    budget.charge(START + SECOND * 55 / 100, 1);
+    drop(budget.charge(START + SECOND * 55 / 100, 1));
     let settled = budget.settle(START + SECOND * 6 / 10, 0, one);
     assert_eq!(
         settled.remaining(),
@@ -209,7 +209,7 @@ fn what_was_given_back_is_not_given_back_again() {
 #[test]
 fn receipt_can_be_stored_and_recreated() {
     let mut budget = Budget::new(Limit::gcra("api", quota(10, SECOND)).unwrap());
-    budget.charge(START, 5);
+    drop(budget.charge(START, 5));
     let known = budget.charge(START, 4).receipt().unwrap();
     assert_eq!(known.drains_at(), START + 900_000);
     let same = Receipt::new(known.charged_at(), known.cost()).with_drains_at(known.drains_at());
@@ -232,7 +232,7 @@ proptest! {
             for &(gap, cost, settles) in &traffic {
                 now += gap;
                 if settles {
-                    budget.settle(now, cost, receipts.pop());
+                    drop(budget.settle(now, cost, receipts.pop()));
                 } else {
                     receipts.extend(budget.charge(now, cost).receipt());
                 }
@@ -262,8 +262,8 @@ proptest! {
             let mut now = START;
             for gap in &gaps {
                 now += gap;
-                budget.settle(now, u32::MAX, None);
-                budget.charge(now, 1);
+                drop(budget.settle(now, u32::MAX, None));
+                drop(budget.charge(now, 1));
             }
             let reset = budget.apply(Op::Peek, now, 0).reset_after().as_micros() as u64;
             prop_assert!(reset <= 10 * 366 * 86_400 * SECOND, "{}", reset);

@@ -64,7 +64,7 @@ async fn inner_denial_waits_for_the_outer_layer_in_all_its_numbers() {
         let inner = inner.unwrap().ietf_headers(IetfDraft::Draft11);
         let outer = outer(&limiter, Quota::per_hour(1).burst(tokens)).report_nothing();
         let inner_limit = Limit::token_bucket("inner", EACH_SECOND).unwrap();
-        limiter.check(&inner_limit, &Key::global()).await.unwrap();
+        drop(limiter.check(&inner_limit, &Key::global()).await.unwrap());
         let app = Router::new()
             .fallback(|| async {})
             .layer(inner)

@@ -50,7 +50,7 @@ async fn caller_whose_units_come_too_late_is_an_offender_under_every_algorithm()
                 let wait = wait * SECOND;
                 let first = limiter.peek(&limit, &key, 1).await.unwrap();
                 if first.allowed() {
-                    limiter.check(&limit, &key).await.unwrap();
+                    drop(limiter.check(&limit, &key).await.unwrap());
                 }
                 let denied = limiter.acquire(&limit, &key, wait).await.unwrap();
                 assert!(
@@ -141,7 +141,7 @@ async fn settlement_after_an_outage_is_no_offence_and_is_not_kept_from_a_blocked
         assert!(limiter.check(&limit, &mallory()).await.unwrap().allowed());
     }
     store.switch_off(false);
-    limiter.check(&limit, &bob).await.unwrap();
+    drop(limiter.check(&limit, &bob).await.unwrap());
     sleep(10 * SECOND).await;
     assert!(
         !limiter.peek(&limit, &alice, 1).await.unwrap().is_blocked(),
@@ -178,7 +178,7 @@ async fn remembered_block_ends_when_the_block_ends() {
     let limit = limit
         .with_on_store_failure(OnStoreFailure::FailOpen)
         .unwrap();
-    limiter.check_n(&limit, &mallory(), 6).await.unwrap();
+    drop(limiter.check_n(&limit, &mallory(), 6).await.unwrap());
     let blocked = limiter.check_n(&limit, &mallory(), 5).await.unwrap();
     assert_eq!(blocked.deciding().blocked_for(), Some(SECOND));
     assert_eq!(
@@ -293,7 +293,7 @@ async fn event_comes_once_though_the_cache_repeats_the_denial_and_has_the_length
     let limiter = server.limiter().await;
     let limit = window(1, after(3));
     for _ in 0..200 {
-        limiter.check(&limit, &mallory()).await.unwrap();
+        drop(limiter.check(&limit, &mallory()).await.unwrap());
     }
     let lines = log.lines();
     let events: Vec<_> = lines
@@ -310,7 +310,7 @@ async fn block_is_reported_though_the_client_did_not_wait_for_its_denial() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
     let limit = window(1, after(1));
-    limiter.check(&limit, &mallory()).await.unwrap();
+    drop(limiter.check(&limit, &mallory()).await.unwrap());
     server.pause(true);
     let gone = timeout(Duration::from_millis(20), limiter.check(&limit, &mallory())).await;
     assert!(gone.is_err());
@@ -335,7 +335,7 @@ async fn no_block_begins_on_a_server_that_cannot_write() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
     let limit = window(1, after(2));
-    limiter.check(&limit, &mallory()).await.unwrap();
+    drop(limiter.check(&limit, &mallory()).await.unwrap());
     let memory = |bytes: &str| {
         let () = redis::cmd("CONFIG")
             .arg(&["SET", "maxmemory", bytes])
@@ -412,7 +412,7 @@ async fn group_with_a_blocked_key_counts_no_denials() {
     let user = user.with_block_policy(BlockPolicy::by_operators()).unwrap();
     let stores = [RateLimiter::in_memory(), server.limiter().await];
     for limiter in stores {
-        limiter.check(&ip, &mallory()).await.unwrap();
+        drop(limiter.check(&ip, &mallory()).await.unwrap());
         limiter.block(&user, &mallory(), HOUR).await.unwrap();
         for _ in 0..10 {
             let group = [Check::new(&ip, mallory()), Check::new(&user, mallory())];
@@ -438,7 +438,7 @@ async fn longer_window_of_a_changed_policy_does_not_revive_what_was_forgotten() 
         clock.set(start);
         let short = window(1, BlockPolicy::after(3, MINUTE));
         for _ in 0..3 {
-            limiter.check(&short, &mallory()).await.unwrap();
+            drop(limiter.check(&short, &mallory()).await.unwrap());
         }
         clock.set(start + 2 * MINUTE);
         let long = window(1, BlockPolicy::after(3, HOUR));
@@ -461,7 +461,7 @@ async fn block_ends_exactly_at_any_time_of_a_clock() {
                 1,
                 BlockPolicy::after(1, year).lasting(year).growing(100, year),
             );
-            limiter.check(&limit, &key).await.unwrap();
+            drop(limiter.check(&limit, &key).await.unwrap());
             let blocked = limiter.check(&limit, &key).await.unwrap();
             assert_eq!(blocked.retry_after(), Some(year), "at {start} s");
             clock.advance(year - TICK);
@@ -477,7 +477,7 @@ async fn waiter_whose_turn_comes_just_before_its_deadline_is_no_offender() {
     let limit = Limit::fixed_window("api", Quota::per_second(3)).unwrap();
     let limit = limit.with_block_policy(after(1)).unwrap();
     let limiter = RateLimiter::in_memory();
-    limiter.check_n(&limit, &mallory(), 3).await.unwrap();
+    drop(limiter.check_n(&limit, &mallory(), 3).await.unwrap());
     let waits = [10_000, 1_049].map(|millis| {
         let (limiter, limit) = (limiter.clone(), limit.clone());
         tokio::spawn(async move {
@@ -502,7 +502,7 @@ async fn waiter_is_denied_by_a_server_that_cannot_write() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
     let limit = window(1, after(5));
-    limiter.check(&limit, &mallory()).await.unwrap();
+    drop(limiter.check(&limit, &mallory()).await.unwrap());
     let memory = |bytes: &str| {
         let () = redis::cmd("CONFIG")
             .arg(&["SET", "maxmemory", bytes])
@@ -625,7 +625,7 @@ async fn block_that_begins_under_a_local_limit_is_reported() {
         .unwrap();
     store.switch_off(true);
     for _ in 0..5 {
-        limiter.check(&limit, &mallory()).await.unwrap();
+        drop(limiter.check(&limit, &mallory()).await.unwrap());
     }
     let lines = log.lines();
     assert_eq!(
@@ -663,7 +663,7 @@ async fn redis_store_asks_again_after_the_time_that_is_set() {
     assert_eq!(server.calls("evalsha"), 5);
     let remembering = server.store().deny_for(Duration::ZERO);
     let limiter = RateLimiter::new(remembering.connect().await.unwrap());
-    limiter.check(&limit, &mallory()).await.unwrap();
+    drop(limiter.check(&limit, &mallory()).await.unwrap());
     assert_eq!(
         limiter.check(&limit, &mallory()).await.unwrap().source(),
         Source::DenyCache
@@ -684,7 +684,7 @@ async fn denials_are_counted_on_after_a_clock_was_set_back() {
     for limiter in [memory, redis] {
         clock.set(start);
         for _ in 0..2 {
-            limiter.check(&limit, &mallory()).await.unwrap();
+            drop(limiter.check(&limit, &mallory()).await.unwrap());
         }
         clock.set(start - HOUR);
         assert!(
@@ -698,7 +698,7 @@ async fn denials_are_counted_on_after_a_clock_was_set_back() {
         // A minute after that, the window is over: it began anew with the earlier time.
         clock.set(start - HOUR + MINUTE + SECOND);
         while limiter.peek(&limit, &mallory(), 1).await.unwrap().allowed() {
-            limiter.check(&limit, &mallory()).await.unwrap();
+            drop(limiter.check(&limit, &mallory()).await.unwrap());
         }
         assert!(
             !limiter
@@ -745,7 +745,7 @@ async fn unblock_forgets_denials_that_did_not_yet_block() {
     let limiter = RateLimiter::in_memory();
     let limit = window(1, after(3));
     for _ in 0..3 {
-        limiter.check(&limit, &mallory()).await.unwrap();
+        drop(limiter.check(&limit, &mallory()).await.unwrap());
     }
     limiter.unblock(&limit, &mallory()).await.unwrap();
     for _ in 0..2 {
@@ -782,7 +782,7 @@ async fn sweep_of_the_embedded_store_keeps_blocks_and_frees_what_is_over() {
     // The budget is full again, and the block stands.
     advance(30 * SECOND).await;
     for user in 0..10_000_u64 {
-        limiter.check(&limit, &Key::from(user)).await.unwrap();
+        drop(limiter.check(&limit, &Key::from(user)).await.unwrap());
     }
     assert!(
         limiter
@@ -793,7 +793,7 @@ async fn sweep_of_the_embedded_store_keeps_blocks_and_frees_what_is_over() {
     );
     advance(2 * HOUR).await;
     for user in 0..30_000_u64 {
-        limiter.check(&limit, &Key::from(user % 2)).await.unwrap();
+        drop(limiter.check(&limit, &Key::from(user % 2)).await.unwrap());
     }
     assert!(store.len() < 10, "{} budgets", store.len());
 }

@@ -63,7 +63,7 @@ async fn acquire_denies_at_once_what_max_wait_cannot_satisfy() {
 async fn waiters_are_served_in_order_of_arrival() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(5), Key::new("k"));
-    limiter.check_n(&limit, &key, 5).await.unwrap();
+    drop(limiter.check_n(&limit, &key, 5).await.unwrap());
     let (done, mut order) = tokio::sync::mpsc::unbounded_channel();
     let mut waiters = JoinSet::new();
     // Small costs behind a large one do not starve it.
@@ -92,7 +92,7 @@ async fn waiters_are_served_in_order_of_arrival() {
 async fn cancelled_waiter_gives_up_its_turn() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(1), Key::new("k"));
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
     let cancelled = {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
         tokio::spawn(async move { limiter.acquire(&limit, &key, 10_000 * MS).await })
@@ -115,7 +115,7 @@ async fn cancelled_waiter_gives_up_its_turn() {
 async fn acquire_is_denied_at_once_behind_a_queue_that_is_too_long() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(1), Key::new("k"));
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
     let mut front = JoinSet::new();
     for _ in 0..5 {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
@@ -150,7 +150,7 @@ async fn acquire_waits_out_a_leaky_buckets_delay() {
     for _ in 0..5 {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
         waiters.spawn(async move {
-            limiter.acquire(&limit, &key, 10_000 * MS).await.unwrap();
+            drop(limiter.acquire(&limit, &key, 10_000 * MS).await.unwrap());
             started.elapsed()
         });
     }
@@ -164,7 +164,7 @@ async fn delay_longer_than_max_wait_is_refunded() {
     let limiter = RateLimiter::in_memory();
     let limit = Limit::leaky_bucket("queue", Quota::per_second(10)).unwrap();
     let key = Key::new("k");
-    limiter.check_n(&limit, &key, 4).await.unwrap();
+    drop(limiter.check_n(&limit, &key, 4).await.unwrap());
     let decision = limiter.acquire(&limit, &key, 150 * MS).await.unwrap();
     assert!(!decision.allowed());
     assert_eq!(decision.retry_after(), Some(250 * MS));
@@ -231,7 +231,7 @@ async fn name_is_registered_for_one_quota() {
 async fn zero_cost_and_excessive_cost_do_not_wait_for_a_turn() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (ten_a_second(1), Key::new("k"));
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
     let waiter = {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
         tokio::spawn(async move { limiter.acquire(&limit, &key, 10_000 * MS).await })
@@ -343,7 +343,7 @@ async fn denied_group_reports_the_deciding_limit_and_its_budget() {
     let queue = Limit::leaky_bucket(queue.name(), queue.quota().burst(5)).unwrap();
     let wide = Limit::gcra("wide", Quota::per_second(100)).unwrap();
     let key = Key::new("k");
-    limiter.check_n(&queue, &key, 3).await.unwrap();
+    drop(limiter.check_n(&queue, &key, 3).await.unwrap());
     let group = [
         Check::new(&wide, &key).with_cost(1),
         Check::new(&queue, &key),
@@ -365,7 +365,7 @@ async fn limit_with_the_longest_delay_denies_a_group_that_would_be_late() {
     let queue = Limit::leaky_bucket("queue", Quota::per_second(1).burst(50)).unwrap();
     let tight = Limit::gcra("tight", Quota::per_second(1)).unwrap();
     let key = Key::new("k");
-    limiter.check_n(&queue, &key, 10).await.unwrap();
+    drop(limiter.check_n(&queue, &key, 10).await.unwrap());
     let group = [Check::new(&tight, &key), Check::new(&queue, &key)];
     let decision = limiter.acquire_all(&group, 1_000 * MS).await.unwrap();
     assert!(!decision.allowed());
@@ -382,8 +382,14 @@ async fn operation_that_permits_do_not_have_names_what_to_do_instead() {
     let acme = Key::new("acme");
     let lasts = std::time::Duration::from_secs(60);
     let errors = [
-        (limiter.check(&exports, &acme).await, "acquire_permit"),
-        (limiter.peek(&exports, &acme, 1).await, "held_permits"),
+        (
+            limiter.check(&exports, &acme).await.map(drop),
+            "acquire_permit",
+        ),
+        (
+            limiter.peek(&exports, &acme, 1).await.map(drop),
+            "held_permits",
+        ),
         (
             limiter.reset(&exports, &acme).await,
             "when they are dropped",

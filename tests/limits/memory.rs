@@ -92,13 +92,13 @@ async fn full_budgets_are_removed_while_one_key_is_busy() {
     let limiter = RateLimiter::new(Arc::clone(&store));
     let limit = Limit::token_bucket("limit", Quota::per_second(1)).unwrap();
     for number in 0..10_000 {
-        limiter.check(&limit, &key(number)).await.unwrap();
+        drop(limiter.check(&limit, &key(number)).await.unwrap());
     }
     assert_eq!(store.len(), 10_000);
 
     advance(Duration::from_secs(2)).await;
     for _ in 0..20_000 {
-        limiter.check(&limit, &key(0)).await.unwrap();
+        drop(limiter.check(&limit, &key(0)).await.unwrap());
     }
     assert_eq!(store.len(), 1);
 }
@@ -111,7 +111,7 @@ async fn memory_is_bounded_by_the_keys_in_use() {
     // A new key every millisecond, each full again after a second: 1,000 are in use.
     let mut most = 0;
     for number in 0..20_000 {
-        limiter.check(&limit, &key(number)).await.unwrap();
+        drop(limiter.check(&limit, &key(number)).await.unwrap());
         advance(Duration::from_millis(1)).await;
         most = most.max(store.len());
     }
@@ -123,14 +123,14 @@ async fn peek_refund_and_zero_cost_store_no_entry() {
     let store = Arc::new(MemoryStore::new());
     let limiter = RateLimiter::new(Arc::clone(&store));
     let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
-    limiter.peek(&limit, &key(1), 1).await.unwrap();
-    limiter.check_n(&limit, &key(1), 0).await.unwrap();
+    drop(limiter.peek(&limit, &key(1), 1).await.unwrap());
+    drop(limiter.check_n(&limit, &key(1), 0).await.unwrap());
     limiter
         .refund(&limit, &key(1), 1, Receipt::new(0, 1))
         .await
         .unwrap();
     assert!(store.is_empty());
-    limiter.check(&limit, &key(1)).await.unwrap();
+    drop(limiter.check(&limit, &key(1)).await.unwrap());
     limiter.reset(&limit, &key(1)).await.unwrap();
     assert!(store.is_empty());
 }
@@ -207,7 +207,7 @@ async fn denied_key_is_kept_after_checks_of_other_costs() {
     let limit = Limit::gcra("limit", quota).unwrap();
     let longer = Limit::gcra("longer", Quota::per_day(1_000)).unwrap();
     let denied = Key::new("denied");
-    limiter.check_n(&limit, &denied, 990).await.unwrap();
+    drop(limiter.check_n(&limit, &denied, 990).await.unwrap());
     assert!(
         !limiter
             .check_n(&limit, &denied, 100)
@@ -215,10 +215,10 @@ async fn denied_key_is_kept_after_checks_of_other_costs() {
             .unwrap()
             .allowed()
     );
-    limiter.check_n(&limit, &denied, 0).await.unwrap();
-    limiter.check_n(&limit, &denied, 5_000).await.unwrap();
+    drop(limiter.check_n(&limit, &denied, 0).await.unwrap());
+    drop(limiter.check_n(&limit, &denied, 5_000).await.unwrap());
     for number in 0..300 {
-        limiter.check(&longer, &key(number)).await.unwrap();
+        drop(limiter.check(&longer, &key(number)).await.unwrap());
     }
     assert!(
         !limiter
@@ -236,7 +236,7 @@ async fn replenished_key_can_make_room() {
     let quota = Quota::new(1_000, Duration::from_secs(1_000));
     let limit = Limit::gcra("limit", quota).unwrap();
     for number in 0..64 {
-        limiter.check_n(&limit, &key(number), 1_000).await.unwrap();
+        drop(limiter.check_n(&limit, &key(number), 1_000).await.unwrap());
     }
     assert!(
         limiter
@@ -273,7 +273,7 @@ async fn refunded_or_reset_key_can_make_room() {
         let check = Check::new(&limit, &denied)
             .with_cost(1)
             .with_receipt(receipt.unwrap());
-        limiter.apply(op, check).await.unwrap();
+        drop(limiter.apply(op, check).await.unwrap());
         assert!(
             limiter
                 .check(&limit, &Key::new("fresh"))

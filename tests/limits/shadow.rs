@@ -297,7 +297,7 @@ async fn no_failure_denies_in_shadow_mode() {
 async fn full_store_does_not_deny_in_shadow_mode() {
     let limiter = RateLimiter::new(MemoryStore::new().max_keys(1));
     let limit = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
-    limiter.check(&limit, &Key::new("first")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("first")).await.unwrap());
     let layer = RateLimitLayer::new(&limiter, limit, Header::new("user").unwrap())
         .unwrap()
         .enforce(0)
@@ -405,7 +405,7 @@ async fn verdict_of_a_shadow_limit_has_the_delay_that_it_would_have_caused() {
         .unwrap()
         .with_enforced_percent(0)
         .unwrap();
-    limiter.check(&limit, &Key::new("alice")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("alice")).await.unwrap());
     let second = limiter.check(&limit, &Key::new("alice")).await.unwrap();
     assert_eq!(second.delay(), std::time::Duration::ZERO);
     assert_eq!(

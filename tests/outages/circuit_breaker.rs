@@ -458,9 +458,11 @@ async fn checks_that_expire_in_a_call_that_is_in_time_do_not_open_it() {
         }
         millis.store(0, Ordering::Relaxed);
         // Until the late answer is here.
-        in_time(store.apply(Op::Charge, Check::new(&limit(), "bob").into()))
-            .await
-            .unwrap();
+        drop(
+            in_time(store.apply(Op::Charge, Check::new(&limit(), "bob").into()))
+                .await
+                .unwrap(),
+        );
         assert_eq!(store.breaker_state(), BreakerState::Closed);
     }
 }
@@ -504,10 +506,12 @@ async fn queued_checks_fail_when_it_opens() {
         .connect()
         .await
         .unwrap();
-    store
-        .apply(Op::Peek, Check::new(&limit(), "alice").into())
-        .await
-        .unwrap();
+    drop(
+        store
+            .apply(Op::Peek, Check::new(&limit(), "alice").into())
+            .await
+            .unwrap(),
+    );
     server.pause(true);
     let mut checks = JoinSet::new();
     for number in 0..5_000_u64 {

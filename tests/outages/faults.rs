@@ -291,7 +291,7 @@ async fn late_answer_does_not_end_an_outage() {
         .connect()
         .await
         .unwrap();
-    check(&store, "k").await.unwrap();
+    drop(check(&store, "k").await.unwrap());
     let (log, _guard) = Log::start();
     for _ in 0..2 {
         server.pause(true);
@@ -307,7 +307,7 @@ async fn late_answer_does_not_end_an_outage() {
             .count()
     };
     assert_eq!(recoveries(&log.lines()), 0);
-    check(&store, "k").await.unwrap();
+    drop(check(&store, "k").await.unwrap());
     let lines = log.lines();
     assert_eq!(recoveries(&lines), 1, "{lines:#?}");
     assert!(
@@ -325,7 +325,7 @@ async fn checks_that_time_out_in_the_queue_are_counted() {
         .connect()
         .await
         .unwrap();
-    check(&store, "k").await.unwrap();
+    drop(check(&store, "k").await.unwrap());
     let (log, _guard) = Log::start();
     server.pause(true);
     let (limit, keys) = (daily(), (0..500_u64).map(Key::from).collect::<Vec<_>>());
@@ -622,7 +622,7 @@ async fn right_that_is_revoked_while_running_means_that_nothing_was_charged() {
     );
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
     let store = store_of(&url).connect().await.unwrap();
-    check(&store, "alice").await.unwrap();
+    drop(check(&store, "alice").await.unwrap());
     for (right, key) in [
         ("psetex", "bob"),
         ("setrange", "alice"),
@@ -668,7 +668,7 @@ async fn huge_value_at_one_key_holds_up_nobody() {
 async fn declined_checks_are_reported_as_not_charged() {
     let server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
-    check(&store, "k").await.unwrap();
+    drop(check(&store, "k").await.unwrap());
     let set = |setting: &str, value: &str| run(&server, &["CONFIG", "SET", setting, value]);
     set("min-replicas-to-write", "1");
     let error = check(&store, "k").await.unwrap_err();
@@ -752,7 +752,7 @@ async fn attempts_to_replace_a_failing_connection_are_spaced_out() {
 async fn end_of_an_outage_is_one_event_with_duration_and_count() {
     let mut server = RedisServer::start();
     let store = store_of(&server.url()).connect().await.unwrap();
-    check(&store, "k").await.unwrap();
+    drop(check(&store, "k").await.unwrap());
     let (log, _guard) = Log::start();
     server.kill();
     for _ in 0..10 {
@@ -764,7 +764,7 @@ async fn end_of_an_outage_is_one_event_with_duration_and_count() {
         failed += 1;
         tokio::task::yield_now().await;
     }
-    check(&store, "k").await.unwrap();
+    drop(check(&store, "k").await.unwrap());
     let lines = log.lines();
     let ends: Vec<_> = lines
         .iter()
@@ -787,7 +787,7 @@ async fn timeout_names_the_server() {
         .connect()
         .await
         .unwrap();
-    check(&store, "k").await.unwrap();
+    drop(check(&store, "k").await.unwrap());
     server.pause(true);
     let error = check(&store, "k").await.unwrap_err();
     server.pause(false);

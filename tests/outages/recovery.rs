@@ -33,7 +33,7 @@ async fn hung_server_fails_checks_at_the_deadline() {
     let limiter = RateLimiter::new(store);
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let key = Key::new("alice");
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
 
     server.pause(true);
     let started = Instant::now();
@@ -123,7 +123,7 @@ async fn concurrent_checks_make_one_connection_after_an_outage() {
     assert!(storm(limiter.clone()).await.iter().all(Result::is_err));
 
     let restarted = RedisServer::start_on(server.port()).expect("the port is free again");
-    decide_again(&limiter, &limit, &key).await;
+    drop(decide_again(&limiter, &limit, &key).await);
     assert!(storm(limiter.clone()).await.iter().all(Result::is_ok));
     let mut connection = restarted.connection();
     let clients: String = redis::cmd("CLIENT")
@@ -154,7 +154,7 @@ async fn server_turned_replica_gets_a_new_connection() {
             .map(|line| line.split(' ').next().unwrap_or_default().to_owned())
             .collect()
     };
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
     let before = store_connection();
 
     let mut control = server.connection();

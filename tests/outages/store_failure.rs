@@ -324,16 +324,16 @@ async fn local_charges_are_charged_to_the_store_once_after_the_outage() {
     let (limiter, store) = switched();
     let limit = window(90, THIRD);
     for _ in 0..2 {
-        limiter.check(&limit, &alice()).await.unwrap();
+        drop(limiter.check(&limit, &alice()).await.unwrap());
     }
     store.switch_off(true);
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
     assert_eq!(store.used(&limit, &alice()).await, 2);
     store.switch_off(false);
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 32);
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 32, "once");
 
@@ -351,7 +351,7 @@ async fn answer_to_a_check_without_a_policy_ends_the_outage_of_the_others() {
     let without = Limit::fixed_window("without", Quota::per_hour(5)).unwrap();
     limiter.check(&without, &alice()).await.unwrap_err();
     store.switch_off(false);
-    limiter.check(&without, &alice()).await.unwrap();
+    drop(limiter.check(&without, &alice()).await.unwrap());
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 30);
 }
@@ -368,14 +368,14 @@ async fn local_charge_that_is_settled_counts_once() {
             .await
             .unwrap();
         // While the store is away, the local budget is settled.
-        let settled_here = limiter
-            .settle(&limit, &alice(), cost, charged.receipt())
-            .await
-            .unwrap();
+        let settlement = Check::new(&limit, alice())
+            .with_cost(cost)
+            .with_receipt(charged.receipt());
+        let settled_here = limiter.apply(Op::Settle, settlement).await.unwrap();
         assert_eq!(settled_here.source(), Source::Local);
         assert_eq!(settled_here.remaining(), 30 - u64::from(cost));
         store.switch_off(false);
-        limiter.check(&limit, &Key::new("bob")).await.unwrap();
+        drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
         settled().await;
         assert_eq!(
             store.used(&limit, &alice()).await,
@@ -404,10 +404,11 @@ async fn local_charge_that_is_refunded_is_not_charged_to_the_store() {
     store.switch_off(true);
     let charged = limiter.check_n(&limit, &alice(), 10).await.unwrap();
     let receipt = charged.receipt().unwrap();
-    let left = limiter.refund(&limit, &alice(), 4, receipt).await.unwrap();
+    limiter.refund(&limit, &alice(), 4, receipt).await.unwrap();
+    let left = limiter.peek(&limit, &alice(), 0).await.unwrap();
     assert_eq!(left.remaining(), 24);
     store.switch_off(false);
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 6);
     // Too late: what was charged to the store stands.
@@ -425,14 +426,14 @@ async fn receipt_of_an_earlier_outage_gives_back_nothing_of_a_later_one() {
     store.switch_off(true);
     let first = limiter.check_n(&limit, &alice(), 10).await.unwrap();
     store.switch_off(false);
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     settled().await;
     advance(Duration::from_secs(1)).await;
     store.switch_off(true);
-    limiter.check_n(&limit, &alice(), 5).await.unwrap();
+    drop(limiter.check_n(&limit, &alice(), 5).await.unwrap());
     drop(limiter.settle(&limit, &alice(), 0, first.receipt()).await);
     store.switch_off(false);
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 15);
 }
@@ -447,7 +448,7 @@ async fn units_that_have_drained_since_are_not_charged() {
     // A share drains 30 a minute.
     advance(Duration::from_secs(40)).await;
     store.switch_off(false);
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 10);
 }
@@ -456,11 +457,11 @@ async fn units_that_have_drained_since_are_not_charged() {
 async fn budget_with_fewer_units_left_than_are_owed_is_used_up() {
     let (limiter, store) = switched();
     let limit = window(90, THIRD);
-    limiter.check_n(&limit, &alice(), 70).await.unwrap();
+    drop(limiter.check_n(&limit, &alice(), 70).await.unwrap());
     store.switch_off(true);
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
     store.switch_off(false);
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 90);
 }
@@ -472,7 +473,7 @@ async fn settlement_goes_on_after_another_outage() {
     let keys: Vec<_> = (0..1_000_u64).map(Key::from).collect();
     store.switch_off(true);
     for key in &keys {
-        limiter.check_n(&limit, key, 7).await.unwrap();
+        drop(limiter.check_n(&limit, key, 7).await.unwrap());
     }
     let used = async || {
         let mut used = 0;
@@ -482,7 +483,7 @@ async fn settlement_goes_on_after_another_outage() {
         used
     };
     store.switch_off(false);
-    limiter.check(&limit, &alice()).await.unwrap();
+    drop(limiter.check(&limit, &alice()).await.unwrap());
     // The task has the first of its turns.
     yield_now().await;
     store.switch_off(true);
@@ -491,7 +492,7 @@ async fn settlement_goes_on_after_another_outage() {
     assert!(before < 7_000, "it was interrupted");
     store.switch_off(false);
     sleep(Duration::from_secs(1)).await;
-    limiter.check(&limit, &alice()).await.unwrap();
+    drop(limiter.check(&limit, &alice()).await.unwrap());
     settled().await;
     assert_eq!(used().await, 7_000, "after {before}");
 }
@@ -512,14 +513,14 @@ async fn settlement_whose_answer_is_lost_is_not_repeated() {
     store.switch_off(true);
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
     store.switch_off(false);
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     store.does(lose_answers);
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 30, "it was charged");
     store.does(decide);
     for _ in 0..3 {
         sleep(Duration::from_secs(1)).await;
-        limiter.check(&limit, &Key::new("bob")).await.unwrap();
+        drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
         settled().await;
     }
     assert_eq!(store.used(&limit, &alice()).await, 30);
@@ -537,7 +538,7 @@ async fn what_the_store_may_have_charged_is_not_charged_again() {
         "with the denied one"
     );
     store.does(decide);
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 31);
 }
@@ -558,7 +559,7 @@ async fn reset_ends_a_local_denial_and_forgets_what_is_owed() {
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 30);
     limiter.reset(&limit, &alice()).await.unwrap_err();
     store.switch_off(false);
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 0);
 }
@@ -573,7 +574,7 @@ async fn reset_is_of_the_budget_whatever_the_policy_of_its_limit() {
     // As the application has it, which leaves the policy to a layer.
     let plain = Limit::fixed_window("api", Quota::per_hour(90)).unwrap();
     limiter.reset(&plain, &alice()).await.unwrap();
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     settled().await;
     assert_eq!(store.used(&limit, &alice()).await, 0);
     store.switch_off(true);
@@ -587,7 +588,7 @@ async fn budget_that_stays_unavailable_does_not_keep_others_from_being_settled()
     let keys: Vec<_> = (0..300_u64).map(Key::from).collect();
     store.switch_off(true);
     for key in &keys {
-        limiter.check_n(&limit, key, 7).await.unwrap();
+        drop(limiter.check_n(&limit, key, 7).await.unwrap());
     }
     // It is on a node that stays away.
     let away = keys[0].clone();
@@ -597,7 +598,7 @@ async fn budget_that_stays_unavailable_does_not_keep_others_from_being_settled()
             false => memory.apply(op, group),
         },
     );
-    limiter.check(&limit, &alice()).await.unwrap();
+    drop(limiter.check(&limit, &alice()).await.unwrap());
     settled().await;
     for key in &keys[1..] {
         assert_eq!(store.used(&limit, key).await, 7, "{key:?}");
@@ -611,9 +612,9 @@ async fn budget_that_stays_unavailable_does_not_keep_others_from_being_settled()
 async fn rest_of_a_budget_is_settled_after_a_failure() {
     let store = Scripted::default();
     let (limiter, limit) = (RateLimiter::new(store.clone()), window(90, THIRD));
-    limiter.check_n(&limit, &alice(), 86).await.unwrap();
+    drop(limiter.check_n(&limit, &alice(), 86).await.unwrap());
     store.switch_off(true);
-    limiter.check_n(&limit, &alice(), 10).await.unwrap();
+    drop(limiter.check_n(&limit, &alice(), 10).await.unwrap());
     let fails = Arc::new(AtomicBool::new(false));
     let failing = Arc::clone(&fails);
     store.does(move |memory, op, group| {
@@ -622,7 +623,7 @@ async fn rest_of_a_budget_is_settled_after_a_failure() {
             false => memory.apply(op, group),
         }
     });
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     for _ in 0..3 {
         // Each charge that follows fails once.
         fails.store(true, Ordering::SeqCst);
@@ -720,7 +721,7 @@ async fn outage_is_an_event_a_second_with_its_outcome_and_settlement_one() {
     let limit = window(30, THIRD);
     store.switch_off(true);
     for _ in 0..10 {
-        limiter.check(&limit, &alice()).await.unwrap();
+        drop(limiter.check(&limit, &alice()).await.unwrap());
     }
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -734,7 +735,7 @@ async fn outage_is_an_event_a_second_with_its_outcome_and_settlement_one() {
     }
     advance(Duration::from_secs(2)).await;
     store.switch_off(false);
-    limiter.check(&limit, &Key::new("bob")).await.unwrap();
+    drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
     settled().await;
     let lines = log.lines();
     let [unreported, settled] = &*lines else {

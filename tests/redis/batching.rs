@@ -165,10 +165,12 @@ async fn shorter_value_replaces_all_of_the_longer_one() {
     let (three, one) = (three.unwrap(), one.unwrap());
     let other = Limit::gcra("other", quota).unwrap();
     let key = Key::new("alice");
-    store
-        .apply(Op::Charge, Check::new(&three, &key).into())
-        .await
-        .unwrap();
+    drop(
+        store
+            .apply(Op::Charge, Check::new(&three, &key).into())
+            .await
+            .unwrap(),
+    );
     let both = [
         Check::new(&three, &key).with_cost(1),
         Check::new(&other, &key),
@@ -198,10 +200,12 @@ async fn shorter_value_replaces_all_of_the_longer_one() {
         .unwrap();
     assert_eq!(left.remaining(), 37);
     clock.advance(Duration::from_secs(3));
-    store
-        .apply(Op::Charge, Check::new(&one, &key).into())
-        .await
-        .unwrap();
+    drop(
+        store
+            .apply(Op::Charge, Check::new(&one, &key).into())
+            .await
+            .unwrap(),
+    );
     let left = store
         .apply(Op::Peek, Check::new(&one, &key).with_cost(0).into())
         .await
@@ -209,10 +213,12 @@ async fn shorter_value_replaces_all_of_the_longer_one() {
     assert_eq!(left.remaining(), 38, "the first three fade");
     // The quota with three sub-windows was not used for one and a half of its periods.
     clock.advance(Duration::from_millis(1_500));
-    store
-        .apply(Op::Charge, Check::new(&one, &key).into())
-        .await
-        .unwrap();
+    drop(
+        store
+            .apply(Op::Charge, Check::new(&one, &key).into())
+            .await
+            .unwrap(),
+    );
     assert_eq!(length(), 22 + 2 * 7, "one counter");
 }
 
@@ -259,7 +265,7 @@ async fn lone_check_is_sent_at_once() {
         Key::global(),
     );
     for _ in 0..5 {
-        limiter.check(&limit, &key).await.unwrap();
+        drop(limiter.check(&limit, &key).await.unwrap());
     }
     assert_eq!(server.calls("evalsha"), 5);
 }
@@ -279,7 +285,7 @@ async fn calls_to_a_distant_server_are_at_most_250_a_second() {
         let (limiter, limit) = (limiter.clone(), limit.clone());
         callers.spawn(async move {
             while start.elapsed() < SECOND {
-                limiter.check(&limit, &Key::from(key)).await.unwrap();
+                drop(limiter.check(&limit, &Key::from(key)).await.unwrap());
             }
         });
     }
@@ -360,7 +366,7 @@ async fn batch_without_an_answer_fails_and_is_not_sent_again() {
     let limit = Limit::gcra("all", Quota::per_second(9)).unwrap();
     let keys: Vec<_> = (0..30_u64).map(Key::from).collect();
     let ask = |key| store.apply(Op::Charge, Check::new(&limit, key).into());
-    ask(&keys[0]).await.unwrap();
+    drop(ask(&keys[0]).await.unwrap());
     server.pause(true);
     let mut answers: Vec<_> = keys.iter().map(ask).collect();
     // They are sent and not answered.
@@ -393,7 +399,7 @@ async fn checks_in_one_call_are_bounded() {
         .map(|limit| Check::new(limit, &key).with_cost(1))
         .collect();
     let group = Group::new(group).unwrap();
-    store.apply(Op::Charge, group.clone()).await.unwrap();
+    drop(store.apply(Op::Charge, group.clone()).await.unwrap());
     let before = server.calls("evalsha");
     let answers = (0..1_024)
         .map(|_| store.apply(Op::Charge, group.clone()))

@@ -110,7 +110,7 @@ async fn limits_of_a_key_share_a_hash_slot() {
     let mut connection = server.connection();
     let key = Key::from_parts(["10.0.0.1", "GET /search"]);
     for limit in limits() {
-        limiter.check(&limit, &key).await.unwrap();
+        drop(limiter.check(&limit, &key).await.unwrap());
     }
     let stored: Vec<String> = connection.keys("*").unwrap();
     let tag = format!("{{{}}}", key.as_str());
@@ -200,7 +200,7 @@ async fn checks_send_pings_only_after_idle_time() {
     server.reset_calls();
     let limit = Limit::gcra("api", Quota::per_minute(500)).unwrap();
     for _ in 0..50 {
-        limiter.check(&limit, &Key::new("alice")).await.unwrap();
+        drop(limiter.check(&limit, &Key::new("alice")).await.unwrap());
     }
     let pings = server.calls("ping");
     assert!(

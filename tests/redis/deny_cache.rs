@@ -71,7 +71,7 @@ async fn cached_denial_ends_in_the_microsecond_of_its_retry_after() {
 async fn reset_by_another_replica_takes_effect_within_a_second() {
     let (_, here, there) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
-    here.check_n(&limit, &key, 3).await.unwrap();
+    drop(here.check_n(&limit, &key, 3).await.unwrap());
     assert!(!here.check(&limit, &key).await.unwrap().allowed());
     there.reset(&limit, &key).await.unwrap();
     advance(Duration::from_micros(999_999)).await;
@@ -102,7 +102,7 @@ async fn refund_or_reset_by_the_same_store_takes_effect_at_once() {
 async fn denial_is_cached_for_its_own_cost_limit_and_key_only() {
     let (store, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
-    limiter.check_n(&limit, &key, 2).await.unwrap();
+    drop(limiter.check_n(&limit, &key, 2).await.unwrap());
     assert!(!limiter.check_n(&limit, &key, 2).await.unwrap().allowed());
     store.asked();
     assert!(
@@ -154,7 +154,7 @@ async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
     });
     let limiter = RateLimiter::new(DenyCache::new(slow));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
-    limiter.check_n(&limit, &key, 3).await.unwrap();
+    drop(limiter.check_n(&limit, &key, 3).await.unwrap());
     drop(limiter.apply(Op::Reset, Check::new(&limit, &key).with_cost(0)));
     // Denied before the reset runs: the cache must not keep it beyond the reset.
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
@@ -173,7 +173,7 @@ async fn denial_that_arrives_after_a_reset_is_not_cached() {
     });
     let limiter = RateLimiter::new(DenyCache::new(distant));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
-    limiter.check_n(&limit, &key, 3).await.unwrap();
+    drop(limiter.check_n(&limit, &key, 3).await.unwrap());
     let denied = limiter.apply(Op::Charge, Check::new(&limit, &key));
     limiter.reset(&limit, &key).await.unwrap();
     assert!(
@@ -226,7 +226,7 @@ async fn longest_settings_do_not_overflow() {
                 .exceeds_capacity()
         );
     }
-    limiter.check_n(&limit, &key, 3).await.unwrap();
+    drop(limiter.check_n(&limit, &key, 3).await.unwrap());
     for _ in 0..3 {
         assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     }
@@ -237,7 +237,7 @@ async fn cached_denial_answers_for_a_failing_store_until_its_retry_after() {
     let store = Scripted::default();
     let limiter = RateLimiter::new(DenyCache::new(store.clone()));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
-    limiter.check_n(&limit, &key, 3).await.unwrap();
+    drop(limiter.check_n(&limit, &key, 3).await.unwrap());
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     store.switch_off(true);
     advance(Duration::from_millis(9_999)).await;
@@ -271,7 +271,7 @@ async fn cached_denial_answers_for_a_failing_store_until_its_retry_after() {
 async fn failed_reset_keeps_the_cached_denial() {
     let (store, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
-    limiter.check_n(&limit, &key, 3).await.unwrap();
+    drop(limiter.check_n(&limit, &key, 3).await.unwrap());
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     store.switch_off(true);
     assert!(limiter.reset(&limit, &key).await.is_err());
@@ -338,7 +338,7 @@ async fn zero_max_age_disables_the_cache_and_its_size_is_bounded() {
     let store = Scripted::default();
     let limit = one_in_ten_seconds();
     let off = RateLimiter::new(DenyCache::new(store.clone()).max_age(Duration::ZERO));
-    off.check_n(&limit, &Key::new("alice"), 3).await.unwrap();
+    drop(off.check_n(&limit, &Key::new("alice"), 3).await.unwrap());
     for _ in 0..5 {
         assert_eq!(
             off.check(&limit, &Key::new("alice"))
@@ -352,7 +352,7 @@ async fn zero_max_age_disables_the_cache_and_its_size_is_bounded() {
     let small = RateLimiter::new(DenyCache::new(store).capacity(100));
     let keys: Vec<_> = (0..10_000_u64).map(Key::from).collect();
     for key in &keys {
-        small.check_n(&limit, key, 3).await.unwrap();
+        drop(small.check_n(&limit, key, 3).await.unwrap());
         assert!(!small.check(&limit, key).await.unwrap().allowed());
     }
     let mut cached = 0;
@@ -372,7 +372,7 @@ async fn denial_of_an_enforced_limit_denies_no_check_in_shadow_mode() {
     let (_, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     for _ in 0..4 {
-        limiter.check(&limit, &key).await.unwrap();
+        drop(limiter.check(&limit, &key).await.unwrap());
     }
     assert_eq!(
         limiter.check(&limit, &key).await.unwrap().source(),

@@ -156,9 +156,9 @@ async fn restarted_log_frees_the_memory_of_the_old_one() {
         clock.set(server_time(&mut connection) - Duration::from_millis(200));
         for _ in 0..[5, 80][number as usize % 2] {
             clock.advance(Duration::from_millis(1));
-            past.check(&limit, &key).await.unwrap();
+            drop(past.check(&limit, &key).await.unwrap());
         }
-        limiter.check(&limit, &key).await.unwrap();
+        drop(limiter.check(&limit, &key).await.unwrap());
         let length: usize = connection
             .strlen(format!("tollgate:{{{number}}}:l:log"))
             .unwrap();
@@ -177,7 +177,7 @@ async fn growing_log_wastes_no_memory_and_keeps_its_expiry() {
     let limit = Limit::sliding_log("log", Quota::per_hour(1_000)).unwrap();
     let key = Key::new("alice");
     for requests in 1..100 {
-        limiter.check(&limit, &key).await.unwrap();
+        drop(limiter.check(&limit, &key).await.unwrap());
         let redis_key = "tollgate:{alice}:l:log";
         let length: usize = connection.strlen(redis_key).unwrap();
         let usage: usize = redis::cmd("MEMORY")
@@ -247,7 +247,7 @@ async fn manual_clock_extends_each_expiry_by_an_hour() {
     let mut connection = server.connection();
     let key = Key::new("alice");
     for limit in limits(Quota::new(100, Duration::from_secs(3_600))) {
-        limiter.check(&limit, &key).await.unwrap();
+        drop(limiter.check(&limit, &key).await.unwrap());
         // An hour and a half later, on the server's clock alone.
         let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         let left: i64 = connection.pttl(&redis_key).unwrap();
@@ -279,7 +279,7 @@ async fn first_charge_in_a_sub_window_extends_the_expiry() {
         let quota = Quota::new(100, Duration::from_micros(DAY));
         let limit = Limit::sliding_window_with("limit", quota, sub_windows).unwrap();
         let redis_key = "tollgate:{alice}:s:limit";
-        limiter.check_n(&limit, &key, 5).await.unwrap();
+        drop(limiter.check_n(&limit, &key, 5).await.unwrap());
         // The state after a refund of all units of this sub-window: the one before it expires
         // sooner.
         let mut value: Vec<u8> = connection.get(redis_key).unwrap();
@@ -323,7 +323,7 @@ async fn lost_ttl_is_restored_by_the_next_expiry() {
     for limit in limits(Quota::new(1_000, Duration::from_secs(100))) {
         let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         clock.set(server_time(&mut connection) - Duration::from_secs(150));
-        past.check_n(&limit, &key, 900).await.unwrap();
+        drop(past.check_n(&limit, &key, 900).await.unwrap());
         let () = connection.persist(&redis_key).unwrap();
         assert!(
             limiter.check_n(&limit, &key, 20).await.unwrap().allowed(),
@@ -343,7 +343,7 @@ async fn lost_ttl_does_not_lock_out_callers() {
     let key = Key::new("alice");
     for limit in limits(Quota::per_minute(5)) {
         clock.set(Duration::from_secs(1_790_000_000));
-        limiter.check_n(&limit, &key, 5).await.unwrap();
+        drop(limiter.check_n(&limit, &key, 5).await.unwrap());
         let () = connection
             .persist(format!(
                 "tollgate:{{alice}}:{}:{}",

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::support::RedisServer;
 use redis::Commands;
 use tollgate::clock::ManualClock;
-use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
+use tollgate::store::Op;
+use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 #[tokio::test]
 async fn log_with_appended_bytes_is_replaced() {
@@ -19,7 +20,7 @@ async fn log_with_appended_bytes_is_replaced() {
     for requests in [1, 5, 35] {
         let key = Key::from(requests);
         for _ in 0..requests {
-            limiter.check(&limit, &key).await.unwrap();
+            drop(limiter.check(&limit, &key).await.unwrap());
         }
         let redis_key = format!("tollgate:{{{requests}}}:l:log");
         let () = connection.append(&redis_key, "junk").unwrap();
@@ -122,8 +123,9 @@ async fn growing_log_doubles_and_decides_as_the_embedded_store() {
                 receipts.len().max(1_500) - 1_500,
             ] {
                 let receipt = receipts[place];
-                let expected = memory.refund(&limit, &key, 5, receipt).await.unwrap();
-                let refunded = redis.refund(&limit, &key, 5, receipt).await.unwrap();
+                let refund = Check::new(&limit, &key).with_cost(5).with_receipt(receipt);
+                let expected = memory.apply(Op::Refund, refund.clone()).await.unwrap();
+                let refunded = redis.apply(Op::Refund, refund).await.unwrap();
                 assert_eq!(refunded, expected, "step {step}");
             }
         }
@@ -170,7 +172,7 @@ async fn log_restarts_its_sums_before_they_lose_precision() {
     let redis_key = "tollgate:{k}:l:log";
     for _ in 0..3 {
         clock.advance(Duration::from_millis(1));
-        limiter.check(&limit, &key).await.unwrap();
+        drop(limiter.check(&limit, &key).await.unwrap());
     }
     // Both sums of the head, `before` and `sum`, as after 2^52 units: a multiple of the ring's.
     let mut connection = server.connection();

@@ -219,10 +219,7 @@ async fn reset_discards_prefetched_units_and_peek_sees_them() {
         (peeked.source(), peeked.allowed()),
         (Source::Prefetched, true)
     );
-    assert_eq!(
-        limiter.reset(&limit, &key).await.unwrap().remaining(),
-        10_000
-    );
+    limiter.reset(&limit, &key).await.unwrap();
     let decision = limiter.check(&limit, &key).await.unwrap();
     assert_eq!(
         (decision.source(), decision.remaining()),

@@ -31,7 +31,7 @@ async fn every_check_keeps_its_own_deadline_while_the_server_hangs() {
         Limit::gcra("all", Quota::per_second(9)).unwrap(),
         Key::global(),
     );
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
     server.pause(true);
     let mut checks = JoinSet::new();
     for number in 0..20_u64 {
@@ -180,7 +180,7 @@ async fn hung_connection_is_replaced_when_callers_give_up_early() {
             .find_map(|line| line.strip_prefix("total_connections_received:"));
         line.unwrap().parse().unwrap()
     };
-    ask().await.unwrap();
+    drop(ask().await.unwrap());
     let before = connections();
     server.pause(true);
     for _ in 0..15 {
@@ -197,7 +197,7 @@ async fn dropped_checks_leave_the_queue() {
     let store = store(&server).max_waiting(1).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
     let ask = || store.apply(Op::Charge, Check::new(&limit, Key::global()).into());
-    ask().await.unwrap();
+    drop(ask().await.unwrap());
     drop(ask());
     assert!(ask().await.unwrap_err().is_overloaded());
     // The rejected check made the queue drop it.
@@ -211,7 +211,7 @@ async fn exhausted_task_budget_does_not_hold_up_a_later_check() {
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
     let ask = || store.apply(Op::Charge, Check::new(&limit, Key::global()).into());
-    ask().await.unwrap();
+    drop(ask().await.unwrap());
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     (0..300).for_each(|number| sender.send(number).unwrap());
     let mut first = ask();
@@ -258,13 +258,15 @@ fn answer_that_outlives_its_runtime_is_awaited_in_another() {
     let (first, second) = (runtime(), runtime());
     let store = store(&server).build().unwrap();
     let limit = Limit::gcra("all", Quota::per_second(9)).unwrap();
-    first
-        .block_on(async {
-            store
-                .apply(Op::Charge, Check::new(&limit, "a").into())
-                .await
-        })
-        .unwrap();
+    drop(
+        first
+            .block_on(async {
+                store
+                    .apply(Op::Charge, Check::new(&limit, "a").into())
+                    .await
+            })
+            .unwrap(),
+    );
     server.pause(true);
     let mut answers = {
         let _inside = first.enter();
@@ -308,7 +310,7 @@ fn runtime_shutdown_fails_pending_checks() {
         Key::global(),
     );
     let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
-    first.block_on(async { ask().await }).unwrap();
+    drop(first.block_on(async { ask().await }).unwrap());
     server.pause(true);
     let waiting = {
         let _inside = first.enter();

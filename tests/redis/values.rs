@@ -19,7 +19,7 @@ async fn peek_changes_neither_value_nor_ttl() {
     let mut connection = server.connection();
     let key = Key::new("alice");
     for limit in limits() {
-        limiter.check_n(&limit, &key, 2).await.unwrap();
+        drop(limiter.check_n(&limit, &key, 2).await.unwrap());
         let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         // An expiry that no check writes.
         let _: bool = connection.expire(&redis_key, 1_000_000).unwrap();
@@ -45,7 +45,7 @@ async fn denied_check_writes_nothing() {
     let limiter = server.limiter().await;
     let key = Key::new("alice");
     for limit in limits() {
-        limiter.check_n(&limit, &key, 5).await.unwrap();
+        drop(limiter.check_n(&limit, &key, 5).await.unwrap());
         let changes =
             || ["set", "psetex", "setrange", "pexpire", "del"].map(|command| server.calls(command));
         let before = changes();
@@ -70,16 +70,17 @@ async fn reset_and_full_refund_leave_no_key() {
             .unwrap()
             .receipt()
             .unwrap();
-        let refund = async |units| stopped.refund(&limit, &key, units, receipt).await.unwrap();
-        assert_eq!(refund(2).await.remaining(), 2, "{limit}");
-        assert_eq!(refund(900).await.remaining(), 5, "{limit}");
+        for (units, left) in [(2, 2), (900, 5)] {
+            let refund = stopped.refund(&limit, &key, units, receipt);
+            refund.await.unwrap();
+            let peeked = stopped.peek(&limit, &key, 0).await.unwrap();
+            assert_eq!(peeked.remaining(), left, "{limit}");
+        }
         let key = Key::new("alice");
-        limiter.check_n(&limit, &key, 5).await.unwrap();
-        assert_eq!(
-            limiter.reset(&limit, &key).await.unwrap().remaining(),
-            5,
-            "{limit}"
-        );
+        drop(limiter.check_n(&limit, &key, 5).await.unwrap());
+        limiter.reset(&limit, &key).await.unwrap();
+        let peeked = limiter.peek(&limit, &key, 0).await.unwrap();
+        assert_eq!(peeked.remaining(), 5, "{limit}");
     }
     assert_eq!(
         connection.keys::<_, Vec<String>>("*").unwrap(),
@@ -101,7 +102,7 @@ async fn unreadable_values_count_as_full_budgets_and_are_replaced() {
         let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
         limiter.reset(&limit, &key).await.unwrap();
         for _ in 0..entries {
-            limiter.check(&limit, &key).await.unwrap();
+            drop(limiter.check(&limit, &key).await.unwrap());
         }
         let good: Vec<u8> = connection.get(&redis_key).unwrap();
         let mut garbage: Vec<Vec<u8>> = vec![
@@ -127,8 +128,8 @@ async fn unreadable_values_count_as_full_budgets_and_are_replaced() {
             assert!(decision.remaining() <= 5, "{limit} {value:?}");
             let receipt = Receipt::new(decision.decided_at(), 1);
             limiter.refund(&limit, &key, 1, receipt).await.unwrap();
-            limiter.peek(&limit, &key, 1).await.unwrap();
-            limiter.check_n(&limit, &key, 5).await.unwrap();
+            drop(limiter.peek(&limit, &key, 1).await.unwrap());
+            drop(limiter.check_n(&limit, &key, 5).await.unwrap());
         }
         for other_type in ["LPUSH", "SADD"] {
             let () = connection.del(&redis_key).unwrap();
@@ -142,11 +143,10 @@ async fn unreadable_values_count_as_full_budgets_and_are_replaced() {
                 5,
                 "{limit}"
             );
-            let refund = limiter
-                .refund(&limit, &key, 1, Receipt::new(0, 1))
-                .await
-                .unwrap();
-            assert_eq!(refund.remaining(), 5, "{limit}");
+            let refund = limiter.refund(&limit, &key, 1, Receipt::new(0, 1));
+            refund.await.unwrap();
+            let peeked = limiter.peek(&limit, &key, 0).await.unwrap();
+            assert_eq!(peeked.remaining(), 5, "{limit}");
             assert_eq!(
                 limiter.check(&limit, &key).await.unwrap().remaining(),
                 4,
@@ -268,9 +268,9 @@ async fn stored_values_have_the_format_of_their_kind() {
     ] {
         let limit = limit.unwrap();
         let key = Key::new("k");
-        limiter.check(&limit, &key).await.unwrap();
+        drop(limiter.check(&limit, &key).await.unwrap());
         clock.advance(Duration::from_micros(1));
-        limiter.check_n(&limit, &key, 2).await.unwrap();
+        drop(limiter.check_n(&limit, &key, 2).await.unwrap());
         let value: Vec<u8> = connection
             .get(format!("tollgate:{{k}}:{}:limit", limit.kind()))
             .unwrap();

@@ -41,7 +41,7 @@ fn found(summary: &DeniedSummary) -> Vec<(&str, &str, u64)> {
 /// Checks a key until it is denied so often.
 async fn deny(limiter: &RateLimiter, limit: &Limit, key: &str, times: u32) {
     for _ in 0..=times {
-        limiter.check(limit, &Key::new(key)).await.unwrap();
+        drop(limiter.check(limit, &Key::new(key)).await.unwrap());
     }
 }
 
@@ -99,7 +99,7 @@ async fn only_the_limits_that_deny_and_are_enforced_count() {
     let shadow = one_an_hour("shadow").with_enforced_percent(0).unwrap();
     for _ in 0..3 {
         let checks = [&wide, &tight, &shadow].map(|limit| Check::new(limit, "alice"));
-        limiter.check_all(checks).await.unwrap();
+        drop(limiter.check_all(checks).await.unwrap());
     }
     assert_eq!(found(&denied.current()), [("tight", "alice", 2)]);
 }
@@ -241,15 +241,19 @@ async fn flood_of_new_keys_needs_bounded_memory_and_hides_no_heavy_one() {
     let nothing = Limit::gcra("api", Quota::per_hour(1)).unwrap();
     for number in 0..50_000_u64 {
         // A cost above the capacity is denied at once.
-        limiter
-            .check_n(&nothing, &Key::from(number), 2)
-            .await
-            .unwrap();
-        if number % 20 == 0 {
+        drop(
             limiter
-                .check_n(&nothing, &Key::new("mallory"), 2)
+                .check_n(&nothing, &Key::from(number), 2)
                 .await
-                .unwrap();
+                .unwrap(),
+        );
+        if number % 20 == 0 {
+            drop(
+                limiter
+                    .check_n(&nothing, &Key::new("mallory"), 2)
+                    .await
+                    .unwrap(),
+            );
         }
     }
     let summary = denied.current();

@@ -48,8 +48,8 @@ async fn each_limit_of_a_group_has_its_outcome() {
     let limiter = RateLimiter::in_memory();
     let (wide, tight) = (an_hour("wide", 9), an_hour("tight", 1));
     let group = || [Check::new(&wide, "alice"), Check::new(&tight, "alice")];
-    limiter.check_all(group()).await.unwrap();
-    limiter.check_all(group()).await.unwrap();
+    drop(limiter.check_all(group()).await.unwrap());
+    drop(limiter.check_all(group()).await.unwrap());
     let expected = [
         ("tight allowed store", 1),
         ("tight denied store", 1),
@@ -68,7 +68,7 @@ async fn only_charges_count_as_decisions_and_each_caller_once() {
         Key::new("alice"),
     );
     let first = limiter.check(&limit, &alice).await.unwrap();
-    limiter.peek(&limit, &alice, 1).await.unwrap();
+    drop(limiter.peek(&limit, &alice, 1).await.unwrap());
     // The store is asked twice: for the wait, and when the units are there.
     assert!(
         limiter
@@ -97,11 +97,11 @@ async fn every_source_is_a_label() {
         with("closed", OnStoreFailure::FailClosed),
     ];
     for _ in 0..4 {
-        limiter.check(&limits[0], &Key::new("alice")).await.unwrap();
+        drop(limiter.check(&limits[0], &Key::new("alice")).await.unwrap());
     }
     store.switch_off(true);
     for limit in &limits {
-        limiter.check(limit, &Key::new("bob")).await.unwrap();
+        drop(limiter.check(limit, &Key::new("bob")).await.unwrap());
     }
     let expected = [
         ("closed denied fail_closed", 1),
@@ -126,7 +126,7 @@ async fn blocked_key_is_an_outcome_and_its_block_is_counted_once() {
     let policy = BlockPolicy::after(2, SECOND * 60);
     let login = an_hour("login", 1).with_block_policy(policy).unwrap();
     for _ in 0..5 {
-        limiter.check(&login, &Key::new("mallory")).await.unwrap();
+        drop(limiter.check(&login, &Key::new("mallory")).await.unwrap());
     }
     let expected = [
         ("login allowed store", 1),
@@ -257,7 +257,7 @@ async fn prefetched_units_are_charged_and_what_is_left_is_returned() {
         .unwrap();
     let limiter = RateLimiter::new(store.clone());
     for _ in 0..1_000 {
-        limiter.check(&limit, &Key::global()).await.unwrap();
+        drop(limiter.check(&limit, &Key::global()).await.unwrap());
         advance(MS / 10).await;
         yield_now().await;
     }
@@ -338,7 +338,7 @@ async fn hung_server_fills_the_queue_and_opens_the_breaker() {
     let limit = an_hour("api", 1_000)
         .with_on_store_failure(OnStoreFailure::FailOpen)
         .unwrap();
-    limiter.check(&limit, &Key::global()).await.unwrap();
+    drop(limiter.check(&limit, &Key::global()).await.unwrap());
     server.pause(true);
     let mut checks = JoinSet::new();
     for key in 0..50_u64 {
@@ -352,7 +352,7 @@ async fn hung_server_fills_the_queue_and_opens_the_breaker() {
         50.0
     );
     until(async || {
-        limiter.check(&limit, &Key::global()).await.unwrap();
+        drop(limiter.check(&limit, &Key::global()).await.unwrap());
         recorded.one("tollgate_circuit_breakers", "open redis") == 1.0
     })
     .await;
@@ -360,7 +360,7 @@ async fn hung_server_fills_the_queue_and_opens_the_breaker() {
     assert!(failures["timeout"] >= 2.0, "{failures:?}");
     server.pause(false);
     until(async || {
-        limiter.check(&limit, &Key::global()).await.unwrap();
+        drop(limiter.check(&limit, &Key::global()).await.unwrap());
         recorded.one("tollgate_circuit_breaker_transitions_total", "closed redis") == 1.0
     })
     .await;
@@ -382,7 +382,7 @@ async fn lost_and_failed_connections_are_counted() {
         .await
         .unwrap();
     let (limiter, limit) = (RateLimiter::new(store), an_hour("api", 1_000));
-    limiter.check(&limit, &Key::global()).await.unwrap();
+    drop(limiter.check(&limit, &Key::global()).await.unwrap());
     server.kill();
     let connections = |event: &str| {
         recorded.one(
@@ -465,14 +465,14 @@ async fn permits_of_direct_callers_are_counted() {
 #[tokio::test]
 async fn recorder_that_is_installed_later_gets_what_comes_then() {
     let (limiter, limit) = (RateLimiter::in_memory(), an_hour("api", 9));
-    limiter.check(&limit, &Key::global()).await.unwrap();
+    drop(limiter.check(&limit, &Key::global()).await.unwrap());
     let recorded = Recorded::start();
-    limiter.check(&limit, &Key::global()).await.unwrap();
+    drop(limiter.check(&limit, &Key::global()).await.unwrap());
     assert_eq!(recorded.decisions(), counted([("api allowed store", 1)]));
     drop(recorded);
     let another = Recorded::start();
-    limiter.check(&limit, &Key::global()).await.unwrap();
-    limiter.check(&limit, &Key::global()).await.unwrap();
+    drop(limiter.check(&limit, &Key::global()).await.unwrap());
+    drop(limiter.check(&limit, &Key::global()).await.unwrap());
     assert_eq!(another.decisions(), counted([("api allowed store", 2)]));
 }
 
@@ -538,10 +538,12 @@ async fn no_label_has_a_key_a_path_or_an_address() {
 async fn metrics_are_described() {
     let recorded = Recorded::start();
     let limiter = RateLimiter::in_memory();
-    limiter
-        .check(&an_hour("api", 9), &Key::global())
-        .await
-        .unwrap();
+    drop(
+        limiter
+            .check(&an_hour("api", 9), &Key::global())
+            .await
+            .unwrap(),
+    );
     let text = recorded.text();
     assert!(
         text.contains("# HELP tollgate_decisions_total Decisions, one for each limit"),

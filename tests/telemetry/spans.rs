@@ -136,7 +136,7 @@ async fn lone_call_to_redis_is_a_child_of_its_check_in_the_terms_of_open_telemet
     let traced = Traced::start();
     let server = RedisServer::start();
     let limiter = server.limiter().await;
-    limiter.check(&api(9), &Key::new("alice")).await.unwrap();
+    drop(limiter.check(&api(9), &Key::new("alice")).await.unwrap());
     let call = traced.only("EVALSHA");
     assert_eq!(call.parent_span_id, id(&traced.only("rate_limit")));
     assert_eq!(call.span_kind, SpanKind::Client);
@@ -264,11 +264,13 @@ async fn permit_has_a_span_with_its_outcome() {
 async fn subscriber_that_asks_for_less_gets_no_span() {
     let traced = Traced::start_at(LevelFilter::INFO);
     let server = RedisServer::start();
-    server
-        .limiter()
-        .await
-        .check(&api(9), &Key::new("alice"))
-        .await
-        .unwrap();
+    drop(
+        server
+            .limiter()
+            .await
+            .check(&api(9), &Key::new("alice"))
+            .await
+            .unwrap(),
+    );
     assert!(traced.exporter.get_finished_spans().unwrap().is_empty());
 }

@@ -148,10 +148,12 @@ async fn callers_of_one_key_whose_units_are_free_do_not_wait_for_each_other() {
 async fn waiter_does_not_call_the_store_after_its_max_wait() {
     // The first charge takes the unit, the second is denied. Then the store hangs.
     let (limiter, asked) = late(|_, asked| (asked > 1).then_some(STORE_DEADLINE));
-    limiter
-        .check(&one_in_any_second(), &Key::new("k"))
-        .await
-        .unwrap();
+    drop(
+        limiter
+            .check(&one_in_any_second(), &Key::new("k"))
+            .await
+            .unwrap(),
+    );
     let ended = acquire_at_once(&limiter, 10, 1_100 * MS).await;
     let times: Vec<_> = ended.iter().map(|(elapsed, _)| *elapsed).collect();
     // Each waits for the one answer that it had asked for in time.
@@ -172,7 +174,7 @@ async fn waiter_does_not_call_the_store_after_its_max_wait() {
 async fn waiter_behind_others_is_denied_in_time_on_a_slow_store() {
     let (limiter, _) = late(|_, _| Some(5 * MS));
     let (limit, key) = (one_in_any_second(), Key::new("k"));
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
     let front = {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
         tokio::spawn(async move { limiter.acquire(&limit, &key, Duration::MAX).await })
@@ -196,7 +198,7 @@ async fn waiter_behind_others_is_denied_in_time_on_a_slow_store() {
 async fn units_that_are_available_when_the_wait_ends_are_asked_for() {
     let (limiter, asked) = late(|_, _| Some(5 * MS));
     let (limit, key) = (one_in_any_second(), Key::new("k"));
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
     // After the first answer, 995 ms are left of both times. The second answer takes 5 ms more.
     let started = Instant::now();
     let decision = limiter.acquire(&limit, &key, 1_000 * MS).await.unwrap();
@@ -210,7 +212,7 @@ async fn units_that_are_available_when_the_wait_ends_are_asked_for() {
 async fn denial_behind_a_long_queue_waits_for_the_store_until_its_deadline() {
     let (limiter, _) = late(|op, _| (op == Op::Peek).then_some(STORE_DEADLINE));
     let (limit, key) = (one_a_second(), Key::new("k"));
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
     let mut waiters = JoinSet::new();
     for _ in 0..5 {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
@@ -231,7 +233,7 @@ fn queue() -> Limit {
 async fn refund_of_a_delay_that_is_too_long_is_waited_for() {
     let (limiter, asked) = late(|op, _| (op == Op::Refund).then_some(200 * MS));
     let key = Key::new("k");
-    limiter.check_n(&queue(), &key, 4).await.unwrap();
+    drop(limiter.check_n(&queue(), &key, 4).await.unwrap());
     let started = Instant::now();
     let decision = limiter.acquire(&queue(), &key, 150 * MS).await.unwrap();
     assert_eq!((decision.allowed(), started.elapsed()), (false, 200 * MS));
@@ -246,7 +248,7 @@ async fn refund_completes_after_max_wait_and_after_a_cancelled_call() {
         let limiter = RateLimiter::new(store);
         let key = Key::new("k");
         let started = Instant::now();
-        limiter.check_n(&queue(), &key, 4).await.unwrap();
+        drop(limiter.check_n(&queue(), &key, 4).await.unwrap());
         let limit = queue();
         let acquire = limiter.acquire_n(&limit, &key, 4, 150 * MS);
         let answer = timeout(timeout_after, acquire).await;
@@ -266,7 +268,7 @@ async fn failed_refund_reports_that_units_may_be_charged() {
     });
     let limiter = RateLimiter::new(store);
     let key = Key::new("k");
-    limiter.check_n(&queue(), &key, 4).await.unwrap();
+    drop(limiter.check_n(&queue(), &key, 4).await.unwrap());
     let error = limiter.acquire(&queue(), &key, 150 * MS).await.unwrap_err();
     assert!(error.may_have_charged(), "{error}");
 }

@@ -37,7 +37,7 @@ fn go(l: &RateLimiter, m: &Limit, max: Duration) -> tokio::task::JoinHandle<(boo
 #[tokio::test(start_paused = true)]
 async fn reset_voids_units_that_a_waiter_left() {
     let (limiter, limit, key) = (RateLimiter::in_memory(), ten(), Key::new("k"));
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
     let mut first = Box::pin(limiter.acquire(&limit, &key, 10_000 * MS));
     assert!(tokio::time::timeout(10 * MS, &mut first).await.is_err());
     let second = {
@@ -58,7 +58,7 @@ async fn reset_voids_units_that_a_waiter_left() {
 #[tokio::test(start_paused = true)]
 async fn group_behind_a_reservation_gets_its_units() {
     let (limiter, limit, key) = (RateLimiter::in_memory(), ten(), Key::new("k"));
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
     let started = Instant::now();
     let first = {
         let (l, m, k) = (limiter.clone(), limit.clone(), key.clone());
@@ -84,12 +84,12 @@ async fn group_behind_a_reservation_gets_its_units() {
 #[tokio::test(start_paused = true)]
 async fn stale_units_are_not_used_beside_a_full_budget() {
     let (limiter, limit, key) = (RateLimiter::in_memory(), ten(), Key::new("k"));
-    limiter.check(&limit, &key).await.unwrap();
+    drop(limiter.check(&limit, &key).await.unwrap());
     let go = || {
         let (l, m, k) = (limiter.clone(), limit.clone(), key.clone());
         tokio::spawn(async move {
             let s = Instant::now();
-            l.acquire(&m, &k, 100_000 * MS).await.unwrap();
+            drop(l.acquire(&m, &k, 100_000 * MS).await.unwrap());
             s.elapsed()
         })
     };
@@ -97,7 +97,7 @@ async fn stale_units_are_not_used_beside_a_full_budget() {
     tokio::task::yield_now().await;
     // A group that waits long for another limit.
     let other = Limit::fixed_window("other", Quota::new(1, Duration::from_secs(10))).unwrap();
-    limiter.check(&other, &key).await.unwrap();
+    drop(limiter.check(&other, &key).await.unwrap());
     let group = {
         let (l, m, k) = (limiter.clone(), limit.clone(), key.clone());
         tokio::spawn(async move {
@@ -220,10 +220,10 @@ fn two_refunds_before_a_turn_share_its_spare_units() {
         b.reserve(START, 1, 10 * SECOND).delay(),
         Duration::from_secs(1)
     );
-    b.reserve(START, 1, 10 * SECOND);
+    drop(b.reserve(START, 1, 10 * SECOND));
     // At its turn a check of one unit leaves room for one.
-    b.refund(START, 1, first);
-    b.refund(START, 1, second);
+    drop(b.refund(START, 1, first));
+    drop(b.refund(START, 1, second));
     assert_eq!(
         b.reserve(START, 1, 10 * SECOND).delay(),
         Duration::from_secs(2)
@@ -270,7 +270,7 @@ async fn redis_keeps_the_turns_of_reserved_units() {
 async fn next_waiter_does_not_take_a_turn_after_its_deadline() {
     let limiter = RateLimiter::in_memory();
     let slow = Limit::token_bucket("slow", Quota::per_second(1).burst(1)).unwrap();
-    limiter.check(&slow, &Key::new("k")).await.unwrap();
+    drop(limiter.check(&slow, &Key::new("k")).await.unwrap());
     let first = go(&limiter, &slow, 10_000 * MS);
     tokio::task::yield_now().await;
     let second = go(&limiter, &slow, 500 * MS);
@@ -287,7 +287,7 @@ async fn next_waiter_under_another_quota_reserves_its_own() {
         Limit::token_bucket("a", Quota::per_second(1).burst(1)).unwrap(),
         Limit::token_bucket("a", Quota::per_second(10).burst(1)).unwrap(),
     );
-    limiter.check(&slow, &Key::new("k")).await.unwrap();
+    drop(limiter.check(&slow, &Key::new("k")).await.unwrap());
     let first = go(&limiter, &slow, 10_000 * MS);
     tokio::task::yield_now().await;
     let second = go(&limiter, &fast, 10_000 * MS);
@@ -302,7 +302,7 @@ async fn reset_ends_the_wait_of_every_waiter() {
     let limiter = RateLimiter::in_memory();
     let limit = Limit::token_bucket("limit", Quota::per_second(10).burst(2)).unwrap();
     let key = Key::new("k");
-    limiter.check_n(&limit, &key, 2).await.unwrap();
+    drop(limiter.check_n(&limit, &key, 2).await.unwrap());
     let waiters = [(); 3].map(|()| go(&limiter, &limit, 10_000 * MS));
     sleep(20 * MS).await;
     limiter.reset(&limit, &key).await.unwrap();
@@ -377,7 +377,7 @@ async fn group_that_can_never_be_allowed_does_not_queue_behind_waiters() {
     let (limiter, key) = (RateLimiter::in_memory(), Key::new("k"));
     let log = Limit::sliding_log("log", Quota::per_second(5)).unwrap();
     let small = Limit::sliding_log("small", Quota::per_second(5)).unwrap();
-    limiter.check_n(&log, &key, 5).await.unwrap();
+    drop(limiter.check_n(&log, &key, 5).await.unwrap());
     let waiter = go(&limiter, &log, 10_000 * MS);
     sleep(10 * MS).await;
     let start = Instant::now();
@@ -397,7 +397,7 @@ async fn group_that_can_never_be_allowed_does_not_queue_behind_waiters() {
 #[tokio::test(start_paused = true)]
 async fn given_up_units_return_to_a_store_that_answers_later() {
     let limiter = RateLimiter::new(Scripted::asked_late(5 * MS, |op| op == Op::Refund));
-    limiter.check(&ten(), &Key::new("k")).await.unwrap();
+    drop(limiter.check(&ten(), &Key::new("k")).await.unwrap());
     let waiter = go(&limiter, &ten(), 10_000 * MS);
     sleep(20 * MS).await;
     waiter.abort();
@@ -415,11 +415,11 @@ async fn given_up_units_return_to_a_store_that_answers_later() {
 #[test]
 fn reservation_before_the_last_keeps_its_share_after_a_small_charge() {
     let mut b = Budget::new(Limit::token_bucket("api", quota(1, SECOND).burst(4)).unwrap());
-    b.charge(START, 4);
+    drop(b.charge(START, 4));
     let big = b.reserve(START, 4, 10 * SECOND).receipt().unwrap();
-    b.reserve(START, 1, 10 * SECOND);
+    drop(b.reserve(START, 1, 10 * SECOND));
     // The turns are at 4 and 5 s. Three of the four units are not behind the later turn.
-    b.refund(START, 4, big);
+    drop(b.refund(START, 4, big));
     assert_eq!(
         b.reserve(START, 1, 20 * SECOND).delay(),
         Duration::from_secs(3)

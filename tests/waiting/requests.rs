@@ -367,7 +367,7 @@ async fn group_denied_by_one_limit_after_another_asks_only_when_its_units_are_av
     let fast = Limit::token_bucket("fast", Quota::per_second(1)).unwrap();
     let slow = Limit::token_bucket("slow", Quota::new(1, 5_000 * MS)).unwrap();
     let key = tollgate::Key::new("k");
-    limiter.check(&fast, &key).await.unwrap();
+    drop(limiter.check(&fast, &key).await.unwrap());
     let layer = RateLimitLayer::new(&limiter, fast, Header::new("user").unwrap())
         .unwrap()
         .limit(slow.clone(), Header::new("user").unwrap())
@@ -376,7 +376,7 @@ async fn group_denied_by_one_limit_after_another_asks_only_when_its_units_are_av
     store.asked();
     let waits = start(&app, of("k")).await;
     // Meanwhile the slow budget is used up, too.
-    limiter.check(&slow, &key).await.unwrap();
+    drop(limiter.check(&slow, &key).await.unwrap());
     assert_eq!(waits.await.unwrap(), (200, 5_000 * MS));
     assert_eq!(
         store.asked(),

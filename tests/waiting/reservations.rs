@@ -30,7 +30,7 @@ fn waiting_checks_get_their_turns_one_after_another() {
 fn reserved_units_are_not_left_for_others() {
     for limit in buckets(quota(1, SECOND)) {
         let mut budget = Budget::new(limit);
-        budget.reserve(START, 1, 0);
+        drop(budget.reserve(START, 1, 0));
         assert_eq!(
             budget.reserve(START, 1, 3 * SECOND).delay(),
             Duration::from_secs(1)
@@ -71,7 +71,7 @@ fn longer_wait_is_denied_until_it_is_short_enough() {
 fn turn_that_is_over_bounds_no_refund_even_if_the_clock_is_set_back() {
     for limit in buckets(quota(1, SECOND).burst(5)) {
         let mut budget = Budget::new(limit);
-        budget.charge(START, 5);
+        drop(budget.charge(START, 5));
         assert_eq!(
             budget.reserve(START, 5, 9 * SECOND).delay(),
             Duration::from_secs(5)
@@ -101,7 +101,7 @@ fn cost_above_the_capacity_is_not_reserved() {
 fn last_reservation_is_given_up_whole() {
     for limit in buckets(quota(10, SECOND)) {
         let mut budget = Budget::new(limit);
-        budget.charge(START, 10);
+        drop(budget.charge(START, 10));
         let receipts: Vec<Receipt> = (0..20)
             .filter_map(|_| budget.reserve(START, 1, 10 * SECOND).receipt())
             .collect();
@@ -112,7 +112,7 @@ fn last_reservation_is_given_up_whole() {
         let (delay, last) = next(&mut budget);
         assert_eq!(delay, 2_001_000, "{}", budget.limit);
         for receipt in receipts.into_iter().chain([last]).rev() {
-            budget.refund(START + 99_000, 1, receipt);
+            drop(budget.refund(START + 99_000, 1, receipt));
         }
         assert_eq!(next(&mut budget).0, 1_000, "{}", budget.limit);
     }
@@ -124,12 +124,12 @@ fn earlier_reservation_leaves_room_for_the_turns_behind_it() {
     for (burst, freed) in [(1, 0), (2, 1), (9, 1)] {
         for limit in buckets(quota(1, SECOND).burst(burst)) {
             let mut budget = Budget::new(limit);
-            budget.charge(START, u32::try_from(burst).unwrap());
+            drop(budget.charge(START, u32::try_from(burst).unwrap()));
             let first = budget.reserve(START, 1, 10 * SECOND).receipt().unwrap();
             for _ in 0..2 {
-                budget.reserve(START, 1, 10 * SECOND);
+                drop(budget.reserve(START, 1, 10 * SECOND));
             }
-            budget.refund(START, 1, first);
+            drop(budget.refund(START, 1, first));
             let next = budget.reserve(START, 1, 10 * SECOND).delay();
             assert_eq!(next, Duration::from_secs(4 - freed), "{}", budget.limit);
         }
@@ -145,7 +145,7 @@ fn other_algorithms_and_groups_do_not_reserve() {
             continue;
         }
         let mut budget = Budget::new(limit);
-        budget.charge(START, 1);
+        drop(budget.charge(START, 1));
         assert!(
             !budget.reserve(START, 1, 60 * SECOND).allowed(),
             "{}",
@@ -163,7 +163,7 @@ fn units_are_not_reserved_at_an_earlier_faster_rate() {
     let fast = Limit::token_bucket("api", quota(10, SECOND).burst(40)).unwrap();
     let slow = Limit::token_bucket("api", quota(1, SECOND)).unwrap();
     let mut budget = Budget::new(fast);
-    budget.charge(START, 31);
+    drop(budget.charge(START, 31));
     budget.limit = slow;
     // 30 units drain in 3 s at the earlier rate. Then one unit a second is replenished.
     let denied = budget.reserve(START, 1, 60 * SECOND);
@@ -220,7 +220,7 @@ proptest! {
                 given_up.sort_by_key(|(at, ..)| *at);
                 while given_up.first().is_some_and(|(at, ..)| *at <= now) {
                     let (at, cost, receipt) = given_up.remove(0);
-                    budget.refund(at, cost, receipt);
+                    drop(budget.refund(at, cost, receipt));
                 }
                 let decision = budget.reserve(now, event.cost, event.max_wait);
                 let delay = decision.delay().as_micros() as u64;

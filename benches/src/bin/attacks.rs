@@ -151,10 +151,12 @@ async fn cancelled_callers() {
         .unwrap();
     let limit = Limit::fixed_window("daily", Quota::per_day(10_000_000)).unwrap();
     let key = Key::new("k");
-    store
-        .apply(Op::Charge, Check::new(&limit, &key).into())
-        .await
-        .unwrap();
+    drop(
+        store
+            .apply(Op::Charge, Check::new(&limit, &key).into())
+            .await
+            .unwrap(),
+    );
     server.pause(true);
     let (started, mut calls, mut most) = (Instant::now(), 0_u64, 0);
     let metrics = tokio::runtime::Handle::current().metrics();

@@ -474,7 +474,7 @@ async fn block_takes_the_algorithm_from_the_budgets_in_redis() {
         assert!(unknown.err.contains("nothing was changed"), "{unknown:?}");
 
         // The budget of another client is enough.
-        limiter.check(&limit, &Key::new("bob")).await.unwrap();
+        drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());
         let blocked = run(&url, &block);
         assert_eq!(blocked.code, 0, "{blocked:?}");
         assert!(
@@ -504,7 +504,7 @@ async fn block_of_a_name_with_two_algorithms_is_under_both() {
     let before = by_operators(Limit::fixed_window("api", Quota::per_hour(100)));
     let after = by_operators(Limit::gcra("api", Quota::per_hour(100)));
     for limit in [&before, &after] {
-        limiter.check(limit, &Key::new("bob")).await.unwrap();
+        drop(limiter.check(limit, &Key::new("bob")).await.unwrap());
     }
     let blocked = run(
         &url,
@@ -558,10 +558,12 @@ async fn block_of_a_key_that_no_service_uses_says_so_and_names_the_network() {
     let url = server.url();
     let limiter = limiter(&url).await;
     let limit = Limit::gcra("api", Quota::per_hour(100)).unwrap();
-    limiter
-        .check(&limit, &PeerIp::key_of("2001:db8::1".parse().unwrap()))
-        .await
-        .unwrap();
+    drop(
+        limiter
+            .check(&limit, &PeerIp::key_of("2001:db8::1".parse().unwrap()))
+            .await
+            .unwrap(),
+    );
     let block = |key| {
         run(
             &url,
@@ -587,7 +589,7 @@ async fn block_with_an_algorithm_is_also_under_the_one_that_is_in_use() {
     let limit = limit
         .with_block_policy(BlockPolicy::by_operators())
         .unwrap();
-    limiter.check(&limit, &alice).await.unwrap();
+    drop(limiter.check(&limit, &alice).await.unwrap());
     let named = [
         "block",
         "alice",
@@ -640,7 +642,7 @@ async fn copied_budgets_count_under_the_new_prefix_and_those_in_use_there_stay()
     let mallory = Key::new("mallory");
     for limit in limits() {
         old.block(&limit, &mallory, HOUR).await.unwrap();
-        new.check_n(&limit, &Key::new("bob"), 2).await.unwrap();
+        drop(new.check_n(&limit, &Key::new("bob"), 2).await.unwrap());
     }
     let copy = ["copy", "--to-prefix", "shop"];
     let asks = run(&url, &copy);

@@ -70,7 +70,7 @@ async fn units_used_are_those_that_the_library_says_at_any_time() {
             now += Duration::from_micros(random.below(2_500_000));
             clock.set(now);
             let cost = 1 + random.below(3) as u32;
-            limiter.check_n(&limit, &key, cost).await.unwrap();
+            drop(limiter.check_n(&limit, &key, cost).await.unwrap());
             now += Duration::from_micros(random.below(4_000_000));
             clock.set(now);
             let peeked = limiter.peek(&limit, &key, 0).await.unwrap();
