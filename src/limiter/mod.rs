@@ -121,14 +121,15 @@ impl RateLimiter {
 
     /// Applies a refund, a settlement, a reset or a block. Wakes the waiters of its budgets when it is answered.
     fn apply_change(&self, op: Op, group: Group) -> Answer {
+        // A limiter that is dropped has no waiters.
+        let shared = Arc::downgrade(&self.shared);
         let answer = self.shared.store.apply(op, group.clone());
-        match self.shared.turns.awaited(&group) {
-            None => answer,
-            Some(awaited) => answer.resolved(move |answer| {
-                awaited.replenished(op);
-                answer
-            }),
-        }
+        answer.resolved(move |answer| {
+            if let Some(shared) = shared.upgrade() {
+                shared.turns.changed(op, &group);
+            }
+            answer
+        })
     }
 
     /// Returns whether both are handles of one limiter.

@@ -16,7 +16,7 @@ use tollgate::{Check, Decision, Error, Key, Limit, Quota, RateLimitLayer, RateLi
 use crate::support::RedisServer;
 use crate::support::budget::{Budget, SECOND, START, quota};
 use crate::support::requests::{plain, request, status};
-use crate::support::scripted::Scripted;
+use crate::support::scripted::{Scripted, decide, late};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -493,4 +493,72 @@ fn waker_may_drop_another_waiter_at_once() {
         finished.is_ok(),
         "the waker waits for a lock of its own thread"
     );
+}
+
+/// A store whose charges are decided at once, and answered after 100 ms. Other operations are answered at once.
+fn answering_charges_late() -> Scripted {
+    Scripted::new(|memory, op, group| {
+        let answer = decide(memory, op, group);
+        match op {
+            Op::Charge => late(100 * MS, answer),
+            _ => answer,
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn refund_that_comes_before_a_denial_wakes_the_denied_caller() {
+    for limit in [
+        Limit::fixed_window("limit", Quota::per_hour(5)).unwrap(),
+        Limit::sliding_log("limit", Quota::per_hour(5)).unwrap(),
+    ] {
+        let limiter = RateLimiter::new(answering_charges_late());
+        let key = Key::new("k");
+        let charged = limiter.check_n(&limit, &key, 5).await.unwrap();
+        let waiter = go(&limiter, &limit, 7_200_000 * MS);
+        sleep(50 * MS).await;
+        let receipt = charged.receipt().unwrap();
+        limiter.refund(&limit, &key, 1, receipt).await.unwrap();
+        assert_eq!(waiter.await.unwrap(), (true, 200 * MS), "{limit}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refund_serves_waiters_that_are_denied_already_and_still_queue() {
+    let limiter = RateLimiter::new(answering_charges_late());
+    let limit = Limit::fixed_window("limit", Quota::per_hour(5)).unwrap();
+    let key = Key::new("k");
+    let charged = limiter.check_n(&limit, &key, 5).await.unwrap();
+    let waiters: Vec<_> = (0..3)
+        .map(|_| go(&limiter, &limit, 7_200_000 * MS))
+        .collect();
+    sleep(1_000 * MS).await;
+    let receipt = charged.receipt().unwrap();
+    limiter.refund(&limit, &key, 3, receipt).await.unwrap();
+    for waiter in waiters {
+        let (allowed, after) = waiter.await.unwrap();
+        assert!(allowed && after < 2_000 * MS, "{after:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refund_that_comes_before_a_denial_wakes_a_group_for_its_other_limit() {
+    let limiter = RateLimiter::new(answering_charges_late());
+    let key = Key::new("k");
+    let first = Limit::fixed_window("first", Quota::per_minute(5)).unwrap();
+    let second = Limit::fixed_window("second", Quota::per_hour(5)).unwrap();
+    let charged = limiter.check_n(&second, &key, 5).await.unwrap();
+    drop(limiter.check_n(&first, &key, 5).await.unwrap());
+    let group = [Check::new(&first, &key), Check::new(&second, &key)];
+    let started = Instant::now();
+    let acquired = {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.acquire_all(group, 7_200_000 * MS).await.unwrap() })
+    };
+    // Both limits deny it. The units of the second come back before it has a place.
+    sleep(50 * MS).await;
+    let receipt = charged.receipt().unwrap();
+    limiter.refund(&second, &key, 1, receipt).await.unwrap();
+    assert!(acquired.await.unwrap().allowed());
+    assert!(started.elapsed() <= 61_000 * MS, "{:?}", started.elapsed());
 }

@@ -14,36 +14,41 @@ use super::held::Held;
 use super::reservation::Reservation;
 use super::turns::Turn;
 use super::width::UnitsFound;
-use super::{Unserved, denied_checks, in_time, patient};
+use super::{AskAgain, Unserved, denied_checks, in_time, patient};
 use crate::limiter::RateLimiter;
 use crate::nouns::{Check, Decision, Error, Group, Op, Source, later};
 use crate::store::Answer;
 
 impl RateLimiter {
-    /// Charges as soon as the units are available, not before `ask_at`. No other waiter is in front, for the `contested`
-    /// checks. `Break` is the decision. `Continue` is a denial by another check of the group: the caller queues for that one.
+    /// Charges as soon as the units are available. No other waiter is in front, for the `contested` checks. `Break` is the
+    /// decision. `Continue` is a denial by other checks of the group: the caller queues for these.
     pub(super) async fn acquire_in_front(
         &self,
         group: &Group,
         contested: &[Check],
         turn: Turn,
-        mut ask_at: Instant,
+        mut again: AskAgain,
         bounds: Bounds,
-    ) -> Result<ControlFlow<Decision, Decision>, Unserved> {
+    ) -> Result<ControlFlow<Decision, (Vec<Check>, AskAgain)>, Unserved> {
         // Single checks before may have handed units over. They are given back.
         drop(turn.take_handed_over());
         let mut replenished = Box::pin(turn.replenished());
+        // Changes from now on wake the caller. Those before did not.
+        if self.shared.turns.changes(group) != again.changes {
+            again.at = Instant::now();
+        }
         let mut repeat = None;
         loop {
-            if ask_at > Instant::now() && repeat.is_none() {
+            if again.at > Instant::now() && repeat.is_none() {
                 let waiting = in_time(turn.wait_to_repeat(), bounds);
                 repeat = Some(self.unless_late(group, bounds, waiting).await?);
             }
-            if ask_at > Instant::now() {
-                drop(timeout_at(ask_at, &mut replenished).await);
+            if again.at > Instant::now() {
+                drop(timeout_at(again.at, &mut replenished).await);
             }
             // Registered before the store is asked, so that no refund is missed.
             replenished.set(turn.replenished());
+            again.changes = self.shared.turns.changes(group);
             let asked = Instant::now();
             let answer = self.apply_unobserved(Op::Charge, patient(group, bounds.left()));
             let decision = answer.await.map_err(Unserved::Failed)?;
@@ -69,10 +74,10 @@ impl RateLimiter {
             );
             match bounds.retry_after(&decision) {
                 Some(wait) if wait <= bounds.left() => {
+                    again.at = later(Instant::now(), wait);
                     if !is_denied_by(&decision, group, contested) {
-                        return Ok(ControlFlow::Continue(decision));
+                        return Ok(ControlFlow::Continue((denied, again)));
                     }
-                    ask_at = later(Instant::now(), wait);
                 }
                 _ => return Ok(ControlFlow::Break(decision)),
             }

@@ -32,6 +32,14 @@ use crate::store::Answer;
 /// The resolution of a store's time.
 const TICK: Duration = Duration::from_micros(1);
 
+/// When a denied caller asks again: when its units are available, or at once if a budget has changed since it asked.
+#[derive(Clone, Copy)]
+struct AskAgain {
+    at: Instant,
+    /// The changes of its budgets before it asked.
+    changes: u64,
+}
+
 /// Why a waiter was not served in its turn.
 enum Unserved {
     /// The queue has no place, or is so long that the turn cannot be in time.
@@ -153,8 +161,9 @@ impl RateLimiter {
         // Timers need a runtime.
         Runtime::try_current().map_err(Error::outside_of_runtime)?;
         let bounds = Bounds::new(max_wait, true);
+        let changes = self.shared.turns.changes(group);
         let first = self.charge_at_once(group, max_wait);
-        self.wait_in_bounds(group, first, bounds, &WaitSettings::unbounded())
+        self.wait_in_bounds(group, first, changes, bounds, &WaitSettings::unbounded())
             .await
     }
 
@@ -162,6 +171,7 @@ impl RateLimiter {
     /// any other. No delay is left to be waited out.
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
         let bounds = Bounds::new(settings.max_wait, false);
+        let changes = self.shared.turns.changes(&group);
         let mut first = self.charge_at_once(&group, settings.max_wait);
         if let Some(answer) = first.as_mut().and_then(Answer::take_ready) {
             if !bounds.has_to_wait(&answer) {
@@ -177,7 +187,7 @@ impl RateLimiter {
         let settings = settings.clone();
         Answer::later(async move {
             limiter
-                .wait_in_bounds(&group, first, bounds, &settings)
+                .wait_in_bounds(&group, first, changes, bounds, &settings)
                 .await
         })
     }
@@ -188,10 +198,13 @@ impl RateLimiter {
         (!is_behind_others).then(|| self.apply_unobserved(Op::Charge, patient(group, max_wait)))
     }
 
+    /// Waits for the units of a group that is denied at `first`, or was not charged because others wait. `changes` are those
+    /// of its budgets before.
     async fn wait_in_bounds(
         &self,
         group: &Group,
         first: Option<Answer>,
+        changes: u64,
         bounds: Bounds,
         settings: &WaitSettings,
     ) -> Result<Decision, Error> {
@@ -221,14 +234,19 @@ impl RateLimiter {
             }
             denied => denied,
         };
-        let (contested, ask_at) = match &denied {
-            Some(denied) => (denied_checks(group, denied), available_at(denied)),
-            None => (self.shared.turns.contested(group), Instant::now()),
+        let contested = match &denied {
+            Some(denied) => denied_checks(group, denied),
+            None => self.shared.turns.contested(group),
+        };
+        let wait = denied.as_ref().and_then(Decision::retry_after);
+        let again = AskAgain {
+            at: later(Instant::now(), wait.unwrap_or_default()),
+            changes,
         };
         if place.is_some() {
             let most = settings.max_waiters_per_key;
             match self
-                .acquire_in_turn(group, contested, ask_at, bounds, most)
+                .acquire_in_turn(group, contested, again, bounds, most)
                 .await
             {
                 Ok(decision) | Err(Unserved::Late(decision)) => return Ok(decision),
@@ -264,7 +282,7 @@ impl RateLimiter {
         &self,
         group: &Group,
         contested: Vec<Check>,
-        mut ask_at: Instant,
+        mut again: AskAgain,
         bounds: Bounds,
         most: usize,
     ) -> Result<Decision, Unserved> {
@@ -286,13 +304,10 @@ impl RateLimiter {
         };
         loop {
             let turn = self.turn(group, &contested, bounds, most).await?;
-            let acquired = self.acquire_in_front(group, &contested, turn, ask_at, bounds);
+            let acquired = self.acquire_in_front(group, &contested, turn, again, bounds);
             match acquired.await? {
                 ControlFlow::Break(decision) => return Ok(decision),
-                ControlFlow::Continue(denied) => {
-                    ask_at = available_at(&denied);
-                    contested = denied_checks(group, &denied);
-                }
+                ControlFlow::Continue(denied) => (contested, again) = denied,
             }
         }
     }
@@ -374,11 +389,6 @@ fn may_wait(group: &Group) -> bool {
     let exceeds = |check: &Check| u64::from(check.cost()) > check.limit().quota().capacity();
     let mut enforced = group.iter().filter(|check| !check.is_shadow());
     !enforced.clone().any(exceeds) && enforced.any(|check| check.cost() > 0)
-}
-
-/// When the units of a denied group are available.
-fn available_at(denial: &Decision) -> Instant {
-    later(Instant::now(), denial.retry_after().unwrap_or_default())
 }
 
 /// The checks that a decision denies.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -102,6 +103,8 @@ pub(in crate::limiter) struct Turns {
     queues: Budgets,
     /// The number of places in all queues, so that a check that need not wait takes no lock.
     places: Arc<AtomicUsize>,
+    /// How often budgets were refunded, settled, reset or blocked, by a hash of the budget.
+    changes: [AtomicU64; 32],
 }
 
 /// A place at the front of the queue for every budget of a group.
@@ -120,12 +123,6 @@ struct Place {
     queues: Budgets,
     /// The number of places in all queues.
     places: Arc<AtomicUsize>,
-}
-
-/// Budgets that have waiters.
-pub(in crate::limiter) struct Awaited {
-    budgets: Vec<BudgetId>,
-    queues: Budgets,
 }
 
 impl Turns {
@@ -159,7 +156,7 @@ impl Turns {
         let before = queue.waiting.fetch_add(1, Ordering::AcqRel);
         drop(queues);
         queue.units.fetch_add(units, Ordering::AcqRel);
-        self.places.fetch_add(1, Ordering::AcqRel);
+        self.places.fetch_add(1, Ordering::SeqCst);
         let queues = Arc::clone(&self.queues);
         let places = Arc::clone(&self.places);
         let place = Place {
@@ -212,36 +209,39 @@ impl Turns {
         contested.cloned().collect()
     }
 
-    /// The budgets of a group that have waiters. `None`: no budget has waiters.
-    pub(in crate::limiter) fn awaited(&self, group: &[Check]) -> Option<Awaited> {
-        if self.places.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let budgets: Vec<BudgetId> = {
-            let queues = lock(&self.queues);
-            group
-                .iter()
-                .map(budget)
-                .filter(|budget| queues.contains_key(budget))
-                .collect()
-        };
-        (!budgets.is_empty()).then(|| Awaited {
-            budgets,
-            queues: Arc::clone(&self.queues),
+    /// The number of changes of the budgets of a group. Changes of others may count with them: a caller that compares two of
+    /// these numbers asks the store too often then, and never too rarely.
+    pub(super) fn changes(&self, group: &[Check]) -> u64 {
+        let changes = group.iter().map(|check| self.changes_of(check));
+        changes.fold(0, |sum, changes| {
+            sum.wrapping_add(changes.load(Ordering::SeqCst))
         })
     }
-}
 
-impl Awaited {
-    /// Wakes the waiters at the front: units may be available earlier than they expect. A reset voids units that
-    /// they reserved.
-    pub(in crate::limiter) fn replenished(&self, by: Op) {
+    fn changes_of(&self, check: &Check) -> &AtomicU64 {
+        let mut hasher = DefaultHasher::new();
+        check.limit().name().hash(&mut hasher);
+        check.key().as_str().hash(&mut hasher);
+        &self.changes[hasher.finish() as usize % self.changes.len()]
+    }
+
+    /// Wakes the waiters at the front of the budgets that an operation has changed: units may be available earlier than
+    /// they expect. Callers that have no place yet see it in the number of [`changes`](Self::changes). A reset voids units
+    /// that waiters reserved.
+    pub(in crate::limiter) fn changed(&self, by: Op, group: &[Check]) {
+        for check in group {
+            self.changes_of(check).fetch_add(1, Ordering::SeqCst);
+        }
+        // A caller takes its place before it compares the numbers. So either it sees this change, or its place is seen here.
+        if self.places.load(Ordering::SeqCst) == 0 {
+            return;
+        }
         let queues = lock(&self.queues);
-        let replenished = self.budgets.iter().filter_map(|budget| queues.get(budget));
-        let replenished: Vec<Arc<WaitingQueue>> = replenished.cloned().collect();
+        let changed = group.iter().filter_map(|check| queues.get(&budget(check)));
+        let changed: Vec<Arc<WaitingQueue>> = changed.cloned().collect();
         // A waker may drop its waiter at once, which takes the lock again.
         drop(queues);
-        for queue in replenished {
+        for queue in changed {
             queue.replenished.notify_waiters();
             if by == Op::Reset {
                 queue.reset.notify_waiters();
