@@ -119,7 +119,7 @@ impl LimitConfig {
         Ok(limit)
     }
 
-    /// A cost above the capacity would deny every request.
+    /// A cost above the capacity would deny every request, and a cost of 0 none.
     fn check_cost(&self, limit: &Limit, at: Field) -> Result<(), Misplaced> {
         match self.cost {
             Some(CostConfig::Units(cost)) if u64::from(cost) > limit.quota().capacity() => {
@@ -128,6 +128,10 @@ impl LimitConfig {
                      lower cost, or a larger quota",
                     limit.quota().capacity()
                 );
+                Err((at, ConfigError::new(error)))
+            }
+            Some(CostConfig::Units(0)) => {
+                let error = "a request of cost 0 charges nothing and is always allowed; use at least 1, or remove the limit";
                 Err((at, ConfigError::new(error)))
             }
             _ => Ok(()),

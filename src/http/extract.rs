@@ -23,20 +23,22 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// Returns an error if `name` is not a valid header name.
+    /// Returns an error if `name` is not a valid header name, or is `x-forwarded-for` or `forwarded`: clients write the start of
+    /// these lists, so each request could have a fresh budget. [`ClientIp`](super::ClientIp) reads them.
     pub fn new(name: &str) -> Result<Self, ConfigError> {
-        name.parse().map(Self).map_err(|error| {
+        let name: HeaderName = name.parse().map_err(|error| {
             ConfigError::new(format!(
                 "`{}` is not a header name ({error}); use a name such as `x-api-key`",
                 name.escape_debug()
             ))
-        })
-    }
-}
-
-impl From<HeaderName> for Header {
-    fn from(name: HeaderName) -> Self {
-        Self(name)
+        })?;
+        if matches!(name.as_str(), "forwarded" | "x-forwarded-for") {
+            return Err(ConfigError::new(format!(
+                "clients write the start of `{name}`, so each request could have a fresh budget; use the address that \
+                 `ClientIp::behind([...])` finds in it"
+            )));
+        }
+        Ok(Self(name))
     }
 }
 

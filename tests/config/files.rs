@@ -254,6 +254,11 @@ fn errors_name_the_file_the_line_and_the_field() {
             "the list has 17 extractors; use at most 16",
         ),
         (
+            format!("{keyed}\ncost = 0"),
+            ":6: `limits[0].cost`",
+            "a request of cost 0 charges nothing",
+        ),
+        (
             format!("{quota}\nkey = {{ first_of = [] }}"),
             ":5: `limits[0].key`",
             "`first_of` is empty",

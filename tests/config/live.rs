@@ -980,3 +980,23 @@ async fn waiting_requests_and_settlements_know_the_limits_by_name() {
         asked.elapsed()
     );
 }
+
+#[test]
+fn extractors_that_are_never_used_are_errors() {
+    for (keys, expected) in [
+        (
+            "{ first_of = [\"global\", \"user\"] }",
+            "`global`, so the names after it are never used",
+        ),
+        (
+            "{ first_of = [\"user\", \"peer_ip\", \"user\"] }",
+            "`user` is there twice, and the second is never used",
+        ),
+        ("[\"user\", \"user\"]", "`user` is there twice"),
+    ] {
+        let config = config(&limit("api", 1, "").replace("\"user\"", keys));
+        let error = LimitSet::new(config, names()).unwrap_err().to_string();
+        assert!(error.contains("limits[0].key"), "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
+}

@@ -90,6 +90,14 @@ fn header_key_needs_exactly_one_value_that_is_not_empty() {
     );
 }
 
+#[test]
+fn header_whose_start_clients_write_is_an_error() {
+    for name in ["X-Forwarded-For", "forwarded"] {
+        let error = Header::new(name).unwrap_err().to_string();
+        assert!(error.contains("ClientIp::behind"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn route_key_is_the_method_and_the_template() {
     let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()));

@@ -76,6 +76,7 @@ fn key(config: &KeyConfig, names: &Names) -> Result<(Arc<dyn KeyExtractor>, Stri
         KeyConfig::Joined(joined) => self::joined(joined, names),
         KeyConfig::FirstOf(first_of) => {
             check_number(first_of.first_of.len())?;
+            check_reached(&first_of.first_of)?;
             let mut keys = first_of.first_of.iter().map(|keys| joined(keys, names));
             let Some(first) = keys.next() else {
                 return Err(ConfigError::new("`first_of` is empty; name an extractor"));
@@ -99,11 +100,43 @@ fn check_number(extractors: usize) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// An extractor behind one that always has a key, or behind itself, is never used.
+fn check_reached(first_of: &[OneOrMany<String>]) -> Result<(), ConfigError> {
+    for (number, keys) in first_of.iter().enumerate() {
+        let keys = keys.as_slice();
+        let is_last = number + 1 == first_of.len();
+        if keys.iter().all(|name| name == "global") && !is_last && !keys.is_empty() {
+            return Err(ConfigError::new(
+                "every request has the key `global`, so the names after it are never used; write it last",
+            ));
+        }
+    }
+    if let Some(keys) = repeated(first_of) {
+        return Err(ConfigError::new(format!(
+            "`{}` is there twice, and the second is never used; remove it",
+            keys.as_slice().join(" + ").escape_debug()
+        )));
+    }
+    Ok(())
+}
+
+/// The first element that equals an earlier one.
+fn repeated<T: PartialEq>(list: &[T]) -> Option<&T> {
+    let mut numbered = list.iter().enumerate();
+    numbered.find_map(|(number, element)| list[..number].contains(element).then_some(element))
+}
+
 fn joined(
     keys: &OneOrMany<String>,
     names: &Names,
 ) -> Result<(Arc<dyn KeyExtractor>, String), ConfigError> {
     check_number(keys.as_slice().len())?;
+    if let Some(name) = repeated(keys.as_slice()) {
+        return Err(ConfigError::new(format!(
+            "`{}` is there twice, and its key does not change by that; remove one",
+            name.escape_debug()
+        )));
+    }
     let mut extractors = keys.as_slice().iter().map(|name| names.key_of(name));
     let Some(first) = extractors.next() else {
         return Err(ConfigError::new(

@@ -57,22 +57,20 @@ impl BlockPolicy {
     /// the limit: within one, a client that retries once or twice a period is not an offender.
     pub const fn after(denials: u32, within: Duration) -> Self {
         Self {
+            denials: Some(denials),
             within,
-            ..Self::new(Some(denials))
+            length: DEFAULT_LENGTH,
+            ..Self::by_operators()
         }
     }
 
     /// Blocks only the keys that an operator [blocks](crate::RateLimiter::block), which works under any limit. With this
     /// policy, replicas remember the denial of a blocked key for ten seconds, as they do with any policy, and not for one.
     pub const fn by_operators() -> Self {
-        Self::new(None)
-    }
-
-    const fn new(denials: Option<u32>) -> Self {
         Self {
-            denials,
+            denials: None,
             within: Duration::ZERO,
-            length: DEFAULT_LENGTH,
+            length: Duration::ZERO,
             factor: 1,
             longest: None,
         }
@@ -101,7 +99,7 @@ impl BlockPolicy {
         self.denials.map(|denials| (denials, self.within))
     }
 
-    /// The length of the first block.
+    /// The length of the first block. Zero if only operators block: they say for how long.
     #[must_use]
     pub const fn length(&self) -> Duration {
         self.length
@@ -121,7 +119,7 @@ impl BlockPolicy {
                 let within = check.and_then(|()| micros(within, "window of denials"));
                 (denials, within.map_err(|error| error.at("block.after"))?)
             }
-            None if self.length != DEFAULT_LENGTH || self.longest.is_some() => {
+            None if !self.length.is_zero() || self.longest.is_some() => {
                 return Err(ConfigError::new(
                     "keys are only blocked by operators, who say for how long, so no length and no growth counts; \
                      remove them, or say after how many denials keys are blocked",
@@ -137,14 +135,18 @@ impl BlockPolicy {
             ))
             .at("block.factor"));
         }
-        let length = micros(self.length, "first block").map_err(|error| error.at("block.for"))?;
-        let longest = micros(self.longest.unwrap_or(self.length), "longest block")
+        let first = match self.denials {
+            Some(_) => self.length,
+            None => DEFAULT_LENGTH,
+        };
+        let length = micros(first, "first block").map_err(|error| error.at("block.for"))?;
+        let longest = micros(self.longest.unwrap_or(first), "longest block")
             .map_err(|error| error.at("block.max"))?;
         if longest < length {
             return Err(ConfigError::new(format!(
                 "the longest block is {}, shorter than the first of {}; use at least that",
                 period::write(Duration::from_micros(longest)),
-                period::write(self.length),
+                period::write(first),
             ))
             .at("block.max"));
         }
@@ -305,6 +307,10 @@ mod tests {
             ),
             (
                 BlockPolicy::by_operators().lasting(DAY),
+                "only blocked by operators",
+            ),
+            (
+                BlockPolicy::by_operators().lasting(DEFAULT_LENGTH),
                 "only blocked by operators",
             ),
             (
