@@ -116,6 +116,7 @@ while at <= last do
     -- The next claim of the key reads what this one has written.
     values[first_k] = nil
     answer(ALLOWED + unreadable, granted, -1, 0, 0)
+    -- No charge follows.
     last_k = 0
   end
   for k = first_k, last_k, step do

@@ -31,7 +31,7 @@ local NO_POLICY = {denials = 0, within = 0, length = 0, longest = 0, factor = 1}
 -- The first byte of a value behind a block by an operator: see operator_block.lua.
 local OPERATOR_BLOCK = 10
 
--- Answers a group `times` times, or until it is denied.
+-- Answers a group `times` times, or until all further answers are the same.
 local function repeated(times, decide_once)
   if times == 1 then return decide_once() end
   local place, answers = #reply + 1, 0

@@ -1,7 +1,7 @@
 -- Reads and writes the value of a key.
 
 -- The longest value that is read, in bytes. A longer one is corrupt, and reading it would hold up
--- all other clients (400 MB: for one to three seconds).
+-- all other clients (400 MB: for one to three seconds). The MGET of a batch has no such bound.
 local LONGEST = 4194304
 
 -- Returns the value, or its first `head_size` bytes; false if there is none. A key of another type

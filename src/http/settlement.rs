@@ -210,7 +210,7 @@ impl Settlement {
         count
     }
 
-    /// Sends the settlements: on one limiter together, because their budgets differ.
+    /// Sends one group for each limiter, and another for charges that share a budget with an earlier one.
     fn send(&self, mut charges: Vec<OpenCharge>) {
         while let Some(OpenCharge { limiter, check, .. }) = charges.pop() {
             let mut checks = vec![check];
@@ -235,7 +235,7 @@ impl Settlement {
         let limit = checks[0].limit().clone();
         let events = Arc::clone(&self.shared.events);
         let unanswered = limiter.track_settlement();
-        let unsent = Unsent {
+        let pending = PendingSettlement {
             limit,
             events,
             is_over: false,
@@ -248,10 +248,10 @@ impl Settlement {
         let _entered = runtime.as_ref().map(Runtime::enter);
         let mut answer = limiter.apply(Op::Settle, Group::of_distinct(checks));
         match (answer.take_ready(), &runtime) {
-            (Some(answer), _) => unsent.answered(answer),
+            (Some(answer), _) => pending.answered(answer),
             (None, Some(runtime)) => drop(runtime.spawn(async move {
                 let answer = answer.await;
-                unsent.answered(answer);
+                pending.answered(answer);
             })),
             (None, None) => {}
         }
@@ -307,14 +307,14 @@ impl Drop for Meter {
 }
 
 /// A settlement without an answer. It is reported if it never gets one, because the runtime was shut down.
-struct Unsent {
+struct PendingSettlement {
     limit: Limit,
     events: Arc<Throttle>,
     is_over: bool,
     _unanswered: UnansweredSettlement,
 }
 
-impl Unsent {
+impl PendingSettlement {
     fn answered(mut self, answer: Result<Decision, Error>) {
         self.is_over = true;
         if let Err(error) = answer {
@@ -323,7 +323,7 @@ impl Unsent {
     }
 }
 
-impl Drop for Unsent {
+impl Drop for PendingSettlement {
     fn drop(&mut self) {
         if !self.is_over {
             let error = Error::store("the runtime was shut down");

@@ -90,9 +90,9 @@ impl RateLimiter {
         answer.map(|_| telemetry::unblocked_by_operator(limit, check.key()))
     }
 
-    /// Decides a group, and reports a block that begins with its denial. A store that answers later reports it itself: its
+    /// Charges or peeks, and reports a block that begins with its denial. A store that answers later reports it itself: its
     /// caller may not wait for the answer.
-    pub(super) fn decide_counting_denials(&self, op: Op, group: Group) -> Answer {
+    pub(super) fn apply_reporting_blocks(&self, op: Op, group: Group) -> Answer {
         let mut answer = self.shared.store.apply(op, group.clone());
         let Some(answer) = answer.take_ready() else {
             return answer;

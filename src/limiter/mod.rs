@@ -112,7 +112,7 @@ impl RateLimiter {
     pub(crate) fn apply_unobserved(&self, op: Op, group: Group) -> Answer {
         match op {
             Op::Charge | Op::Peek if group.iter().any(|check| check.limit().counts_denials()) => {
-                self.decide_counting_denials(op, group)
+                self.apply_reporting_blocks(op, group)
             }
             Op::Charge | Op::Peek | Op::Claim => self.shared.store.apply(op, group),
             Op::Refund | Op::Settle | Op::Reset | Op::Block => self.apply_change(op, group),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Error, Limit, Micros, Receipt, Verdict};
+use super::{Check, Error, Limit, Micros, Receipt, Verdict};
 
 /// The answer to a check or to a group of checks, with one verdict for each check.
 ///
@@ -206,6 +206,13 @@ impl Decision {
         } else {
             &self.group
         }
+    }
+
+    /// The checks of a group that its decision denies.
+    pub(crate) fn denied_checks(&self, group: &[Check]) -> Vec<Check> {
+        let verdicts = group.iter().zip(self.verdicts());
+        let denied = verdicts.filter(|(_, verdict)| !verdict.allowed());
+        denied.map(|(check, _)| check.clone()).collect()
     }
 
     /// The place where the decision was made: the store, or this process on its behalf or in its place.

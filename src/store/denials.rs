@@ -447,6 +447,11 @@ impl ChangeUnderWay {
             Err(_) => ChangeEnd::Failed,
         };
     }
+
+    /// It was not sent.
+    pub(super) fn did_not_happen(mut self) {
+        self.end = ChangeEnd::Failed;
+    }
 }
 
 impl Drop for ChangeUnderWay {

@@ -68,12 +68,12 @@ pub(super) fn decide_one(
     let rule = check.limit().rule();
     match op {
         Op::Charge => {
-            let outcome = decide_as(check, state, now, check.asked(), Effect::Commit);
+            let outcome = decide_unless_blocked(check, state, now, check.asked(), Effect::Commit);
             return (outcome, if outcome.allowed { cost } else { 0 });
         }
         Op::Peek => {
             return (
-                decide_as(check, state, now, check.asked(), effect_of_peek(check)),
+                decide_unless_blocked(check, state, now, check.asked(), effect_of_peek(check)),
                 0,
             );
         }
@@ -112,7 +112,7 @@ fn effect_of_peek(check: &Check) -> Effect {
 
 /// The outcome of a check of its limit, whose key may be blocked.
 #[inline]
-fn decide_as(
+fn decide_unless_blocked(
     check: &Check,
     state: &mut Option<State>,
     now: Micros,
@@ -164,7 +164,7 @@ fn decide_group(
     let dry = |(check, state): (&Check, &mut Option<State>)| {
         verdict(
             check,
-            decide_as(check, state, now, check.asked(), Effect::Dry),
+            decide_unless_blocked(check, state, now, check.asked(), Effect::Dry),
             0,
         )
     };
@@ -193,7 +193,7 @@ fn decide_group(
         if has_blocked_key {
             cost.patience = Micros::MAX;
         }
-        let outcome = decide_as(check, state, now, cost, effect);
+        let outcome = decide_unless_blocked(check, state, now, cost, effect);
         *answer = verdict(check, outcome, 0);
     }
     verdicts

@@ -43,7 +43,7 @@ pub(crate) use self::metrics::waiting;
 pub(crate) use self::metrics::{GaugeLevel, OutcomeLabel, hold_permit};
 pub(crate) use self::metrics::{denied_from_cache, prefetched};
 pub(crate) use self::outages::{
-    available, dropped_unsettled, permits_not_renewed, permits_unavailable, settled, unavailable,
+    available, dropped_unsettled, permits_not_renewed, permits_unavailable, repaid, unavailable,
 };
 pub(crate) use self::redis::{Outage, RedisEvents, changes_not_followed};
 pub(crate) use self::requests::{

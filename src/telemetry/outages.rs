@@ -54,6 +54,6 @@ pub(crate) fn available(unavailable: &Throttle) {
 }
 
 /// Units that were allowed locally during an outage are charged to the store.
-pub(crate) fn settled(budgets: usize, units: u64) {
+pub(crate) fn repaid(budgets: usize, units: u64) {
     tracing::info!(target: TARGET, budgets, units, "local charges settled");
 }

@@ -40,6 +40,20 @@ async fn take(limiter: &RateLimiter, limit: &Limit, key: &Key) -> Option<Permit>
 }
 
 #[tokio::test]
+async fn gauges_of_permits_that_nobody_asked_for_leave_the_lease_to_be_set() {
+    let limiter = RateLimiter::in_memory();
+    assert_eq!(limiter.held_permits(&exports(3), &Key::new("acme")), 0);
+    assert_eq!(limiter.keys_with_permits(), 0);
+    let limiter = short_lease(limiter);
+    assert!(
+        take(&limiter, &exports(3), &Key::new("acme"))
+            .await
+            .is_some()
+    );
+    limiter.set_permit_lease(SECOND).unwrap_err();
+}
+
+#[tokio::test]
 async fn at_most_the_limit_are_in_flight_on_all_replicas_and_keys_are_apart() {
     let server = RedisServer::start();
     let memory = RateLimiter::in_memory();

@@ -45,11 +45,10 @@ impl Hash for OwedCheck {
 
 impl Ledger {
     pub(super) fn new(max_budgets: usize) -> Self {
-        let (shards, hasher, budgets) = Default::default();
         Self {
-            shards,
-            hasher,
-            budgets,
+            shards: Default::default(),
+            hasher: DefaultHashBuilder::default(),
+            budgets: AtomicUsize::new(0),
             max_budgets,
         }
     }

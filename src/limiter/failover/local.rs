@@ -44,7 +44,7 @@ impl Local {
     ) -> Result<Decision, Error> {
         let shares: Vec<_> = group.iter().map(share).collect();
         let of_shares = Group::of_distinct(shares.iter().flatten().cloned().collect());
-        let decision = self.store.decide(op, of_shares).map_err(full)?;
+        let decision = self.store.apply_now(op, of_shares).map_err(full)?;
         let checks = shares.iter().flatten();
         telemetry::blocks_of(&self.blocked, op, checks, &decision);
         let mut of_shares = decision.verdicts().iter();
@@ -77,7 +77,7 @@ impl Local {
         let is_owed = self.ledger.settle(check, charged, cost);
         if let Some(share) = share(check) {
             // A store that is full has evicted the budget.
-            drop(self.store.decide(op, share.with_receipt(charged).into()));
+            drop(self.store.apply_now(op, share.with_receipt(charged).into()));
         }
         is_owed
     }
@@ -90,14 +90,14 @@ impl Local {
                 self.ledger.forget(check);
             }
             // A budget is found by name and key. A store that is full has no room for a block.
-            drop(self.store.decide(op, check.clone().into()));
+            drop(self.store.apply_now(op, check.clone().into()));
         }
     }
 
     /// The units of a budget that were consumed locally and have not drained since, rounded up.
     pub(super) fn used(&self, check: &Check) -> u64 {
         let peeked =
-            share(check).map(|share| self.store.decide(Op::Peek, share.with_cost(0).into()));
+            share(check).map(|share| self.store.apply_now(Op::Peek, share.with_cost(0).into()));
         match peeked {
             Some(Ok(decision)) => decision.capacity().saturating_sub(decision.remaining()),
             Some(Err(_)) | None => 0,

@@ -96,7 +96,7 @@ impl Failover {
         answer.resolved(move |answer| failover.resolve(answer, op, &group, policy))
     }
 
-    /// Asks the store, without anything to decide in its place. Its answer also ends the outage of the others.
+    /// Asks the store, without anything to decide in its place. Its answer also starts the repayment of local charges.
     fn ask_store(self: &Arc<Self>, op: Op, group: Group) -> Answer {
         let answer = self.store().apply(op, group);
         if !self.owes_charges() {
@@ -190,7 +190,9 @@ impl Failover {
         policy: OnStoreFailure,
     ) -> Result<Decision, Error> {
         match answer {
-            Err(error) if error.is_unavailable() => self.decide(&error, op, group, policy),
+            Err(error) if error.is_unavailable() => {
+                self.decide_by_policy(&error, op, group, policy)
+            }
             Err(error) => Err(error),
             Ok(decision) => {
                 if decision.source() == Source::Store {
@@ -203,7 +205,7 @@ impl Failover {
     }
 
     /// The decision in place of the store's.
-    fn decide(
+    fn decide_by_policy(
         &self,
         error: &Error,
         op: Op,

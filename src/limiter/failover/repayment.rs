@@ -79,7 +79,7 @@ async fn repay(failover: Weak<Failover>, _turn: RepaymentTurn) {
         pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
     }
     if repaid.budgets > 0 {
-        telemetry::settled(repaid.budgets, repaid.units);
+        telemetry::repaid(repaid.budgets, repaid.units);
     }
 }
 

@@ -223,14 +223,17 @@ impl RateLimiter {
     pub fn held_permits(&self, limit: &Limit, key: impl Into<Key>) -> u64 {
         let check = Check::new(limit, key);
         let slot = SlotKey::new(&check);
-        self.agents().agent(&slot).held(&slot)
+        let agents = self.shared.agents.get();
+        agents.map_or(0, |agents| agents.agent(&slot).held(&slot))
     }
 
     /// The number of keys with permits, callers or unconfirmed releases in this process.
     #[must_use]
     pub fn keys_with_permits(&self) -> usize {
-        let agents = self.agents().agents.iter();
-        agents.map(|agent| agent.keys()).sum()
+        let agents = self.shared.agents.get();
+        agents.map_or(0, |agents| {
+            agents.agents.iter().map(|agent| agent.keys()).sum()
+        })
     }
 
     /// Asks for a permit, without a wait.
@@ -241,7 +244,7 @@ impl RateLimiter {
         agent.request(&slot, caller);
         let outcome = within(agent, ANSWERS_WITHIN, &mut outcome).await;
         let outcome = outcome.unwrap_or_else(|| Err(agent.late_error(&slot)));
-        conclude(agent, &slot, check, outcome)
+        or_decide_locally(agent, &slot, check, outcome)
     }
 
     /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this process.
@@ -262,7 +265,7 @@ impl RateLimiter {
         };
         agent.enqueue_waiter(&slot, caller, most_waiters);
         let outcome = waiter.outcome_within(max_wait).await;
-        conclude(agent, &slot, check, outcome.unwrap_or(Ok(None)))
+        or_decide_locally(agent, &slot, check, outcome.unwrap_or(Ok(None)))
     }
 
     /// Waits until the store has confirmed all released permits, for at most a second.
@@ -306,7 +309,7 @@ fn permit_caller(check: &Check) -> (PermitCaller, oneshot::Receiver<PermitOutcom
 }
 
 /// The outcome of a caller. While the store is unavailable, the limit's policy decides.
-fn conclude(
+fn or_decide_locally(
     agent: &Arc<Agent>,
     slot: &SlotKey,
     check: &Check,

@@ -14,7 +14,7 @@ use super::held::Held;
 use super::reservation::Reservation;
 use super::turns::Turn;
 use super::width::UnitsFound;
-use super::{AskAgain, Unserved, denied_checks, in_time, patient};
+use super::{AskAgain, Unserved, in_time, patient};
 use crate::limiter::RateLimiter;
 use crate::nouns::{Check, Decision, Error, Group, Op, Source, later};
 use crate::store::Answer;
@@ -65,7 +65,7 @@ impl RateLimiter {
                 let waited_out = self.wait_out(decision, group, bounds).await;
                 return waited_out.map(ControlFlow::Break).map_err(Unserved::Failed);
             }
-            let denied = denied_checks(group, &decision);
+            let denied = decision.denied_checks(group);
             turn.adapt(
                 &denied,
                 UnitsFound::Missing,

@@ -33,18 +33,18 @@ impl<'a> Held<'a> {
 
     /// Uses the units.
     pub(super) fn used(mut self) -> Decision {
-        self.void_reservation();
+        self.close();
         self.decision.clone()
     }
 
     /// Forgets the units, which a reset has given back.
     pub(super) fn void(mut self) {
-        self.void_reservation();
+        self.close();
     }
 
-    fn void_reservation(&mut self) {
+    fn close(&mut self) {
         if let Some(reservation) = self.reservation.take() {
-            reservation.void();
+            reservation.close();
         }
     }
 }

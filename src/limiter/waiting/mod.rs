@@ -235,7 +235,7 @@ impl RateLimiter {
             denied => denied,
         };
         let contested = match &denied {
-            Some(denied) => denied_checks(group, denied),
+            Some(denied) => denied.denied_checks(group),
             None => self.shared.turns.contested(group),
         };
         let wait = denied.as_ref().and_then(Decision::retry_after);
@@ -389,13 +389,4 @@ fn may_wait(group: &Group) -> bool {
     let exceeds = |check: &Check| u64::from(check.cost()) > check.limit().quota().capacity();
     let mut enforced = group.iter().filter(|check| !check.is_shadow());
     !enforced.clone().any(exceeds) && enforced.any(|check| check.cost() > 0)
-}
-
-/// The checks that a decision denies.
-fn denied_checks(group: &Group, denial: &Decision) -> Vec<Check> {
-    let verdicts = group.iter().zip(denial.verdicts());
-    verdicts
-        .filter(|(_, verdict)| !verdict.allowed())
-        .map(|(check, _)| check.clone())
-        .collect()
 }

@@ -63,8 +63,8 @@ impl Reservation {
         self.turn < now
     }
 
-    /// Forgets the units, which a reset has given back.
-    pub(super) fn void(mut self) {
+    /// Leaves the units as they are: used, or given back by a reset.
+    pub(super) fn close(mut self) {
         self.is_over = true;
     }
 

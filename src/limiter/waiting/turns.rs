@@ -246,7 +246,7 @@ impl Turns {
             if by == Op::Reset {
                 queue.reset.notify_waiters();
                 let void = mem::take(&mut *queue.handed_over());
-                void.into_iter().for_each(Reservation::void);
+                void.into_iter().for_each(Reservation::close);
             }
         }
     }

@@ -128,7 +128,7 @@ impl MemoryStore {
     }
 
     #[inline]
-    pub(crate) fn decide(&self, op: Op, group: Group) -> Result<Decision, Error> {
+    pub(crate) fn apply_now(&self, op: Op, group: Group) -> Result<Decision, Error> {
         match group.into_one() {
             Ok(check) => self.apply_one(op, check),
             Err(group) => self.apply_group(op, &group),
@@ -136,9 +136,10 @@ impl MemoryStore {
     }
 
     fn apply_one(&self, op: Op, check: Check) -> Result<Decision, Error> {
-        let now = self.now();
         let (hash, index) = self.shard_of(&check);
         let mut shard = self.lock(index);
+        // Under the lock, so that the times of a budget never step back.
+        let now = self.now();
         let verdict = shard.apply(hash, op, check, now)?;
         self.sweep(&mut shard, now);
         Ok(Decision::from(verdict).made_at(now))
@@ -288,7 +289,7 @@ impl Clock {
 impl Store for MemoryStore {
     #[inline]
     fn apply(&self, op: Op, group: Group) -> Answer {
-        Answer::ready(group.check_op(op).and_then(|()| self.decide(op, group)))
+        Answer::ready(group.check_op(op).and_then(|()| self.apply_now(op, group)))
     }
 
     fn is_embedded(&self) -> bool {

@@ -237,7 +237,7 @@ impl Batch {
         for waiter in &mut self.waiters {
             if waiter.sent && self.runs[waiter.run].times == 0 {
                 waiter.sent = false;
-                failed += 1;
+                failed += usize::from(waiter.promise.is_some());
                 let reason = reason.to_string();
                 waiter.set_answer(Err(if deletes {
                     Error::store(reason)
@@ -307,7 +307,7 @@ impl Batch {
         let rule = self.rule(charge);
         let request = match (run.op, self.checks[run.first].claim()) {
             (Op::Claim, Some(claim)) => wire::single_claim(rule, claim),
-            _ if self.is_plain_lone_charge(run) => wire::single(rule, charge.cost),
+            _ if self.is_plain_charge(run) => wire::single_charge(rule, charge.cost),
             _ => return None,
         };
         Some((self.keys.get(charge.key.into()), request))
@@ -317,7 +317,7 @@ impl Batch {
     pub(super) fn makes_one_write(&self) -> bool {
         self.only_sent_run().is_some_and(|run| {
             let rule = self.rule(&self.charges[run.first]);
-            self.is_plain_lone_charge(run) && !matches!(rule, Rule::SlidingLog(_))
+            self.is_plain_charge(run) && !matches!(rule, Rule::SlidingLog(_))
         })
     }
 
@@ -329,8 +329,8 @@ impl Batch {
     }
 
     /// Returns whether the run is one charge of one budget, and no offences of its key matter.
-    fn is_plain_lone_charge(&self, run: &Run) -> bool {
-        self.is_lone_charge(run) && self.charges[run.first].offences.is_none()
+    fn is_plain_charge(&self, run: &Run) -> bool {
+        self.is_only_charge_of_its_key(run) && self.charges[run.first].offences.is_none()
     }
 
     fn rule(&self, charge: &wire::WireCheck) -> &Rule {
@@ -350,7 +350,7 @@ impl Batch {
                 body.push_claim(&self.charges[run.first], claim);
                 continue;
             }
-            if !self.is_lone_charge(run) {
+            if !self.is_only_charge_of_its_key(run) {
                 body.push_run(run.op, run.times, &self.charges[run.first..][..run.size]);
                 continue;
             }
@@ -358,7 +358,7 @@ impl Batch {
             let mut keys = 1;
             let mut next = first.next();
             while runs
-                .next_if(|it| self.is_lone_charge(it) && self.charges[it.first] == next)
+                .next_if(|it| self.is_only_charge_of_its_key(it) && self.charges[it.first] == next)
                 .is_some()
             {
                 (keys, next) = (keys + 1, next.next());
@@ -369,7 +369,7 @@ impl Batch {
     }
 
     /// Returns whether the run is one charge, once, of a budget that no other run touches.
-    fn is_lone_charge(&self, run: &Run) -> bool {
+    fn is_only_charge_of_its_key(&self, run: &Run) -> bool {
         let charge = &self.charges[run.first];
         let key = &self.keys.all[usize::from(charge.key)];
         let is_charge = run.op == Op::Charge && charge.cost > 0 && !charge.has_terms();
@@ -426,10 +426,9 @@ impl Batch {
 
     /// Empties the batch. Its memory is kept for the next checks.
     pub(super) fn clear(&mut self) {
-        // A change that was not sent did not happen.
         for waiter in self.waiters.iter_mut().filter(|waiter| !waiter.sent) {
-            if let Some(mut change) = waiter.change.take() {
-                change.answered(&Err(Error::timeout_unsent()));
+            if let Some(change) = waiter.change.take() {
+                change.did_not_happen();
             }
         }
         self.keys.clear();

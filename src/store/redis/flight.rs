@@ -185,7 +185,7 @@ struct Call {
 impl Call {
     /// Sends the checks, and answers them.
     async fn complete(&mut self) {
-        let mut answer = self.answer().await;
+        let mut answer = self.observed_reply().await;
         self.follow(&mut answer).await;
         if has_to_be_divided(&answer) {
             return self.complete_apart(answer).await;
@@ -194,13 +194,13 @@ impl Call {
             && CallFailure::from_redis(error) == CallFailure::NotWritten
             && self.make_read_only(error)
         {
-            answer = self.answer().await;
+            answer = self.observed_reply().await;
         }
-        self.conclude(answer);
+        self.answer_checks(answer);
     }
 
     /// The reply, as it is seen from outside.
-    async fn answer(&mut self) -> Option<RedisResult<Vec<i64>>> {
+    async fn observed_reply(&mut self) -> Option<RedisResult<Vec<i64>>> {
         let events = Arc::clone(self.node.connections.events());
         let (checks, traces) = self.place.batch.traces();
         let mut observed = Some(ObservedCall::begin(&events, checks, traces));
@@ -277,7 +277,7 @@ impl Call {
     }
 
     /// Answers all checks.
-    fn conclude(&mut self, answer: Option<RedisResult<Vec<i64>>>) {
+    fn answer_checks(&mut self, answer: Option<RedisResult<Vec<i64>>>) {
         self.tell_breaker(&answer);
         let failed = match answer {
             Some(Ok(reply)) => self.read_reply(&reply),

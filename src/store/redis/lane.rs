@@ -82,7 +82,7 @@ struct LaneQueue {
     /// The number of calls so far.
     calls: u64,
     /// When the newest call left. `None` once it has ended.
-    newest_left: Option<Instant>,
+    newest_sent_at: Option<Instant>,
     /// The last time that a place was taken, or that a call started or ended.
     heartbeat: Heartbeat,
     /// Counts how often the places were given up as lost.
@@ -118,13 +118,12 @@ pub(super) struct QueuedCheck {
 
 impl Lane {
     pub(super) fn new(route: LaneRoute, prefix: String, settings: LaneSettings) -> Arc<Self> {
-        let (queue, leaving) = Default::default();
         Arc::new(Self {
             route,
             prefix,
             settings,
-            queue,
-            leaving,
+            queue: Mutex::default(),
+            leaving: Mutex::default(),
         })
     }
 
@@ -151,11 +150,9 @@ impl Lane {
         queue.give_up_lost_places(now, *deadline);
         let is_full = || queue.is_full_for(group, prefix, *max_waiting);
         if urgency == Urgency::Usual && is_full() {
-            // A change that is not queued does not happen.
-            let error = || Err(Error::overloaded(*max_waiting));
-            change
-                .into_iter()
-                .for_each(|mut change| change.answered(&error()));
+            if let Some(change) = change {
+                change.did_not_happen();
+            }
             return None;
         }
         queue.unanswered += 1;
@@ -298,20 +295,19 @@ impl LaneQueue {
     }
 
     fn is_pace_over(&self, now: Instant, pace: Duration) -> bool {
-        self.newest_left
+        self.newest_sent_at
             .is_none_or(|left| now.saturating_duration_since(left) >= pace)
     }
 
     fn take_place(&mut self, lane: &Arc<Lane>) -> CallPlace {
         self.in_flight += 1;
-        let (batch, rest) = Default::default();
         let call = self.begin_call();
         CallPlace {
             lane: Arc::clone(lane),
             generation: Some(self.generation),
             call,
-            batch,
-            rest,
+            batch: Batch::default(),
+            rest: Default::default(),
         }
     }
 
@@ -319,7 +315,7 @@ impl LaneQueue {
     fn begin_call(&mut self) -> u64 {
         let now = Instant::now();
         self.calls += 1;
-        self.newest_left = Some(now);
+        self.newest_sent_at = Some(now);
         self.heartbeat.beat(now);
         self.calls
     }
@@ -329,7 +325,7 @@ impl LaneQueue {
     fn free(&mut self, generation: Option<u64>, call: u64) {
         self.in_flight -= usize::from(generation == Some(self.generation));
         if call == self.calls {
-            self.newest_left = None;
+            self.newest_sent_at = None;
         }
     }
 

@@ -126,7 +126,7 @@ impl Spread {
             self.cluster.note_denied();
             // After the refunds: each voids the denials of its budgets.
             if let (Some(denials), Some(asked)) = (self.lanes.denials(), asked)
-                && let Some(asked) = denials.still_asked(asked, &denied(&self.group, &denial))
+                && let Some(asked) = denials.still_asked(asked, &denial.denied_checks(&self.group))
             {
                 denials.record(&self.group, asked, &denial);
             }
@@ -257,15 +257,6 @@ async fn all(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
     pending
         .into_iter()
         .filter_map(|(_, result)| result)
-        .collect()
-}
-
-/// The checks that a denial denies.
-fn denied(group: &[Check], denial: &Decision) -> Vec<Check> {
-    let verdicts = group.iter().zip(denial.verdicts());
-    verdicts
-        .filter(|(_, verdict)| !verdict.allowed())
-        .map(|(check, _)| check.clone())
         .collect()
 }
 

@@ -35,12 +35,10 @@ pub(super) fn submit(
     if urgency != Urgency::GivesBack
         && let Err(error) = lane.route.admit()
     {
-        let answer = Err(error);
-        // A change that is not sent does not happen.
-        change
-            .into_iter()
-            .for_each(|mut change| change.answered(&answer));
-        return Answer::ready(answer);
+        if let Some(change) = change {
+            change.did_not_happen();
+        }
+        return Answer::ready(Err(error));
     }
     let Some(QueuedCheck {
         promised,

@@ -133,7 +133,7 @@ const WITH_TERMS: u64 = 8;
 pub(super) struct Body(Vec<u8>);
 
 /// `ARGV[1]` of a single charge, with a cost above 0. The reply is that to a batch of this charge.
-pub(super) fn single(rule: &Rule, cost: u32) -> Vec<u8> {
+pub(super) fn single_charge(rule: &Rule, cost: u32) -> Vec<u8> {
     let mut body = Body(Vec::with_capacity(64));
     body.push_rule(rule);
     body.push(cost.into(), 4);

@@ -54,7 +54,7 @@ impl Batch {
             };
             waiter.set_answer(match &self.read_only {
                 Some(reason) if run.is_peeked && decision.allowed() => {
-                    declined += 1;
+                    declined += usize::from(waiter.promise.is_some());
                     Err(Error::declined(reason.to_string()))
                 }
                 _ => Ok(decision),

@@ -76,17 +76,16 @@ impl Cluster {
         name: &str,
     ) -> Arc<Self> {
         let events = RedisEvents::new(name.into(), Arc::clone(&nodes.label));
-        let (table, was_read, failure, refreshing, denied) = Default::default();
         Arc::new(Self {
             partitions,
             nodes,
             seeds,
             events,
-            table,
-            was_read,
-            failure,
-            refreshing,
-            denied,
+            table: RwLock::default(),
+            was_read: Notify::default(),
+            failure: RwLock::default(),
+            refreshing: Default::default(),
+            denied: Mutex::default(),
         })
     }
 

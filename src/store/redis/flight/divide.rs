@@ -58,7 +58,7 @@ impl Call {
             let was_halved = given_up.is_none() && has_to_be_divided(&answer) && self.place.halve();
             let is_answered = was_halved || self.complete_when_moved(&answer).await;
             if !is_answered {
-                self.conclude(answer);
+                self.answer_checks(answer);
             }
             if !self.take_part_to_send(given_up.as_deref()) {
                 // It counts as a failure only if the division was given up. A part that succeeded has ended the watch.
@@ -66,7 +66,7 @@ impl Call {
                 return;
             }
             self.return_to_owner().await;
-            answer = self.answer().await;
+            answer = self.observed_reply().await;
             self.follow(&mut answer).await;
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::time::{sleep, timeout_at};
 
-use super::{Call, Watch};
+use super::{Call, Watch, is_open, with_context};
 use crate::store::redis::node::Node;
 use crate::store::redis::route::LaneRoute;
 
@@ -64,7 +64,7 @@ impl Call {
                 return;
             }
             self.is_asking = is_asking;
-            *answer = self.answer().await;
+            *answer = self.observed_reply().await;
         }
     }
 
@@ -74,10 +74,25 @@ impl Call {
         let Some(deadline) = self.place.batch.first_deadline() else {
             return;
         };
-        let owner = self.place.lane().route.connect();
-        if let Ok(Ok(owner)) = timeout_at(deadline, owner).await {
-            (self.node, self.handle) = owner;
+        let lane = Arc::clone(self.place.lane());
+        let owner = async {
+            loop {
+                let (node, handle) = lane.route.connect().await?;
+                if with_context(|cx| is_open(&node, &handle, cx)).await {
+                    return Ok::<_, String>((node, handle));
+                }
+            }
+        };
+        let Ok(Ok((node, handle))) = timeout_at(deadline, owner).await else {
+            return;
+        };
+        if !Arc::ptr_eq(&node, &self.node) {
+            // The node that is left has answered.
+            self.watch.end(false);
+            self.watch = Watch::begin(Some(&node));
         }
+        self.node = node;
+        self.handle = handle;
     }
 
     /// Sends one group again while its keys are partly on another node, until they are on one, or its time is over.
@@ -96,10 +111,10 @@ impl Call {
             if timeout_at(deadline, sleep(PAUSE)).await.is_err() {
                 return false;
             }
-            let mut answer = self.answer().await;
+            let mut answer = self.observed_reply().await;
             self.follow(&mut answer).await;
             if !is_try_again(&answer) {
-                self.conclude(answer);
+                self.answer_checks(answer);
                 return true;
             }
         }
@@ -113,11 +128,21 @@ impl Call {
         let node = node_at(&self.place.lane().route, &self.node, address)?;
         let mut watch = Watch::begin(Some(&node));
         let deadline = self.place.batch.first_deadline()?;
-        let Ok(Ok(handle)) = timeout_at(deadline, node.connections.get()).await else {
+        let open = async {
+            loop {
+                let handle = node.connections.get().await?;
+                if with_context(|cx| is_open(&node, &handle, cx)).await {
+                    return Ok::<_, String>(handle);
+                }
+            }
+        };
+        let Ok(Ok(handle)) = timeout_at(deadline, open).await else {
             watch.end(true);
             return None;
         };
-        (self.node, self.handle, self.watch) = (node, handle, watch);
+        self.node = node;
+        self.handle = handle;
+        self.watch = watch;
         Some(())
     }
 }
