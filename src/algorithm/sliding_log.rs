@@ -124,7 +124,8 @@ impl Log {
         let left = view.time - self.keep.period as i64;
         self.keep = view.keep;
         self.forget(self.up_to(left));
-        if let Some(surplus) = (self.sum() - self.before).checked_sub(self.keep.limit) {
+        let surplus = (self.sum() - self.before).saturating_sub(self.keep.limit);
+        if surplus > 0 {
             let known = self.before + surplus;
             let leaving = self.entries.partition_point(|entry| entry.sum <= known);
             if leaving > 0 {

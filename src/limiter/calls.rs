@@ -92,7 +92,8 @@ impl RateLimiter {
     ///
     /// A receipt is void after a reset of the budget, after its loss by the store, after a clock was
     /// set back by more than a period, and after a change of the limit's rate or period. A refund
-    /// gives nothing back then. After a smaller step of the clock, receipts of new charges are void until the clock has
+    /// gives nothing back then. A budget that is full is not stored, so it knows nothing of an earlier step of the clock: when
+    /// the clock has come back to the time of a receipt from before that step, it counts again. After a smaller step of the clock, receipts of new charges are void until the clock has
     /// caught up with the first charge that the budget counts: a charge is known by its time, and a charge from before
     /// that budget began may have the same. Giving back the wrong one would mint units.
     ///

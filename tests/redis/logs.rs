@@ -221,3 +221,34 @@ async fn refund_through_the_largest_quota_exposes_no_entries_that_left_early() {
         clock.advance(Duration::from_secs(7_200));
     }
 }
+
+#[tokio::test]
+async fn refund_of_a_charge_that_still_counts_gives_back_its_units_beside_an_empty_entry() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let store = server.store().clock(clock.clone());
+    let log =
+        |period| Limit::sliding_log("log", Quota::new(10, Duration::from_micros(period))).unwrap();
+    let long = log(1_000_000_000);
+    let short = log(1_000);
+    let key = Key::new("k");
+    for limiter in [
+        RateLimiter::new(MemoryStore::with_clock(clock.clone())),
+        RateLimiter::new(store.connect().await.unwrap()),
+    ] {
+        let first = limiter.check(&long, &key).await.unwrap().receipt();
+        clock.advance(Duration::from_micros(10));
+        let nine = limiter.check_n(&long, &key, 9).await.unwrap().receipt();
+        limiter
+            .refund(&long, &key, 1, first.unwrap())
+            .await
+            .unwrap();
+        for _ in 0..2 {
+            clock.advance(Duration::from_millis(2));
+            assert!(limiter.check(&short, &key).await.unwrap().allowed());
+        }
+        limiter.refund(&long, &key, 9, nine.unwrap()).await.unwrap();
+        let left = limiter.peek(&long, &key, 0).await.unwrap();
+        assert_eq!(left.remaining(), 8, "two units count");
+    }
+}
