@@ -211,7 +211,7 @@ pub mod guide {
     #[doc = include_str!("guide/keys.md")]
     pub mod keys {}
 
-    #[cfg(feature = "yaml")]
+    #[cfg(feature = "config")]
     #[doc = include_str!("guide/live_configuration.md")]
     pub mod live_configuration {}
 

@@ -23,7 +23,9 @@ pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
         type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list")
+            f.write_str(
+                "a list (in TOML, each element begins with two brackets, such as `[[limits]]`)",
+            )
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<T>, A::Error> {

@@ -71,7 +71,7 @@ impl KeyExtractor for Header {
 /// matched route has no key: outside the router, for a 404 behind `Router::layer`, and inside a
 /// `nest_service`. `Route.or(Global)` counts all of those together.
 #[cfg(feature = "axum")]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Route;
 
 #[cfg(feature = "axum")]
@@ -189,7 +189,7 @@ impl<T, F, K> fmt::Debug for Extension<T, F, K> {
 }
 
 /// A key extractor with one key for all requests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Global;
 
 impl KeyExtractor for Global {

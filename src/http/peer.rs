@@ -42,7 +42,7 @@ const ADVICE: &str = "the peer's address is unknown: with axum, serve the router
 ///
 /// With tonic 0.14 and the feature `tonic`, the address comes from tonic's server, with or without
 /// TLS. With other servers, put the peer's [`SocketAddr`] into the request's extensions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PeerIp;
 
 impl PeerIp {

@@ -29,7 +29,6 @@ pub(crate) use self::enforced::Enforced;
 use self::range::{check_name, check_quota};
 #[cfg(feature = "config")]
 pub(crate) use self::written::Written;
-use super::quota::period;
 use super::{ConfigError, OnStoreFailure, Quota};
 use crate::algorithm::{Anchor, FixedWindow, LeakyBucket, Mode, Rule, SlidingWindow};
 
@@ -316,14 +315,10 @@ impl fmt::Debug for Limit {
 impl fmt::Display for Limit {
     /// The quota, the algorithm, shadow mode and blocks, in words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let quota = self.quota();
         if self.is_concurrency() {
-            write!(f, "{} at once", quota.limit())?;
+            write!(f, "{} at once", self.permits())?;
         } else {
-            write!(f, "{} per {}", quota.limit(), period::write(quota.period()))?;
-        }
-        if let Some(burst) = quota.explicit_burst() {
-            write!(f, ", burst {burst}")?;
+            self.quota().fmt(f)?;
         }
         self.write_algorithm(f)?;
         self.shared.enforced.fmt(f)?;

@@ -2,6 +2,7 @@
 
 pub(crate) mod period;
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -137,6 +138,17 @@ impl Quota {
     /// The burst, if one is set.
     pub(crate) const fn explicit_burst(&self) -> Option<u64> {
         self.burst
+    }
+}
+
+impl fmt::Display for Quota {
+    /// The quota in words, such as `10 per 1s, burst 20`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} per {}", self.limit, period::write(self.period))?;
+        match self.burst {
+            Some(burst) => write!(f, ", burst {burst}"),
+            None => Ok(()),
+        }
     }
 }
 

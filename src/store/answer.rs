@@ -11,7 +11,7 @@ use futures_core::future::BoxFuture;
 use crate::nouns::{Decision, Error};
 
 /// The future of a decision, which a [`Store`](crate::store::Store) returns.
-#[must_use = "a decision does nothing until it is awaited"]
+#[must_use = "without its answer, a check limits nothing, and may still be charged"]
 pub struct Answer(Inner);
 
 enum Inner {

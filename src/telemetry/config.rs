@@ -13,6 +13,11 @@ pub(crate) fn limits_replaced(version: u64, added: &str, removed: &str, changed:
     tracing::info!(target: TARGET, version, added, removed, changed, "limits replaced");
 }
 
+/// A new version has no limits. That is valid, and rarely meant.
+pub(crate) fn no_limits_left(version: u64) {
+    tracing::warn!(target: TARGET, version, "no limits left: requests are not limited");
+}
+
 /// Counts a rejected version. Until the level is dropped, its set is one of those that the gauge counts.
 pub(crate) fn limits_rejected() -> GaugeLevel {
     metrics::configuration("rejected");

@@ -605,6 +605,19 @@ async fn changes_are_reported_and_the_table_is_at_debug_level() {
 }
 
 #[tokio::test]
+async fn version_without_limits_is_in_force_and_warns() {
+    let (log, _guard) = Log::start();
+    let limits = set(&limit("api", 1, ""));
+    let app = app(&limits);
+    limits.replace(config("limits = []")).unwrap();
+    assert_eq!(status(&app, get("/")).await, 200);
+    assert_eq!(status(&app, get("/")).await, 200);
+    let lines = log.lines();
+    let warns = |line: &&String| line.contains("WARN") && line.contains("no limits left");
+    assert_eq!(lines.iter().filter(warns).count(), 1, "{lines:#?}");
+}
+
+#[tokio::test]
 async fn report_of_a_change_names_the_plans() {
     let (log, _guard) = Log::start();
     let with = |pro: u32, rest: &str| {

@@ -567,13 +567,26 @@ async fn first_look_up_fails_after_its_timeout() {
     assert_eq!(started.elapsed(), 300 * MS, "a failure is remembered");
 }
 
+#[test]
+fn settings_under_which_every_look_up_fails_are_errors() {
+    let lookup = || Database::new().lookup();
+    for (lookup, setting) in [
+        (lookup().capacity(0), "`capacity`"),
+        (lookup().max_in_flight(0), "`max_in_flight`"),
+        (lookup().timeout(Duration::ZERO), "`timeout`"),
+    ] {
+        let limiter = RateLimiter::in_memory();
+        let layer = RateLimitLayer::from_lookup(limiter, lookup, |_, _, _| ChosenLimits::Unlimited);
+        let error = layer.err().unwrap().to_string();
+        assert_eq!(error, format!("{setting} of the look-up is 0; use more"));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn look_ups_in_flight_are_bounded() {
     let database = Database::new();
     database.takes(100);
-    let lookup = database.lookup().max_in_flight(8).unwrap();
-    assert!(database.lookup().max_in_flight(0).is_err());
-    let app = database.app(lookup);
+    let app = database.app(database.lookup().max_in_flight(8));
     let mut requests = JoinSet::new();
     for number in 0..1_000 {
         let app = app.clone();

@@ -246,7 +246,7 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// Returns no error at present.
+    /// Returns an error if the look-up has a capacity of 0, no time, or no look-ups in flight.
     pub fn from_lookup<I, T>(
         limiter: impl Into<RateLimiter>,
         lookup: Lookup<I, T>,
@@ -256,6 +256,7 @@ impl RateLimitLayer {
         I: Clone + Eq + Hash + Send + Sync + 'static,
         T: Send + Sync + 'static,
     {
+        lookup.check()?;
         Self::of_rule(limiter.into(), LayerRule::Chosen(by_lookup(lookup, choose)))
     }
 

@@ -136,7 +136,7 @@ where
     pub(super) fn new(fetch: Fetch<I, T>, settings: CacheSettings) -> Self {
         Self {
             fetch,
-            entries: Entries::new(settings.capacity),
+            entries: Entries::new(settings.capacity.max(1)),
             flights: Mutex::default(),
             next_flight: AtomicU64::new(1),
             doubtful_below: AtomicU64::new(0),

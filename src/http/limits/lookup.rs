@@ -105,10 +105,10 @@ where
         }
     }
 
-    /// Sets the number of ids in the cache. Default: 10,000. 0 counts as 1.
+    /// Sets the number of ids in the cache. Default: 10,000. At least 1.
     #[must_use]
     pub fn capacity(self, ids: usize) -> Self {
-        self.with(|settings| settings.capacity = ids.max(1))
+        self.with(|settings| settings.capacity = ids)
     }
 
     /// Sets the time for which a value is fresh. Default: 60 s.
@@ -136,22 +136,16 @@ where
         self.with(|settings| settings.patience = patience)
     }
 
-    /// Sets the time after which a look-up has failed. Default: 500 ms.
+    /// Sets the time after which a look-up has failed. Default: 500 ms. More than zero.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         self.with(|settings| settings.timeout = timeout)
     }
 
-    /// Sets the most look-ups in flight, so that a flood of ids does not overload the database. Default: 64.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if it is 0.
-    pub fn max_in_flight(self, lookups: usize) -> Result<Self, ConfigError> {
-        if lookups == 0 {
-            return Err(ConfigError::new("`max_in_flight` is 0; use at least 1"));
-        }
-        Ok(self.with(|settings| settings.max_in_flight = lookups))
+    /// Sets the most look-ups in flight, so that a flood of ids does not overload the database. Default: 64. At least 1.
+    #[must_use]
+    pub fn max_in_flight(self, lookups: usize) -> Self {
+        self.with(|settings| settings.max_in_flight = lookups)
     }
 
     /// Removes an id and its value from the cache: the next request looks it up. Call it when a plan changes. Other processes have
@@ -209,6 +203,26 @@ where
             cache: Arc::new(self.cache.rebuilt(settings)),
             ..self
         }
+    }
+
+    /// Checks the settings.
+    pub(in crate::http) fn check(&self) -> Result<(), ConfigError> {
+        let settings = &self.cache.settings;
+        let wrong = |what: &str| {
+            Err(ConfigError::new(format!(
+                "{what} of the look-up is 0; use more"
+            )))
+        };
+        if settings.capacity == 0 {
+            return wrong("`capacity`");
+        }
+        if settings.max_in_flight == 0 {
+            return wrong("`max_in_flight`");
+        }
+        if settings.timeout.is_zero() {
+            return wrong("`timeout`");
+        }
+        Ok(())
     }
 
     pub(super) fn id_of(&self, parts: &Parts) -> Option<I> {

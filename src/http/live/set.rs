@@ -90,6 +90,9 @@ impl Replaced {
             Self::By { before, after } => {
                 let [added, removed, changed] = before.changes_to(after);
                 telemetry::limits_replaced(after.version, &added, &removed, &changed);
+                if after.limits.is_empty() {
+                    telemetry::no_limits_left(after.version);
+                }
                 telemetry::limits_in_force(after.version, &**after);
             }
         }

@@ -108,6 +108,12 @@ impl RateLimiter {
     /// Acquires a permit of a [concurrency limit](Limit::concurrency), if one is free and no caller waits. `None`: no permit
     /// is free.
     ///
+    /// The permit is held until it is dropped, so bind it to a name: `let Some(_permit) = ... else { ... }`. With `.is_some()` or
+    /// `let Some(_)` it is given back at once, and nothing is limited.
+    ///
+    /// While the store is unavailable, the [failure policy](Limit::with_on_store_failure) of the limit decides. Without one,
+    /// permits are granted: [`Permit::source`] returns that. (A check without a policy is an error then.)
+    ///
     /// # Errors
     ///
     /// Returns an error if the store is unavailable, and the limit fails closed, or if more than about 16,384 keys with callers
@@ -153,7 +159,7 @@ impl RateLimiter {
     ///
     /// A free permit is granted even if `max_wait` is shorter than the store's latency: the first answer may take up to a
     /// second. Dropping the future gives up the place in the queue. If the store becomes unavailable, the [failure
-    /// policy](Limit::with_on_store_failure) decides all waiting callers at once. Default: fail open.
+    /// policy](Limit::with_on_store_failure) decides all waiting callers at once.
     ///
     /// # Guarantees
     ///

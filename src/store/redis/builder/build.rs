@@ -19,6 +19,8 @@ use crate::nouns::ConfigError;
 use crate::store::denials::Denials;
 use crate::store::deny_cache::DEFAULT_CAPACITY;
 
+/// The resolution of timers. Within less, no Redis answers.
+const MIN_DEADLINE: Duration = Duration::from_millis(1);
 const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
 const MAX_PREFIX: usize = 64;
@@ -126,9 +128,9 @@ impl RedisStoreBuilder {
     }
 
     fn check_ranges(&self) -> Result<(), ConfigError> {
-        if self.deadline.is_zero() || self.deadline > MAX_DEADLINE {
+        if self.deadline < MIN_DEADLINE || self.deadline > MAX_DEADLINE {
             return Err(ConfigError::new(format!(
-                "`deadline` is {:?}; use more than 0 and at most {MAX_DEADLINE:?}",
+                "`deadline` is {:?}; use {MIN_DEADLINE:?} to {MAX_DEADLINE:?}",
                 self.deadline
             )));
         }
