@@ -20,6 +20,7 @@ impl RateLimiter {
             registry: Registry::default(),
             turns: Turns::default(),
             blocked: Throttles::default(),
+            exceeded: Throttles::default(),
             denied_keys: OnceLock::new(),
             agents: OnceLock::new(),
             permit_lease: OnceLock::new(),

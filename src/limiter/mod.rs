@@ -98,6 +98,8 @@ struct Shared {
     turns: Turns,
     /// The throttles of events about blocks.
     blocked: Throttles,
+    /// The throttles of events about costs, by limit.
+    exceeded: Throttles,
     /// Where denials are counted by key.
     denied_keys: OnceLock<DeniedKeys>,
     /// The permits of this process.

@@ -36,9 +36,13 @@ impl RateLimiter {
     #[inline]
     pub(crate) fn observe_decision(&self, observed: &Observed, decision: &Decision) {
         telemetry::decided(&observed.span, decision);
-        if !decision.allowed()
-            && let (Some(denied), Some(group)) = (self.shared.denied_keys.get(), &observed.group)
-        {
+        if decision.allowed() {
+            return;
+        }
+        if decision.exceeds_capacity() {
+            telemetry::exceeds_capacity(&self.shared.exceeded, decision);
+        }
+        if let (Some(denied), Some(group)) = (self.shared.denied_keys.get(), &observed.group) {
             denied.count(group, decision);
         }
     }

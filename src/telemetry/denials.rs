@@ -34,6 +34,15 @@ pub(crate) fn blocks_of<'a>(
     }
 }
 
+/// A check costs more than its limit ever allows. The cost or the quota may be a mistake.
+pub(crate) fn exceeds_capacity(at_most: &Throttles, denied: &Decision) {
+    let limit = denied.limit().name();
+    if let Some(unreported) = at_most.for_subject(limit).report() {
+        let capacity = denied.capacity();
+        tracing::warn!(target: TARGET, limit, capacity, unreported, "cost exceeds the capacity of the limit");
+    }
+}
+
 /// The keys that were denied most often in a period.
 pub(crate) fn most_denied_keys(period: Duration, denials: u64, keys: &str) {
     let period_ms = milliseconds(period);

@@ -35,7 +35,8 @@ pub(crate) use self::config::{
 #[cfg(all(feature = "config", feature = "redis"))]
 pub(crate) use self::config::{limits_not_read, unsubscribed};
 pub(crate) use self::denials::{
-    blocked, blocked_by_operator, blocks_of, most_denied_keys, unblocked_by_operator,
+    blocked, blocked_by_operator, blocks_of, exceeds_capacity, most_denied_keys,
+    unblocked_by_operator,
 };
 #[cfg(feature = "metrics")]
 pub use self::metrics::HISTOGRAMS;

@@ -12,13 +12,13 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Lets one event a second through, and counts the others.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    state: Mutex<SubjectState>,
+    state: Mutex<ThrottleState>,
     /// Whether some were counted and not reported. Most of the time, none were.
     some_unreported: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct SubjectState {
+struct ThrottleState {
     reported: Option<Instant>,
     unreported: u64,
 }
@@ -38,7 +38,7 @@ impl Throttle {
         Some(std::mem::take(&mut state.unreported))
     }
 
-    /// Returns how many were not reported, when the last report is a second ago. RequestChecks where things
+    /// Returns how many were not reported, when the last report is a second ago. It is called where things
     /// go well, so that the count of one outage is not left for the next.
     pub(crate) fn overdue(&self) -> Option<u64> {
         if !self.some_unreported.load(Ordering::Relaxed) {
@@ -74,7 +74,7 @@ impl Throttle {
     }
 }
 
-impl SubjectState {
+impl ThrottleState {
     fn is_recent(&self, now: Instant) -> bool {
         self.reported
             .is_some_and(|at| now.saturating_duration_since(at) < INTERVAL)

@@ -51,6 +51,33 @@ async fn denial_is_a_debug_event() {
 }
 
 #[tokio::test]
+async fn cost_above_the_capacity_is_a_warning_once_a_second() {
+    let (log, _guard) = Log::start();
+    let limiter = RateLimiter::in_memory();
+    let layer = RateLimitLayer::gcra(&limiter, "api", Quota::per_minute(2), Global).unwrap();
+    let app = Router::new()
+        .route("/", get(|| async {}))
+        .layer(layer.cost(|_| 5));
+    assert_eq!(send(&app).await, 422);
+    assert_eq!(send(&app).await, 422);
+    let limit = Limit::gcra("api", Quota::per_minute(2)).unwrap();
+    let direct = limiter.check_n(&limit, "alice", 3).await.unwrap();
+    assert!(direct.exceeds_capacity());
+    let lines = log.lines();
+    let warnings: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains(" WARN "))
+        .collect();
+    let [warning] = &warnings[..] else {
+        panic!("{lines:?}")
+    };
+    assert!(
+        warning.contains("cost exceeds the capacity") && warning.contains("capacity=2"),
+        "{warning}"
+    );
+}
+
+#[tokio::test]
 async fn request_without_a_key_is_a_warning() {
     let (log, _guard) = Log::start();
     let layer = RateLimitLayer::gcra(
