@@ -312,3 +312,38 @@ fn crates_for_http_and_for_redis_are_named_in_one_room_each() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+/// The nouns that algorithms know: those without a limit.
+const NOUNS_OF_ALGORITHMS: [&str; 6] = [
+    "clock",
+    "quota",
+    "receipt",
+    "outcome",
+    "claim",
+    "config_error",
+];
+
+#[test]
+fn algorithms_know_nouns_without_limits_and_http_knows_the_channel_of_redis() {
+    let modules = Modules::read();
+    let arrows = modules.arrows();
+    let mut wrong = Vec::new();
+    for (from, to) in arrows
+        .iter()
+        .flat_map(|(from, to)| to.iter().map(move |to| (from, to)))
+    {
+        let is_known = match (from.first().map(String::as_str), written(to).as_str()) {
+            (Some("algorithm"), noun) if noun.starts_with("nouns/") => {
+                NOUNS_OF_ALGORITHMS.contains(&to[1].as_str())
+            }
+            (Some("http"), redis) if redis.starts_with("store/redis") => {
+                redis == "store/redis/channel"
+            }
+            _ => true,
+        };
+        if !is_known {
+            wrong.push(format!("{} imports {}", written(from), written(to)));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
