@@ -34,7 +34,7 @@ fn found(summary: &DeniedSummary) -> Vec<(&str, &str, u64)> {
     summary
         .keys()
         .iter()
-        .map(|it| (it.limit(), it.key(), it.denials()))
+        .map(|it| (it.limit_name(), it.key(), it.denials()))
         .collect()
 }
 
@@ -60,7 +60,7 @@ async fn keys_come_in_the_order_of_their_denials() {
     ];
     assert_eq!(found(&summary), expected);
     assert!(
-        summary.keys().iter().all(|key| key.error() == 0),
+        summary.keys().iter().all(|key| key.overcount() == 0),
         "few keys are counted exactly"
     );
 }

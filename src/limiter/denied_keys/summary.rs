@@ -56,22 +56,22 @@ pub struct DeniedKey {
     limit: Box<str>,
     key: String,
     denials: u64,
-    error: u64,
+    overcount: u64,
 }
 
 impl DeniedKey {
-    pub(super) fn new(limit: &str, key: String, denials: u64, error: u64) -> Self {
+    pub(super) fn new(limit: &str, key: String, denials: u64, overcount: u64) -> Self {
         Self {
             limit: limit.into(),
             key,
             denials,
-            error,
+            overcount,
         }
     }
 
     /// The name of the limit that denied it.
     #[must_use]
-    pub fn limit(&self) -> &str {
+    pub fn limit_name(&self) -> &str {
         &self.limit
     }
 
@@ -89,8 +89,8 @@ impl DeniedKey {
 
     /// The most by which [`denials`](Self::denials) may be too large.
     #[must_use]
-    pub const fn error(&self) -> u64 {
-        self.error
+    pub const fn overcount(&self) -> u64 {
+        self.overcount
     }
 }
 

@@ -69,18 +69,18 @@ fn overloaded() -> Error {
 }
 
 impl Grantor for Agent {
-    fn take_back(self: Arc<Self>, slot: &SlotKey) {
+    fn take_back(self: Arc<Self>, slot_key: &SlotKey) {
         let mut state = self.lock();
         // A slot is kept while a permit of it is held.
-        if let Some(slot) = state.slots.get_mut(slot) {
+        if let Some(slot) = state.slots.get_mut(slot_key) {
             slot.release();
         }
-        self.submit(state, slot);
+        self.submit(state, slot_key);
     }
 
-    fn is_renewed(&self, slot: &SlotKey, granted_here: Option<Instant>) -> bool {
+    fn is_renewed(&self, slot_key: &SlotKey, granted_here: Option<Instant>) -> bool {
         let state = self.lock();
-        let confirmed = state.slots.get(slot).and_then(Slot::confirmed_at);
+        let confirmed = state.slots.get(slot_key).and_then(Slot::confirmed_at);
         confirmed.is_some_and(|at| {
             granted_here.is_none_or(|granted| at >= granted) && at.elapsed() < self.lease
         })

@@ -96,8 +96,8 @@ impl Agents {
         now >= next && take()
     }
 
-    fn agent(&self, slot: &SlotKey) -> &Arc<Agent> {
-        &self.agents[self.hasher.hash_one(slot) as usize % AGENTS]
+    fn agent(&self, slot_key: &SlotKey) -> &Arc<Agent> {
+        &self.agents[self.hasher.hash_one(slot_key) as usize % AGENTS]
     }
 }
 
@@ -228,9 +228,9 @@ impl RateLimiter {
     #[must_use]
     pub fn held_permits(&self, limit: &Limit, key: impl Into<Key>) -> u64 {
         let check = Check::new(limit, key);
-        let slot = SlotKey::new(&check);
+        let slot_key = SlotKey::new(&check);
         let agents = self.shared.agents.get();
-        agents.map_or(0, |agents| agents.agent(&slot).held(&slot))
+        agents.map_or(0, |agents| agents.agent(&slot_key).held(&slot_key))
     }
 
     /// The number of keys with permits, callers or unconfirmed releases in this process.
@@ -244,13 +244,13 @@ impl RateLimiter {
 
     /// Asks for a permit, without a wait.
     pub(crate) async fn request_permit(&self, check: &Check) -> Result<Acquired, Error> {
-        let slot = SlotKey::new(check);
-        let agent = self.agent_for(check, &slot)?;
+        let slot_key = SlotKey::new(check);
+        let agent = self.agent_for(check, &slot_key)?;
         let (caller, mut outcome) = permit_caller(check);
-        agent.request(&slot, caller);
+        agent.request(&slot_key, caller);
         let outcome = within(agent, ANSWERS_WITHIN, &mut outcome).await;
-        let outcome = outcome.unwrap_or_else(|| Err(agent.late_error(&slot)));
-        or_decide_locally(agent, &slot, check, outcome)
+        let outcome = outcome.unwrap_or_else(|| Err(agent.late_error(&slot_key)));
+        or_decide_locally(agent, &slot_key, check, outcome)
     }
 
     /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this process.
@@ -260,18 +260,18 @@ impl RateLimiter {
         max_wait: Duration,
         most_waiters: usize,
     ) -> Result<Acquired, Error> {
-        let slot = SlotKey::new(check);
-        let agent = self.agent_for(check, &slot)?;
+        let slot_key = SlotKey::new(check);
+        let agent = self.agent_for(check, &slot_key)?;
         let (caller, outcome) = permit_caller(check);
         let mut waiter = PermitWaiter {
             agent,
-            slot: &slot,
+            slot_key: &slot_key,
             limit: check.limit().permits(),
             outcome: Some(outcome),
         };
-        agent.enqueue_waiter(&slot, caller, most_waiters);
+        agent.enqueue_waiter(&slot_key, caller, most_waiters);
         let outcome = waiter.outcome_within(max_wait).await;
-        or_decide_locally(agent, &slot, check, outcome.unwrap_or(Ok(None)))
+        or_decide_locally(agent, &slot_key, check, outcome.unwrap_or(Ok(None)))
     }
 
     /// Waits until the store has confirmed all released permits, for at most a second.
@@ -294,7 +294,7 @@ impl RateLimiter {
         })
     }
 
-    fn agent_for(&self, check: &Check, slot: &SlotKey) -> Result<&Arc<Agent>, Error> {
+    fn agent_for(&self, check: &Check, slot_key: &SlotKey) -> Result<&Arc<Agent>, Error> {
         let runtime = Runtime::try_current().map_err(Error::outside_of_runtime)?;
         let name = check.limit().name();
         if !check.limit().is_concurrency() {
@@ -304,7 +304,7 @@ impl RateLimiter {
         }
         let agents = self.agents();
         agents.check_tasks(&runtime);
-        Ok(agents.agent(slot))
+        Ok(agents.agent(slot_key))
     }
 }
 
@@ -317,7 +317,7 @@ fn permit_caller(check: &Check) -> (PermitCaller, oneshot::Receiver<PermitOutcom
 /// The outcome of a caller. While the store is unavailable, the limit's policy decides.
 fn or_decide_locally(
     agent: &Arc<Agent>,
-    slot: &SlotKey,
+    slot_key: &SlotKey,
     check: &Check,
     outcome: PermitOutcome,
 ) -> Result<Acquired, Error> {
@@ -327,7 +327,7 @@ fn or_decide_locally(
             source: Source::Store,
             limit: check.limit().clone(),
         }),
-        Err(error) if error.is_unavailable() => agent.decide_locally(slot, check, error),
+        Err(error) if error.is_unavailable() => agent.decide_locally(slot_key, check, error),
         Err(error) => Err(error),
     }
 }
@@ -335,7 +335,7 @@ fn or_decide_locally(
 /// A caller that waits for a permit. If it is dropped before its outcome, its place is given up.
 struct PermitWaiter<'a> {
     agent: &'a Arc<Agent>,
-    slot: &'a SlotKey,
+    slot_key: &'a SlotKey,
     limit: u32,
     /// `None` after the outcome.
     outcome: Option<oneshot::Receiver<PermitOutcome>>,
@@ -356,7 +356,7 @@ impl Drop for PermitWaiter<'_> {
         if let Some(outcome) = self.outcome.take() {
             // The agent finds it closed.
             drop(outcome);
-            self.agent.waiter_is_gone(self.slot, self.limit);
+            self.agent.waiter_is_gone(self.slot_key, self.limit);
         }
     }
 }

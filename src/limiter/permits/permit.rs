@@ -72,10 +72,10 @@ impl Hash for SlotKey {
 
 /// The agent that granted a permit, and takes it back. A trait, because an agent knows slots, and a slot knows permits.
 pub(super) trait Grantor: Send + Sync {
-    fn take_back(self: Arc<Self>, slot: &SlotKey);
+    fn take_back(self: Arc<Self>, slot_key: &SlotKey);
 
     /// Returns whether the store has confirmed a permit within a lease. One that this process granted counts from then on.
-    fn is_renewed(&self, slot: &SlotKey, granted_here: Option<Instant>) -> bool;
+    fn is_renewed(&self, slot_key: &SlotKey, granted_here: Option<Instant>) -> bool;
 }
 
 /// A permit of a [concurrency limit](Limit::concurrency): at most so many requests of a key are in flight. Dropping it gives
@@ -83,7 +83,7 @@ pub(super) trait Grantor: Send + Sync {
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct Permit {
     grantor: Arc<dyn Grantor>,
-    slot: SlotKey,
+    slot_key: SlotKey,
     source: Source,
     /// The time of the grant, if this process granted it without the store.
     granted_here: Option<Instant>,
@@ -94,14 +94,14 @@ pub struct Permit {
 impl Permit {
     pub(super) fn new(
         grantor: Arc<dyn Grantor>,
-        slot: SlotKey,
+        slot_key: SlotKey,
         source: Source,
         granted_here: Option<Instant>,
     ) -> Self {
-        let held = telemetry::hold_permit(slot.name());
+        let held = telemetry::hold_permit(slot_key.name());
         Self {
             grantor,
-            slot,
+            slot_key,
             source,
             granted_here,
             _held: held,
@@ -110,14 +110,14 @@ impl Permit {
 
     /// The name of the limit.
     #[must_use]
-    pub fn limit(&self) -> &str {
-        self.slot.name()
+    pub fn limit_name(&self) -> &str {
+        self.slot_key.name()
     }
 
     /// The key.
     #[must_use]
     pub fn key(&self) -> &Key {
-        self.slot.key()
+        self.slot_key.key()
     }
 
     /// The source of the grant: the store, or while the store is unavailable the limit's [failure
@@ -132,20 +132,20 @@ impl Permit {
     /// before each step.
     #[must_use]
     pub fn is_renewed(&self) -> bool {
-        self.grantor.is_renewed(&self.slot, self.granted_here)
+        self.grantor.is_renewed(&self.slot_key, self.granted_here)
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        Arc::clone(&self.grantor).take_back(&self.slot);
+        Arc::clone(&self.grantor).take_back(&self.slot_key);
     }
 }
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
-            .field("limit", &self.slot.name())
+            .field("limit", &self.slot_key.name())
             .finish_non_exhaustive()
     }
 }

@@ -24,31 +24,28 @@ impl Denials {
 
     /// The denial of a group with blocked keys. Of the other budgets nothing is known.
     fn of_blocked_keys(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
-        let mut longest: Option<(Denial, bool)> = None;
-        let verdicts: Vec<_> = group
+        if group.iter().all(|check| check.blocking().is_none()) {
+            return None;
+        }
+        let denials = group.iter().map(|check| {
+            let (mut denial, is_fresh) = self.of_blocked_key(check, now)?;
+            denial.decision = denial.again_at(now);
+            denial.decided = now;
+            Some((denial, is_fresh))
+        });
+        let denials: Vec<Option<(Denial, bool)>> = denials.collect();
+        let verdicts = group
             .iter()
-            .map(|check| {
-                let verdict = self
-                    .of_blocked_key(check, now)
-                    .map(|(mut denial, is_fresh)| {
-                        denial.decision = denial.again_at(now);
-                        denial.decided = now;
-                        let verdict = denial.decision.deciding().clone();
-                        let order = |it: &(Denial, bool)| (it.1, it.0.falls_back_until);
-                        let denial = (denial, is_fresh);
-                        if longest
-                            .as_ref()
-                            .is_none_or(|longest| order(longest) < order(&denial))
-                        {
-                            longest = Some(denial);
-                        }
-                        verdict
-                    });
-                verdict.unwrap_or_else(|| {
-                    Verdict::unlimited(check.limit().clone()).in_shadow(check.is_shadow())
-                })
-            })
-            .collect();
+            .zip(&denials)
+            .map(|(check, denial)| match denial {
+                Some((denial, _)) => denial.decision.deciding().clone(),
+                None => Verdict::unlimited(check.limit().clone()).in_shadow(check.is_shadow()),
+            });
+        let verdicts = verdicts.collect();
+        let longest = denials
+            .into_iter()
+            .flatten()
+            .max_by_key(|(denial, is_fresh)| (*is_fresh, denial.falls_back_until));
         let (mut denial, is_fresh) = longest?;
         let decided_at = denial.decision.decided_at();
         denial.decision = Decision::of_group(verdicts)?.made_at(decided_at);
