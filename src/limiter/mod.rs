@@ -43,6 +43,8 @@ use crate::telemetry::Throttles;
 ///
 /// A limiter is a handle: cheap to clone and to share between layers, tasks and queues. It does not
 /// own limits. Each call takes the [`Limit`] and the [`Key`](crate::Key), so a quota can change between calls.
+/// Limits of one name share what they count. To find a name that is used twice by mistake, [`register`](Self::register) each
+/// limit of direct calls once, as layers do.
 ///
 /// ```
 /// use std::time::Duration;
