@@ -58,7 +58,7 @@ const IN_EVENT: usize = 10;
 /// # Bounds
 ///
 /// It needs at most 1,024 counters, whatever clients send: about 200 KB. Up to about 600 different keys in a period, every count
-/// is exact. With more, the count of a key may be too large, by at most [`error`](DeniedKey::error). A key with more than 1/64 of
+/// is exact. With more, the count of a key may be too large, by at most [`overcount`](DeniedKey::overcount). A key with more than 1/64 of
 /// the denials of its shard, a sixteenth of all keys, is always found.
 ///
 /// If there are more than 65,536 denials in a period, a growing part is left out at random, and the others count for them. Of ten million
