@@ -50,7 +50,7 @@ const IN_EVENT: usize = 10;
 /// let summary = denied.current();
 /// assert_eq!(summary.denials(), 3);
 /// let first = &summary.keys()[0];
-/// assert_eq!((first.limit(), first.key(), first.denials()), ("login", "mallory", 3));
+/// assert_eq!((first.limit_name(), first.key(), first.denials()), ("login", "mallory", 3));
 /// # Ok(())
 /// # }
 /// ```
