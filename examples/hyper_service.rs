@@ -1,11 +1,12 @@
-//! A limit in front of a service of hyper, without axum: 10 requests at once for each client address, then
-//! 1 a second.
+//! A limit in front of a service of hyper, without axum: 10 requests at once for each client
+//! address, then 1 a second.
 //!
 //! ```sh
 //! cargo run --example hyper_service
 //! ```
 //!
-//! `PORT` is the port to listen on, 3000 if it is not set. `REDIS_URL` is the Redis that replicas share.
+//! `PORT` is the port to listen on, 3000 if it is not set. `REDIS_URL` is the Redis that replicas
+//! share.
 
 use std::convert::Infallible;
 use std::env;
@@ -61,7 +62,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
-            // The client may be gone, or the process may have no file left. Others are still served.
+            // The client may be gone, or the process may have no file left. Others are still
+            // served.
             Err(error) => {
                 eprintln!("{error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;

@@ -1,4 +1,5 @@
-//! Slow exports and imports: at most two of a tenant at once, on all replicas, whether they take a second or an hour.
+//! Slow exports and imports: at most two of a tenant at once, on all replicas, whether they take a
+//! second or an hour.
 //!
 //! ```sh
 //! cargo run --example in_flight

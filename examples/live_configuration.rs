@@ -3,11 +3,13 @@
 //! ```sh
 //! cargo run --example live_configuration --features yaml
 //! LIMITS=examples/limits.yaml cargo run --example live_configuration --features yaml
-//! # The limits in a key of Redis, for all replicas. Without such a key, the limits of `examples/limits.toml` are written to it.
+//! # The limits in a key of Redis, for all replicas. Without such a key, the limits of
+//! # `examples/limits.toml` are written to it.
 //! REDIS_URL=redis://127.0.0.1/ LIMITS=redis cargo run --example live_configuration --features yaml
 //! ```
 //!
-//! `PORT` is the port to listen on, 3000 if it is not set. `RUST_LOG=debug` shows which limits apply to which routes.
+//! `PORT` is the port to listen on, 3000 if it is not set. `RUST_LOG=debug` shows which limits
+//! apply to which routes.
 
 use std::env;
 use std::error::Error;
@@ -29,7 +31,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 const FILE: &str = "examples/limits.toml";
 
-/// What the file may use. In a real service, authentication puts the account into the request's extensions.
+/// What the file may use. In a real service, authentication puts the account into the request's
+/// extensions.
 fn names() -> Result<Names, ConfigError> {
     let plan = |request: &Parts| {
         let plan = request.headers.get("x-plan")?.to_str().ok()?;

@@ -1,6 +1,6 @@
-//! A gateway to a language model: each user has requests a minute and tokens a minute. A request is charged one
-//! request and an estimate of its tokens, both or none. The answer is a stream, and its tokens are settled at the
-//! end.
+//! A gateway to a language model: each user has requests a minute and tokens a minute. A request is
+//! charged one request and an estimate of its tokens, both or none. The answer is a stream, and its
+//! tokens are settled at the end.
 //!
 //! ```sh
 //! cargo run --example llm_gateway

@@ -1,11 +1,13 @@
-//! A login that shuts out addresses which keep trying, and an operator who blocks and unblocks them.
+//! A login that shuts out addresses which keep trying, and an operator who blocks and unblocks
+//! them.
 //!
 //! ```sh
 //! cargo run --example offenders
 //! REDIS_URL=redis://127.0.0.1/ cargo run --example offenders   # shared by all replicas
 //! ```
 //!
-//! `PORT` is the port to listen on, 3000 if it is not set. A real service lets only its operators ask for `/admin`.
+//! `PORT` is the port to listen on, 3000 if it is not set. A real service lets only its operators
+//! ask for `/admin`.
 
 use std::env;
 use std::error::Error;

@@ -1,13 +1,15 @@
-//! An outage, second by second: a service under load, and a Redis that this program stops and starts.
+//! An outage, second by second: a service under load, and a Redis that this program stops and
+//! starts.
 //!
 //! ```sh
 //! cargo run --example outage
 //! POLICY=fail_open cargo run --example outage      # or fail_closed
 //! ```
 //!
-//! The service has a limit of 200 requests a second. Two replicas share it, and each gets 300 requests a second.
-//! Every second it prints what both together allowed, and who decided it. Redis hangs from second 5 to 10, and is gone
-//! from second 15 to 20. `REDIS_SERVER` names the `redis-server` to start, if it is not on the path.
+//! The service has a limit of 200 requests a second. Two replicas share it, and each gets 300
+//! requests a second. Every second it prints what both together allowed, and who decided it. Redis
+//! hangs from second 5 to 10, and is gone from second 15 to 20. `REDIS_SERVER` names the
+//! `redis-server` to start, if it is not on the path.
 
 use std::env;
 use std::error::Error;
@@ -208,7 +210,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
             ..
         } = ended;
         println!(
-            "{second:6}  {state:5}  {by_redis:8}  {locally:7}  {unlimited:9}  {denied:6}  {unavailable:11}  {:6.1}  {:6.1}  {}",
+            "{second:6}  {state:5}  {by_redis:8}  {locally:7}  {unlimited:9}  {denied:6}  \
+             {unavailable:11}  {:6.1}  {:6.1}  {}",
             at(50),
             at(99),
             breakers.join(", ")

@@ -1,5 +1,6 @@
-//! A limit on the requests that this service sends: 5 a second to a provider, over all of its processes. The
-//! layer is around the HTTP client. Requests wait for their turn, and the processes take turns.
+//! A limit on the requests that this service sends: 5 a second to a provider, over all of its
+//! processes. The layer is around the HTTP client. Requests wait for their turn, and the processes
+//! take turns.
 //!
 //! ```sh
 //! cargo run --example outgoing http://127.0.0.1:3000/ 10
@@ -55,7 +56,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let host = from_fn(|parts: &http::request::Parts| parts.uri.host().map(Key::new));
     let limit =
         RateLimitLayer::token_bucket(limiter, "provider", Quota::per_second(5).burst(1), host)?
-            // While Redis is away, each of three processes sends 5 in three seconds. By default, all would be sent at once.
+            // While Redis is away, each of three processes sends 5 in three seconds. By default,
+            // all would be sent at once.
             .on_store_failure(OnStoreFailure::Local { replicas: 3 })?
             // A request that would wait for longer gets a 429 from the layer, at once.
             .wait_up_to(Duration::from_secs(60))?

@@ -71,7 +71,8 @@ impl Accounts {
     }
 }
 
-/// The account of a request. In a real service, authentication puts it into the request's extensions.
+/// The account of a request. In a real service, authentication puts it into the request's
+/// extensions.
 fn account(request: &Parts) -> Option<String> {
     let name = request.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     (!name.is_empty()).then(|| name.to_owned())
@@ -82,7 +83,8 @@ fn limit(limiter: &RateLimiter, accounts: Arc<Accounts>) -> Result<RateLimitLaye
     // One name: an account that changes its plan keeps what it used.
     let free = Limit::token_bucket("requests", Quota::per_minute(5))?;
     let pro = Limit::token_bucket("requests", Quota::per_minute(60).burst(20))?;
-    // While the database is away. In the budget of the plans, an account that used more would be locked out.
+    // While the database is away. In the budget of the plans, an account that used more would be
+    // locked out.
     let fallback = Limit::token_bucket("fallback", Quota::per_minute(30))?;
     // Plans are cached. An upgrade counts after 2 seconds at most.
     let plans = Lookup::new(account, move |account: String| {

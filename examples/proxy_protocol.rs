@@ -1,13 +1,14 @@
 //! A limit for each client behind a load balancer that speaks the PROXY protocol (HAProxy's
-//! `send-proxy` and `send-proxy-v2`, AWS Network Load Balancer): 5 requests at once, then 5 a minute.
+//! `send-proxy` and `send-proxy-v2`, AWS Network Load Balancer): 5 requests at once, then 5 a
+//! minute.
 //!
 //! ```sh
 //! TRUSTED=127.0.0.1 PORT=3000 cargo run --example proxy_protocol
 //! ```
 //!
 //! The protocol sends the client's address at the start of each connection, before HTTP. So the
-//! listener reads it, and axum puts it into the extensions of each request. Only peers in `TRUSTED` may
-//! connect: any other peer could send any address.
+//! listener reads it, and axum puts it into the extensions of each request. Only peers in `TRUSTED`
+//! may connect: any other peer could send any address.
 
 use std::env;
 use std::error::Error;

@@ -8,9 +8,10 @@
 //! curl http://127.0.0.1:9464/metrics
 //! ```
 //!
-//! `REDIS_URL` names the Redis that replicas share, `REPLICAS` how many there are, and `PROXIES` the networks of the load
-//! balancers, separated by commas, whose `X-Forwarded-For` counts. `HOST`, `PORT` and `METRICS_PORT` set where it listens. While
-//! Redis does not answer, also at the start, each replica allows its share of the limits, and says so to its health check.
+//! `REDIS_URL` names the Redis that replicas share, `REPLICAS` how many there are, and `PROXIES`
+//! the networks of the load balancers, separated by commas, whose `X-Forwarded-For` counts. `HOST`,
+//! `PORT` and `METRICS_PORT` set where it listens. While Redis does not answer, also at the start,
+//! each replica allows its share of the limits, and says so to its health check.
 //!
 //! The folder `deploy` starts two replicas with Redis, Prometheus and Grafana.
 
@@ -67,7 +68,8 @@ fn in_json(rejection: &Rejection<'_>, mut response: Response<Bytes>) -> Response
     response.map(|_text| format!("{body}\n"))
 }
 
-/// The service is healthy without Redis, too. Otherwise the load balancer would remove all replicas at once.
+/// The service is healthy without Redis, too. Otherwise the load balancer would remove all replicas
+/// at once.
 fn health(redis: Option<&RedisStore>) -> &'static str {
     match redis.map(RedisStore::breaker_state) {
         None | Some(BreakerState::Closed) => "fine\n",

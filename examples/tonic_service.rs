@@ -1,11 +1,12 @@
-//! A limit in front of a gRPC server: 10 calls at once for each client address, then 1 a second. A denied
-//! call has the status `RESOURCE_EXHAUSTED`, and says when to retry.
+//! A limit in front of a gRPC server: 10 calls at once for each client address, then 1 a second. A
+//! denied call has the status `RESOURCE_EXHAUSTED`, and says when to retry.
 //!
 //! ```sh
 //! cargo run --example tonic_service --features grpc
 //! ```
 //!
-//! `PORT` is the port to listen on, 3000 if it is not set. `REDIS_URL` is the Redis that replicas share. The service is gRPC's health checking.
+//! `PORT` is the port to listen on, 3000 if it is not set. `REDIS_URL` is the Redis that replicas
+//! share. The service is gRPC's health checking.
 
 use std::env;
 use std::error::Error;

@@ -49,16 +49,17 @@ pub use store::RedisStore;
 ///
 /// - The embedded store reads tokio's clock. In `#[tokio::test(start_paused = true)]`,
 ///   `tokio::time::advance` and `sleep` refill its budgets at once.
-/// - A [`ManualClock`](clock::ManualClock) sets the time of a store by hand, forwards and backwards:
-///   [`MemoryStore::with_clock`], and `RedisStore::builder("shop").clock(...)`.
+/// - A [`ManualClock`](clock::ManualClock) sets the time of a store by hand, forwards and
+///   backwards: [`MemoryStore::with_clock`], and `RedisStore::builder("shop").clock(...)`.
 pub mod clock {
     pub use crate::nouns::ManualClock;
 }
 
 /// Limits from files and other sources, which change while a service runs.
 ///
-/// A [`Config`](config::Config) is what a file says. A [`LimitSet`](config::LimitSet) has the limits that are in force, and
-/// follows a [`ConfigSource`](config::ConfigSource). [`RateLimitLayer::from_config`] limits a service by it. The file uses the
+/// A [`Config`](config::Config) is what a file says. A [`LimitSet`](config::LimitSet) has the
+/// limits that are in force, and follows a [`ConfigSource`](config::ConfigSource).
+/// [`RateLimitLayer::from_config`] limits a service by it. The file uses the
 /// [`Names`](config::Names) that the application gives to its extractors, plans and costs.
 #[cfg(feature = "config")]
 pub mod config {
@@ -113,9 +114,9 @@ pub mod key {
 /// Start with [`RateLimitLayer`]. Of the others, its methods need
 /// [`OnMissingKey`](layer::OnMissingKey), [`OnStoreFailure`](limit::OnStoreFailure),
 /// [`IetfDraft`](layer::IetfDraft), [`BodyFormat`](layer::BodyFormat),
-/// [`Rejection`](layer::Rejection) with its [`Reason`](layer::Reason), and for limits that are chosen for each
-/// request [`ChosenLimits`](layer::ChosenLimits), [`Lookup`](layer::Lookup) and [`LookupResult`](layer::LookupResult). Handlers use
-/// [`Settlement`](layer::Settlement).
+/// [`Rejection`](layer::Rejection) with its [`Reason`](layer::Reason), and for limits that are
+/// chosen for each request [`ChosenLimits`](layer::ChosenLimits), [`Lookup`](layer::Lookup) and
+/// [`LookupResult`](layer::LookupResult). Handlers use [`Settlement`](layer::Settlement).
 #[cfg(feature = "http")]
 pub mod layer {
     #[doc(no_inline)]
@@ -135,7 +136,8 @@ pub mod limit {
     pub use crate::nouns::{Limit, Quota};
 }
 
-/// Boundaries for the histograms of a recorder. The [guide](https://docs.rs/tollgate/latest/tollgate/guide/observability/) lists all metrics.
+/// Boundaries for the histograms of a recorder. The
+/// [guide](https://docs.rs/tollgate/latest/tollgate/guide/observability/) lists all metrics.
 #[cfg(feature = "metrics")]
 pub mod metrics {
     pub use crate::telemetry::HISTOGRAMS;

@@ -1,4 +1,5 @@
-//! The arrows of ARCHITECTURE.md: which file may import which.
+//! The arrows of ARCHITECTURE.md: which file may import which. And the width of lines, which
+//! `rustfmt` does not check in comments and strings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +16,8 @@ struct Modules(BTreeMap<Segments, Module>);
 
 #[derive(Default)]
 struct Module {
-    /// The imports, as paths from the root of the crate. The import of another crate begins with its name.
+    /// The imports, as paths from the root of the crate. The import of another crate begins with
+    /// its name.
     imports: BTreeSet<Segments>,
     /// The names that are exported again, and their origins.
     exports: BTreeMap<String, Segments>,
@@ -37,7 +39,8 @@ impl Modules {
         Self(modules.collect())
     }
 
-    /// The module that has what a path names: the last module on the path, or where it exports the name from.
+    /// The module that has what a path names: the last module on the path, or where it exports the
+    /// name from.
     fn origin(&self, path: &[String]) -> Option<&Segments> {
         let mut path = path.to_vec();
         // An export of an export, and so on.
@@ -104,7 +107,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The path from the root of the crate, or as it is if it begins with the name of another crate.
+    /// The path from the root of the crate, or as it is if it begins with the name of another
+    /// crate.
     fn resolve(&self, path: Segments) -> Segments {
         let mut base = self.path.to_vec();
         let mut rest = path.iter().peekable();
@@ -346,4 +350,23 @@ fn algorithms_know_nouns_without_limits_and_http_knows_the_channel_of_redis() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn lines_have_at_most_100_columns() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    collect(&root, &mut files);
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        for (number, line) in (1..).zip(text.lines()) {
+            // A row of a table in documentation has to be one line.
+            let is_row = line
+                .trim_start()
+                .trim_start_matches(['/', '!', ' '])
+                .starts_with('|');
+            let place = format!("{}:{number}", file.display());
+            assert!(is_row || line.chars().count() <= 100, "{place}: {line}");
+        }
+    }
 }

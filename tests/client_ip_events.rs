@@ -89,7 +89,8 @@ async fn missing_header_of_a_trusted_proxy_is_a_warning_once() {
     );
 }
 
-/// A load balancer in front of nginx, whose subnet was forgotten: all clients would share the budget of its address.
+/// A load balancer in front of nginx, whose subnet was forgotten: all clients would share the
+/// budget of its address.
 #[tokio::test]
 async fn private_client_that_a_trusted_proxy_names_is_a_warning_once_for_each() {
     let (log, _guard) = Log::start();

@@ -30,8 +30,8 @@ pub fn describe() -> String {
     let rust = says("rustc");
     format!(
         "{model}, {cores} cores that the clients and Redis share, {} {}, Redis {redis}, {}.\n\
-         Medians of {ROUNDS} rounds: {ROUNDS_ALONE} one at a time on Redis, {ROUNDS_IN_MEMORY} in memory, \
-         {ROUNDS_OF_GROWTH} of growth.\n",
+         Medians of {ROUNDS} rounds: {ROUNDS_ALONE} one at a time on Redis, {ROUNDS_IN_MEMORY} in \
+         memory, {ROUNDS_OF_GROWTH} of growth.\n",
         env::consts::OS,
         env::consts::ARCH,
         rust.trim(),

@@ -1,4 +1,5 @@
-//! The decisions a second of the contenders, as bars: of every scenario, and of those that a newcomer asks about.
+//! The decisions a second of the contenders, as bars: of every scenario, and of those that a
+//! newcomer asks about.
 
 use std::path::Path;
 

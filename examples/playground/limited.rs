@@ -151,8 +151,8 @@ impl LimitedServices {
             .collect()
     }
 
-    /// The units that a client has left under each algorithm, in the store or in the shares of all replicas. Empty if
-    /// no limit decides.
+    /// The units that a client has left under each algorithm, in the store or in the shares of all
+    /// replicas. Empty if no limit decides.
     pub(crate) async fn remaining(&self, client: &Client) -> Vec<(Algorithm, u64)> {
         if self.all.is_empty() {
             return Vec::new();

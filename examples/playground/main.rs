@@ -4,14 +4,16 @@
 //! cargo run --example playground
 //! ```
 //!
-//! Open <http://127.0.0.1:3000>. Choose a limit, press a button or hold a key, or start synthetic traffic. Every request passes
-//! through real `RateLimitLayer`s, and the page shows their responses.
+//! Open <http://127.0.0.1:3000>. Choose a limit, press a button or hold a key, or start synthetic
+//! traffic. Every request passes through real `RateLimitLayer`s, and the page shows their
+//! responses.
 //!
-//! A second tab is a second client. With `REDIS_URL=redis://127.0.0.1/`, budgets are in Redis, and two processes are two
-//! replicas: start the second one with `PORT=3001`, and open it with the same client's name. `HOST` and `PORT` set where it
-//! listens.
+//! A second tab is a second client. With `REDIS_URL=redis://127.0.0.1/`, budgets are in Redis, and
+//! two processes are two replicas: start the second one with `PORT=3001`, and open it with the same
+//! client's name. `HOST` and `PORT` set where it listens.
 //!
-//! A switch cuts a tab off from its budgets, as an outage of Redis would, and a second replica decides every other request.
+//! A switch cuts a tab off from its budgets, as an outage of Redis would, and a second replica
+//! decides every other request.
 
 mod code;
 mod limited;
@@ -79,7 +81,8 @@ fn is_same_origin(headers: &HeaderMap) -> bool {
     }
 }
 
-/// Whether a host is an address. A site can make its own name an alias of this machine, and would then be of the same origin.
+/// Whether a host is an address. A site can make its own name an alias of this machine, and would
+/// then be of the same origin.
 fn is_address(host: &str) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     name == "localhost" || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()

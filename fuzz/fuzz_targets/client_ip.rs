@@ -1,4 +1,5 @@
-//! Any bytes as forwarding headers: nothing panics, and `ClientIp` finds the client of the reference.
+//! Any bytes as forwarding headers: nothing panics, and `ClientIp` finds the client of the
+//! reference.
 
 #![no_main]
 

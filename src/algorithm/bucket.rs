@@ -18,10 +18,11 @@
 //!
 //! # A level above the capacity
 //!
-//! Two charges may raise the level above the capacity. A charge that waits for its units reserves them: they are
-//! charged at once, and the check is allowed after the time in which the level drains far enough. So waiting
-//! checks are served in the order in which the store decided them, on all replicas. An overdraft is charged in any
-//! case, up to a bound. The next check is denied until it has drained.
+//! Two charges may raise the level above the capacity. A charge that waits for its units reserves
+//! them: they are charged at once, and the check is allowed after the time in which the level
+//! drains far enough. So waiting checks are served in the order in which the store decided them, on
+//! all replicas. An overdraft is charged in any case, up to a bound. The next check is denied until
+//! it has drained.
 
 mod settle;
 
@@ -81,12 +82,14 @@ pub(crate) struct Level {
     more: RareLevel,
 }
 
-/// The fields that few levels have. A level with a next phase cannot be refunded, so it never has both.
+/// The fields that few levels have. A level with a next phase cannot be refunded, so it never has
+/// both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RareLevel {
     Nothing,
     GivenBack(GivenBack),
-    /// A smaller quota with a slower rate waits for the level: from its capacity on, the level drains at its rate.
+    /// A smaller quota with a slower rate waits for the level: from its capacity on, the level
+    /// drains at its rate.
     Then(Bucket),
 }
 
@@ -237,7 +240,8 @@ impl Level {
         })
     }
 
-    /// The time from `at` until the level would be empty if nothing had been given back. It `drains` so long as it is.
+    /// The time from `at` until the level would be empty if nothing had been given back. It
+    /// `drains` so long as it is.
     const fn until_empty_without_refunds(&self, drains: Micros) -> Micros {
         match self.more {
             RareLevel::GivenBack(GivenBack { returned, .. }) => {
@@ -331,8 +335,8 @@ impl Bucket {
         self.rate.drains(self.capacity * self.rate.micros)
     }
 
-    /// The time until `cost` fits, if the level is empty after `reset_after`: the level need not be empty by
-    /// then, but by what the capacity is above the cost.
+    /// The time until `cost` fits, if the level is empty after `reset_after`: the level need not be
+    /// empty by then, but by what the capacity is above the cost.
     pub(super) const fn next_after(&self, reset_after: Micros, cost: u64) -> Micros {
         let spare = self.capacity.saturating_sub(cost);
         // Rounded down, so that the difference is not too short.
@@ -374,8 +378,9 @@ impl Bucket {
         max_wait.min(MAX_REFILL).min(MAX_RESERVED / self.rate.units)
     }
 
-    /// Decides whether the units of `cost` fit on top of the level, now or within `max_wait`. If it `queues`, an allowed
-    /// check has a delay until the level before it has drained, and does not wait for units.
+    /// Decides whether the units of `cost` fit on top of the level, now or within `max_wait`. If it
+    /// `queues`, an allowed check has a delay until the level before it has drained, and does not
+    /// wait for units.
     pub(crate) fn decide(
         &self,
         state: &mut Option<Level>,

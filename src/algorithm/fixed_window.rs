@@ -200,8 +200,8 @@ impl FixedWindow {
         )
     }
 
-    /// Charges `units` even if they do not fit, up to a debt of `max_debt` units. The window forgets a debt at its
-    /// end.
+    /// Charges `units` even if they do not fit, up to a debt of `max_debt` units. The window
+    /// forgets a debt at its end.
     pub(super) fn overdraw(
         &self,
         state: &mut Option<Counters<Window>>,

@@ -20,12 +20,13 @@
 //!   first check: the change takes effect at once and mints nothing. So a state contains the rate
 //!   or the period under which it was written.
 //! - **Quotas in turn.** A longer period keeps units that a shorter one no longer counts, for as
-//!   long as checks use the longer period. A check is allowed if the units that its own quota still counts,
-//!   under whichever quota they were charged, leave room for it. See [`rotation`] and [`sliding_log`].
-//! - **A refund** names its charge. The budget is never fuller than without that charge, except that a fixed window which
-//!   starts with a charge keeps its start.
-//! - **A debt** drains or leaves its window like other units, and checks are denied until enough of it has. It is
-//!   bounded, so that all sums stay exact.
+//!   long as checks use the longer period. A check is allowed if the units that its own quota still
+//!   counts, under whichever quota they were charged, leave room for it. See [`rotation`] and
+//!   [`sliding_log`].
+//! - **A refund** names its charge. The budget is never fuller than without that charge, except
+//!   that a fixed window which starts with a charge keeps its start.
+//! - **A debt** drains or leaves its window like other units, and checks are denied until enough of
+//!   it has. It is bounded, so that all sums stay exact.
 //! - **A denied check consumes nothing.** It writes only if a clock or quota change makes the state
 //!   last longer or drain faster, so that its `retry_after` stays correct. A peek never writes.
 //!   After a clock was set back or a rate was raised, its `retry_after` is what a charge made
@@ -77,7 +78,8 @@ pub(crate) enum Effect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cost {
     pub(crate) units: u64,
-    /// The longest time that the check waits for its units. A bucket reserves them; other algorithms do not.
+    /// The longest time that the check waits for its units. A bucket reserves them; other
+    /// algorithms do not.
     pub(crate) max_wait: Micros,
     /// The longest time that its caller waits, whether units are reserved or not.
     pub(crate) patience: Micros,
@@ -296,9 +298,9 @@ impl Rule {
         }
     }
 
-    /// The time until `cost` fits again, after a charge whose budget is full after `reset_after`. `None` for a
-    /// sliding window and a log: a few units are replenished long before all are, and the outcome of a
-    /// charge does not say when.
+    /// The time until `cost` fits again, after a charge whose budget is full after `reset_after`.
+    /// `None` for a sliding window and a log: a few units are replenished long before all are, and
+    /// the outcome of a charge does not say when.
     pub(crate) fn next_after(&self, reset_after: Micros, cost: u64) -> Option<Micros> {
         match self {
             Self::TokenBucket(TokenBucket(bucket))
@@ -369,8 +371,8 @@ impl State {
         }
     }
 
-    /// Returns whether the state can be deleted at `now`. After a refund under a sliding window, this is `false`
-    /// for up to a window after [`expires_at`](Self::expires_at).
+    /// Returns whether the state can be deleted at `now`. After a refund under a sliding window,
+    /// this is `false` for up to a window after [`expires_at`](Self::expires_at).
     pub(crate) fn is_deletable(&self, now: Micros) -> bool {
         match &self.0 {
             Kind::Bucket(level) => level.is_over(now),

@@ -1,11 +1,13 @@
 //! Denials that are counted for each key, and the block that follows too many of them.
 //!
-//! - **Counting.** Denials are counted in a window that starts with the first one, as in a fixed window. The one that
-//!   reaches the number of the policy begins a block: it is already answered as blocked.
-//! - **While a key is blocked,** all its checks are denied, except checks of cost 0. They are not counted, so a client that
-//!   goes on is not blocked for ever. They consume nothing: the budget refills or leaves its window as it would.
-//! - **Growth.** A block that begins within `longest` of the end of the last one is longer by the factor. A later one has the
-//!   first length again.
+//! - **Counting.** Denials are counted in a window that starts with the first one, as in a fixed
+//!   window. The one that reaches the number of the policy begins a block: it is already answered
+//!   as blocked.
+//! - **While a key is blocked,** all its checks are denied, except checks of cost 0. They are not
+//!   counted, so a client that goes on is not blocked for ever. They consume nothing: the budget
+//!   refills or leaves its window as it would.
+//! - **Growth.** A block that begins within `longest` of the end of the last one is longer by the
+//!   factor. A later one has the first length again.
 //! - **In a group** with a blocked key, no denial counts.
 //! - **A clock that steps back** prolongs a block by at most its own length.
 //! - A check of a limit in shadow mode is neither counted nor blocked: its caller got no denial.
@@ -118,8 +120,8 @@ pub(crate) const fn budget(slot: &mut Option<State>) -> &mut Option<State> {
     }
 }
 
-/// Decides a check of a key that may be blocked: see [`Rule::decide`]. Without an effect, no block begins. Without a policy,
-/// only an operator blocks the key.
+/// Decides a check of a key that may be blocked: see [`Rule::decide`]. Without an effect, no block
+/// begins. Without a policy, only an operator blocks the key.
 pub(crate) fn decide(
     policy: Option<&Blocking>,
     rule: &Rule,
@@ -180,8 +182,8 @@ pub(crate) fn decide(
     }
 }
 
-/// Blocks a key for `length`, in place of a block that it may have. A length of 0 ends the block, and forgets the
-/// offences.
+/// Blocks a key for `length`, in place of a block that it may have. A length of 0 ends the block,
+/// and forgets the offences.
 pub(crate) fn block(
     policy: Option<&Blocking>,
     slot: &mut Option<State>,
@@ -209,7 +211,8 @@ pub(crate) fn block(
 }
 
 impl OperatorBlock {
-    /// The block in a slot, and whether it has changed since it was saved: it is over, or the clock was set back behind it.
+    /// The block in a slot, and whether it has changed since it was saved: it is over, or the clock
+    /// was set back behind it.
     fn load(slot: &Option<State>, now: Micros) -> (Self, bool) {
         let saved = match slot {
             Some(State(Kind::Offender(offender))) => offender.operator_block,

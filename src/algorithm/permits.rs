@@ -1,21 +1,25 @@
-//! The holders of a key's permits, and its queue: the state of a [concurrency limit](crate::Limit::concurrency) in a store.
+//! The holders of a key's permits, and its queue: the state of a [concurrency
+//! limit](crate::Limit::concurrency) in a store.
 //!
-//! A *holder* is one process for one key. It does not ask for single permits. It sends its counters, and the store
-//! answers with the number of permits that it has granted to the holder so far:
+//! A *holder* is one process for one key. It does not ask for single permits. It sends its
+//! counters, and the store answers with the number of permits that it has granted to the holder so
+//! far:
 //!
 //! - `granted`: permits that the holder knows to have been granted to it, since it began.
 //! - `released`: permits of these that it has given back. Both only grow.
 //! - `waiting`: the places that it needs in the queue.
 //! - `at_once`: permits to grant only if they are free and the queue is empty.
 //!
-//! So a call can be lost or repeated without a permit being lost or granted twice: the next call corrects it. If the
-//! store loses its state, the calls of the holders restore it. A late copy of a call, after its holder has released
-//! everything, can take permits for a lease.
+//! So a call can be lost or repeated without a permit being lost or granted twice: the next call
+//! corrects it. If the store loses its state, the calls of the holders restore it. A late copy of a
+//! call, after its holder has released everything, can take permits for a lease.
 //!
-//! - **Leases.** Permits and places count until the holder's lease expires. Each call renews the lease.
-//! - **First come, first served.** Places in the queue are in the order in which the store heard of them. A holder that
-//!   wants fewer gives up its last places. While the queue is not empty, `at_once` is not served. In a queue of more than
-//!   64 rows, new places of a holder come after its last ones: the work of a claim is bounded.
+//! - **Leases.** Permits and places count until the holder's lease expires. Each call renews the
+//!   lease.
+//! - **First come, first served.** Places in the queue are in the order in which the store heard of
+//!   them. A holder that wants fewer gives up its last places. While the queue is not empty,
+//!   `at_once` is not served. In a queue of more than 64 rows, new places of a holder come after
+//!   its last ones: the work of a claim is bounded.
 //! - **A clock that steps back** prolongs a lease by at most its own length.
 //!
 //! The twin is `scripts/permits.lua`.
@@ -47,7 +51,8 @@ impl Concurrency {
         self.limit
     }
 
-    /// Applies a claim. The remaining units of the outcome are the granted permits that the claim does not count.
+    /// Applies a claim. The remaining units of the outcome are the granted permits that the claim
+    /// does not count.
     pub(super) fn claim(self, state: &mut Option<Holders>, now: Micros, claim: &Claim) -> Outcome {
         let mut holders = state.take().unwrap_or_default();
         let granted = holders.claim(self, claim, now);
@@ -56,7 +61,8 @@ impl Concurrency {
     }
 }
 
-/// A queue of so many rows does not get more of a holder that has one: its new places come after those.
+/// A queue of so many rows does not get more of a holder that has one: its new places come after
+/// those.
 const MOST_ROWS: usize = 64;
 
 /// All holders of a key, and the queue.

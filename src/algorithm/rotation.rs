@@ -41,8 +41,8 @@ pub(super) trait Counter: Clone {
     fn at(&self) -> Micros;
     /// The time from which it equals a fresh counter. 0 if it is empty.
     fn expires_at(&self) -> Micros;
-    /// An upper bound of [`expires_at`](Self::expires_at) that does not read the counts, for a sweep: they
-    /// are rarely in the processor's cache.
+    /// An upper bound of [`expires_at`](Self::expires_at) that does not read the counts, for a
+    /// sweep: they are rarely in the processor's cache.
     fn expires_by(&self) -> Micros {
         self.expires_at()
     }
@@ -53,7 +53,8 @@ pub(super) trait Counter: Clone {
     fn derived(&self, shape: Self::Shape, now: Micros) -> Self;
     /// Enters a charge under this counter's own quota, which has room for it.
     fn charge(&mut self, now: Micros, units: u64);
-    /// Enters a charge under another quota or an overdraft, which may be far above this counter's limit.
+    /// Enters a charge under another quota or an overdraft, which may be far above this counter's
+    /// limit.
     fn add(&mut self, now: Micros, units: u64);
     /// Subtracts units of the charge at `at`.
     fn take_back(&mut self, at: Micros, units: u64);
@@ -92,7 +93,8 @@ impl<C: Counter> Counters<C> {
         self.all().map(Counter::expires_at).max().unwrap_or(0)
     }
 
-    /// Returns whether all counters have expired. One that a refund emptied counts until its latest possible end.
+    /// Returns whether all counters have expired. One that a refund emptied counts until its latest
+    /// possible end.
     pub(super) fn is_deletable(&self, now: Micros) -> bool {
         self.all().all(|counter| counter.expires_by() <= now)
     }
@@ -101,8 +103,8 @@ impl<C: Counter> Counters<C> {
         std::iter::once(&self.first).chain(self.others.iter().map(|other| &other.counter))
     }
 
-    /// The counter of a check's own quota at `now`, borrowed if it is the state's first and did not move. And whether a
-    /// denied check has to store it.
+    /// The counter of a check's own quota at `now`, borrowed if it is the state's first and did not
+    /// move. And whether a denied check has to store it.
     pub(super) fn own(state: Option<&Self>, shape: C::Shape, now: Micros) -> (Cow<'_, C>, bool) {
         let Some(state) = state.filter(|state| now < state.expires_at()) else {
             return (Cow::Owned(C::fresh(shape, now)), false);
@@ -124,7 +126,8 @@ impl<C: Counter> Counters<C> {
         (Cow::Owned(counter), moved)
     }
 
-    /// The counter of a shape that has none, from another. And whether a denied check has to store it.
+    /// The counter of a shape that has none, from another. And whether a denied check has to store
+    /// it.
     fn derived(&self, shape: C::Shape, now: Micros) -> (C, bool) {
         let fresh = C::fresh(shape, now);
         let period = fresh.period();
@@ -156,8 +159,8 @@ impl<C: Counter> Counters<C> {
         }
     }
 
-    /// Stores the result of a decision. `own` is the new counter of its quota, or `None` if that is the
-    /// state's first, which is charged in place.
+    /// Stores the result of a decision. `own` is the new counter of its quota, or `None` if that is
+    /// the state's first, which is charged in place.
     pub(super) fn commit(state: &mut Option<Self>, own: Option<C>, now: Micros, entry: Entering) {
         let own = own.map(|mut own| {
             entry.enter_in(&mut own, now);

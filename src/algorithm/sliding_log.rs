@@ -20,7 +20,8 @@
 //! that left also counts at least `keep.limit` others, and is denied. It is allowed once at most
 //! `limit - cost` units are left, which depends on an entry that is kept.
 //!
-//! A debt counts as if a quota with a limit as large had allowed it. It leaves a period after it was charged.
+//! A debt counts as if a quota with a limit as large had allowed it. It leaves a period after it
+//! was charged.
 //!
 //! # Refunds
 //!
@@ -28,8 +29,8 @@
 //! entries. With many newer entries, it subtracts them from the oldest entries instead. That never
 //! allows too much: the oldest entries leave first, and then the charge counts in full again.
 //!
-//! Once an entry left because newer ones hold the largest limit, the receipts of those newer ones are
-//! void: a refund would leave fewer units than count.
+//! Once an entry left because newer ones hold the largest limit, the receipts of those newer ones
+//! are void: a refund would leave fewer units than count.
 //!
 //! Twin: `scripts/sliding_log.lua`.
 
@@ -39,8 +40,8 @@ use super::Effect;
 use super::range::counted;
 use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
 
-/// The largest limit. A log sums all units that it ever allowed: the rest of the exact range is room
-/// for that sum before it restarts.
+/// The largest limit. A log sums all units that it ever allowed: the rest of the exact range is
+/// room for that sum before it restarts.
 const MAX_LOGGED: u64 = (1 << 47) - 1;
 
 /// The most entries that a refund changes.
@@ -60,7 +61,8 @@ pub(crate) struct Log {
     entries: VecDeque<Entry>,
     /// The sum before the oldest entry.
     before: u64,
-    /// The largest limit and the longest period that have checked it since it began. Entries are kept for these.
+    /// The largest limit and the longest period that have checked it since it began. Entries are
+    /// kept for these.
     keep: SlidingLog,
     /// The time of the first charge that can be refunded.
     since: i64,
@@ -183,7 +185,8 @@ impl SlidingLog {
         let (limit, period) = counted(quota, "a sliding log")?;
         if limit > MAX_LOGGED {
             return Err(ConfigError::new(format!(
-                "the limit is {limit}, beyond exact arithmetic; use 1 to {MAX_LOGGED} in a sliding log"
+                "the limit is {limit}, beyond exact arithmetic; use 1 to {MAX_LOGGED} in a sliding \
+                 log"
             )));
         }
         Ok(Self { limit, period })
@@ -294,7 +297,8 @@ impl SlidingLog {
         let most = self.limit.saturating_add(max_debt).min(MAX_LOGGED);
         let units = units.min(most.saturating_sub(view.used));
         if units > 0 {
-            // The same as a check under so large a limit: otherwise entries that still count would leave.
+            // The same as a check under so large a limit: otherwise entries that still count would
+            // leave.
             view.keep.limit = view.keep.limit.max(view.used + units);
             log.adopt(&view);
             log.push(view.time, units);

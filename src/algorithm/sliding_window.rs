@@ -78,8 +78,8 @@ impl SubWindows {
     }
 }
 
-/// The time from which none of the units count: 0 without units. The last count belongs to the oldest
-/// sub-window, and `newest` is the number of the newest one.
+/// The time from which none of the units count: 0 without units. The last count belongs to the
+/// oldest sub-window, and `newest` is the number of the newest one.
 fn end_of(counts: &[u64], newest: u64, length: Micros) -> Micros {
     counts
         .iter()
@@ -94,8 +94,8 @@ struct View<'a> {
     time: Micros,
     /// The number of the newest sub-window.
     newest: u64,
-    /// Newest first, down to the oldest sub-window. Sub-windows that began after the last charge are
-    /// empty and left out.
+    /// Newest first, down to the oldest sub-window. Sub-windows that began after the last charge
+    /// are empty and left out.
     counts: &'a [u64],
 }
 
@@ -138,8 +138,8 @@ impl Counter for SubWindows {
     }
 
     /// The same counts in sub-windows of another shape. A count moves to the new sub-window in
-    /// which its old one ended, or in which the last charge was made if that was earlier. So no count expires
-    /// early, and two quotas in turn do not prolong one.
+    /// which its old one ended, or in which the last charge was made if that was earlier. So no
+    /// count expires early, and two quotas in turn do not prolong one.
     fn derived(&self, shape: Self::Shape, now: Micros) -> Self {
         let mut cut = Self {
             at: self.at,
@@ -210,8 +210,8 @@ impl SlidingWindow {
         }
         if u64::from(sub_windows) > period {
             return Err(ConfigError::new(format!(
-                "`sub_windows` is {sub_windows} in a period of {period} us, and a sub-window lasts at \
-                 least one microsecond; use fewer sub-windows or a longer period"
+                "`sub_windows` is {sub_windows} in a period of {period} us, and a sub-window lasts \
+                 at least one microsecond; use fewer sub-windows or a longer period"
             ))
             .at("sub_windows"));
         }
@@ -219,8 +219,8 @@ impl SlidingWindow {
         if length * u64::from(sub_windows) - period > period / 100 {
             return Err(ConfigError::new(format!(
                 "`sub_windows` is {sub_windows} in a period of {period} us: rounded up to whole \
-                 microseconds, they make the window more than 1 % longer; use a number that divides \
-                 the period"
+                 microseconds, they make the window more than 1 % longer; use a number that \
+                 divides the period"
             ))
             .at("sub_windows"));
         }
@@ -306,8 +306,8 @@ impl SlidingWindow {
         )
     }
 
-    /// Charges `units` even if they do not fit, up to a debt of `max_debt` units. A debt leaves with its
-    /// sub-window.
+    /// Charges `units` even if they do not fit, up to a debt of `max_debt` units. A debt leaves
+    /// with its sub-window.
     pub(super) fn overdraw(
         &self,
         state: &mut Option<Counters<SubWindows>>,

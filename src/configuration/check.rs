@@ -61,7 +61,8 @@ impl Config {
         for (number, limit) in self.limits.iter().enumerate() {
             if let Some(first) = known.insert(&limit.name, number) {
                 let twice = format!(
-                    "`{}` is also the name of {}, and limits of one name share what they count; use another name",
+                    "`{}` is also the name of {}, and limits of one name share what they count; \
+                     use another name",
                     limit.name.escape_debug(),
                     Field::of_limit(first),
                 );
@@ -107,7 +108,8 @@ impl LimitConfig {
             return Err((at.clone().name("cost"), ConfigError::new(error)));
         }
         if self.algorithm != Algorithm::Concurrency && self.limit.is_some() {
-            let error = "`limit` is a field of concurrency limits, and a rate has a `quota`, such as \"100/min\"; write `quota` in its place";
+            let error = "`limit` is a field of concurrency limits, and a rate has a `quota`, such \
+                         as \"100/min\"; write `quota` in its place";
             return Err((at.clone().name("limit"), ConfigError::new(error)));
         }
         if self.algorithm != Algorithm::Concurrency && self.quota.is_none() {
@@ -124,14 +126,15 @@ impl LimitConfig {
         match self.cost {
             Some(CostConfig::Units(cost)) if u64::from(cost) > limit.quota().capacity() => {
                 let error = format!(
-                    "the cost is {cost}, and `{limit}` has a capacity of {}, so no request is ever allowed; use a \
-                     lower cost, or a larger quota",
+                    "the cost is {cost}, and `{limit}` has a capacity of {}, so no request is ever \
+                     allowed; use a lower cost, or a larger quota",
                     limit.quota().capacity()
                 );
                 Err((at, ConfigError::new(error)))
             }
             Some(CostConfig::Units(0)) => {
-                let error = "a request of cost 0 charges nothing and is always allowed; use at least 1, or remove the limit";
+                let error = "a request of cost 0 charges nothing and is always allowed; use at \
+                             least 1, or remove the limit";
                 Err((at, ConfigError::new(error)))
             }
             _ => Ok(()),
@@ -190,7 +193,8 @@ impl PlanConfig {
                 Ok(PlanRule::Limit(rate))
             }
             _ => wrong(
-                "a plan has one of `quota` (with or without `burst`), `unlimited = true` and `deny`; write one",
+                "a plan has one of `quota` (with or without `burst`), `unlimited = true` and \
+                 `deny`; write one",
             ),
         }
     }

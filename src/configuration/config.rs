@@ -31,8 +31,8 @@ use crate::nouns::{Algorithm, BlockFields, LimitFields, OnStoreFailure, Written}
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 ///
-/// The guide about [live configuration](crate::guide::live_configuration) has all fields. `Config` is
-/// [deserializable](serde::Deserialize) for other formats.
+/// The guide about [live configuration](crate::guide::live_configuration) has all fields. `Config`
+/// is [deserializable](serde::Deserialize) for other formats.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(title = "Limits of tollgate"))]
@@ -41,7 +41,8 @@ pub struct Config {
     /// The place of this file's JSON Schema, for editors.
     #[serde(rename = "$schema", default, skip_serializing_if = "Option::is_none")]
     schema: Option<String>,
-    /// The limits. All limits that match a request decide it together: it is charged under all of them, or under none.
+    /// The limits. All limits that match a request decide it together: it is charged under all of
+    /// them, or under none.
     #[serde(deserialize_with = "value::list")]
     pub(crate) limits: Vec<LimitConfig>,
     #[serde(skip)]
@@ -63,13 +64,14 @@ impl Config {
     expecting = "a limit: a table with `name`, `algorithm`, `quota` or `limit`, and `key`"
 )]
 pub(crate) struct LimitConfig {
-    /// The name, in events, headers and keys of the store: 1 to 64 printable ASCII characters. A limit that is renamed
-    /// starts with full budgets.
+    /// The name, in events, headers and keys of the store: 1 to 64 printable ASCII characters. A
+    /// limit that is renamed starts with full budgets.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 64)))]
     pub(crate) name: String,
     /// The algorithm.
     pub(crate) algorithm: Algorithm,
-    /// Units per period, such as `100/min`, `5/15m` or `10000/day`. All algorithms but `concurrency` need it.
+    /// Units per period, such as `100/min`, `5/15m` or `10000/day`. All algorithms but
+    /// `concurrency` need it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schema",
@@ -84,8 +86,8 @@ pub(crate) struct LimitConfig {
     )]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_000_000)))]
     pub(crate) limit: Option<u64>,
-    /// The `Retry-After` of a request without a permit of a concurrency limit: 1 second to 1 hour, such as `30s`. Default: 1
-    /// second.
+    /// The `Retry-After` of a request without a permit of a concurrency limit: 1 second to 1 hour,
+    /// such as `30s`. Default: 1 second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub(crate) retry_after: Option<Written>,
@@ -106,10 +108,12 @@ pub(crate) struct LimitConfig {
     /// Whether a leaky bucket delays requests (`queue`, the default) or not (`meter`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<Mode>,
-    /// Whether a fixed window starts with the first request of a key (`first`, the default) or by the clock (`clock`).
+    /// Whether a fixed window starts with the first request of a key (`first`, the default) or by
+    /// the clock (`clock`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) anchor: Option<Anchor>,
-    /// The key by which requests are counted: a name that the application gave to an extractor, or several, which are joined.
+    /// The key by which requests are counted: a name that the application gave to an extractor, or
+    /// several, which are joined.
     pub(crate) key: KeyConfig,
     /// The requests that the limit applies to. Of several, one has to match. Default: all.
     #[serde(rename = "match", default, skip_serializing_if = "OneOrMany::is_empty")]
@@ -117,15 +121,15 @@ pub(crate) struct LimitConfig {
     /// Requests that the limit does not apply to, although they match.
     #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
     pub(crate) except: OneOrMany<Match>,
-    /// The units that a request consumes: a number, or a name that the application gave to a function. Default: the cost of the
-    /// layer, or else 1.
+    /// The units that a request consumes: a number, or a name that the application gave to a
+    /// function. Default: the cost of the layer, or else 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cost: Option<CostConfig>,
     /// A name that the application gave to a function, which says the plan of a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) plan: Option<String>,
-    /// Quotas by plan. Other plans have the quota of the limit. All plans share the budgets of the limit: a client that
-    /// changes its plan keeps what it used.
+    /// Quotas by plan. Other plans have the quota of the limit. All plans share the budgets of the
+    /// limit: a client that changes its plan keeps what it used.
     #[serde(
         default,
         skip_serializing_if = "BTreeMap::is_empty",
@@ -139,8 +143,8 @@ pub(crate) struct LimitConfig {
         deserialize_with = "value::on_store_failure"
     )]
     pub(crate) on_store_failure: Option<OnStoreFailure>,
-    /// The share of keys for which the limit is enforced, in percent. 0 is shadow mode: the limit decides and reports, and
-    /// never denies. Default: 100.
+    /// The share of keys for which the limit is enforced, in percent. 0 is shadow mode: the limit
+    /// decides and reports, and never denies. Default: 100.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -155,7 +159,8 @@ pub(crate) struct LimitConfig {
         deserialize_with = "value::maybe_number"
     )]
     pub(crate) max_debt: Option<u64>,
-    /// When keys that keep being denied are blocked. An empty table: only operators block. Default: no key is blocked.
+    /// When keys that keep being denied are blocked. An empty table: only operators block. Default:
+    /// no key is blocked.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -219,7 +224,8 @@ pub(crate) struct PlanConfig {
         deserialize_with = "value::maybe_number"
     )]
     pub(crate) burst: Option<u64>,
-    /// Requests of a key in flight at once, under a concurrency limit: 1 to 1,000,000. Replaces the number of the limit.
+    /// Requests of a key in flight at once, under a concurrency limit: 1 to 1,000,000. Replaces the
+    /// number of the limit.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",

@@ -1,5 +1,5 @@
-//! Wrong indentation in YAML. It makes another structure of the same lines, and the error of that structure names what is
-//! missing there, not the line that is wrong.
+//! Wrong indentation in YAML. It makes another structure of the same lines, and the error of that
+//! structure names what is missing there, not the line that is wrong.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,5 @@
-//! Files of limits: their format, their errors, and where new versions come from. Nothing here knows HTTP.
+//! Files of limits: their format, their errors, and where new versions come from. Nothing here
+//! knows HTTP.
 
 mod check;
 mod config;

@@ -19,8 +19,9 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Returns an error if the text is not of this format, or a field is missing, unknown or of another type. What the
-    /// fields say is checked when a [`LimitSet`](crate::config::LimitSet) is made of them.
+    /// Returns an error if the text is not of this format, or a field is missing, unknown or of
+    /// another type. What the fields say is checked when a [`LimitSet`](crate::config::LimitSet) is
+    /// made of them.
     pub fn parse(name: &str, text: &str, format: Format) -> Result<Self, ConfigError> {
         if text.len() > MAX_TEXT {
             return Err(ConfigError::new(format!(
@@ -58,8 +59,8 @@ impl Config {
     }
 }
 
-/// The text of a file. A pipe, which would be waited for, is an error, and so is a file that is larger than any
-/// configuration.
+/// The text of a file. A pipe, which would be waited for, is an error, and so is a file that is
+/// larger than any configuration.
 pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
     let wrong = |why: &dyn fmt::Display| {
         ConfigError::new(format!(

@@ -1,7 +1,7 @@
 //! Values that are written in several ways.
 //!
-//! Their deserializers are not derived: of an untagged enum, an error says neither what is wrong, nor where. With
-//! `serde-untagged`, an error inside of a value loses its line.
+//! Their deserializers are not derived: of an untagged enum, an error says neither what is wrong,
+//! nor where. With `serde-untagged`, an error inside of a value loses its line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -95,7 +95,8 @@ fn elements<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(list: A) -> Result<Vec<
     Ok(list.into_iter().map(|Element(element)| element).collect())
 }
 
-/// A value of a list or a table. A list is none: serde would take it for a table without the names of its fields.
+/// A value of a list or a table. A list is none: serde would take it for a table without the names
+/// of its fields.
 struct Element<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Element<T> {

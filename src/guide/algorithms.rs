@@ -17,20 +17,24 @@
 //!
 #![doc = include_str!("pictures/algorithms.svg")]
 //!
-//! Each panel has the same 67 requests: a burst of 16, a few single ones, another burst, and then 2.5 a second. Bars upwards
-//! are requests that were forwarded, bars downwards those that were denied. The area behind them is what was left.
+//! Each panel has the same 67 requests: a burst of 16, a few single ones, another burst, and then
+//! 2.5 a second. Bars upwards are requests that were forwarded, bars downwards those that were
+//! denied. The area behind them is what was left.
 //!
-//! - A **token bucket** and **GCRA** refill all the time. After a burst, one request a second passes. They differ in how they
-//!   are described, not in what they decide, so they share their state: a rolling deployment can replace one by the other.
+//! - A **token bucket** and **GCRA** refill all the time. After a burst, one request a second
+//!   passes. They differ in how they are described, not in what they decide, so they share their
+//!   state: a rolling deployment can replace one by the other.
 //! - A **leaky bucket** accepts the same requests, and forwards them evenly.
-//! - A **sliding window** estimates: it weighs the previous period by its overlap with the window. The estimate assumes that
-//!   the previous period's requests were spread evenly, so a burst counts for longer than it should.
+//! - A **sliding window** estimates: it weighs the previous period by its overlap with the window.
+//!   The estimate assumes that the previous period's requests were spread evenly, so a burst counts
+//!   for longer than it should.
 //! - A **sliding log** forgets each request exactly one period later.
 //! - A **fixed window** forgets all of them at once, when the window ends.
 //!
 //! # Bursts
 //!
-//! `burst` is how many requests may come at once. It does not change the rate. Without it, the burst is the quota's limit.
+//! `burst` is how many requests may come at once. It does not change the rate. Without it, the
+//! burst is the quota's limit.
 //!
 #![doc = include_str!("pictures/burst.svg")]
 //!
@@ -46,7 +50,8 @@
 //! // 100 in a minute, all at once if need be.
 //! let minute = Limit::token_bucket("minute", Quota::per_minute(100))?;
 //! # assert_eq!((pages.quota().capacity(), evenly.quota().capacity()), (12, 1));
-//! # assert_eq!((minute.quota().capacity(), Quota::new(100, Duration::from_secs(60))), (100, minute.quota()));
+//! # assert_eq!(minute.quota().capacity(), 100);
+//! # assert_eq!(minute.quota(), Quota::new(100, Duration::from_secs(60)));
 //! # Ok(())
 //! # }
 //! ```
@@ -55,14 +60,15 @@
 //!
 //! # A leaky bucket forwards evenly
 //!
-//! The others deny what comes too early. A leaky bucket lets it wait: the layer holds each request until its turn, and
-//! denies one only if the queue is full. The queue's size is the burst.
+//! The others deny what comes too early. A leaky bucket lets it wait: the layer holds each request
+//! until its turn, and denies one only if the queue is full. The queue's size is the burst.
 //!
 #![doc = include_str!("pictures/even_output.svg")]
 //!
-//! Waiting requests hold their connections. For a limit that clients meet, a token bucket is kinder: it answers at once, with
-//! `Retry-After`. [`leaky_bucket_meter`](crate::Limit::leaky_bucket_meter) has the same budget and denies without waiting.
-//! Requests can wait under any other algorithm: see [waiting](super::waiting).
+//! Waiting requests hold their connections. For a limit that clients meet, a token bucket is
+//! kinder: it answers at once, with `Retry-After`.
+//! [`leaky_bucket_meter`](crate::Limit::leaky_bucket_meter) has the same budget and denies without
+//! waiting. Requests can wait under any other algorithm: see [waiting](super::waiting).
 //!
 //! # A fixed window's end
 //!
@@ -71,22 +77,24 @@
 //!
 #![doc = include_str!("pictures/window_end.svg")]
 //!
-//! So use it where the period is long, and where a client may use the whole quota at once. For "10 per second", it is the wrong
-//! choice.
+//! So use it where the period is long, and where a client may use the whole quota at once. For "10
+//! per second", it is the wrong choice.
 //!
-//! A window begins with a key's first request. With [`fixed_window_aligned`](crate::Limit::fixed_window_aligned), it begins by the
-//! clock in UTC, for all keys at once: a day at midnight, and a week on Thursday, as 1970 began. All clients come back at once
-//! then.
+//! A window begins with a key's first request. With
+//! [`fixed_window_aligned`](crate::Limit::fixed_window_aligned), it begins by the clock in UTC, for
+//! all keys at once: a day at midnight, and a week on Thursday, as 1970 began. All clients come
+//! back at once then.
 //!
 //! # A sliding window or a log
 //!
-//! A log keeps every request, and is exact. A window keeps two numbers, or one for each sub-window, and estimates.
+//! A log keeps every request, and is exact. A window keeps two numbers, or one for each sub-window,
+//! and estimates.
 //!
 #![doc = include_str!("pictures/window_or_log.svg")]
 //!
-//! More [sub-windows](crate::Limit::sliding_window_with) follow uneven traffic more closely. No period that consists of whole
-//! sub-windows has more than the quota. One that begins within a sub-window may have almost twice the quota, however many there are:
-//! only a log rules that out.
+//! More [sub-windows](crate::Limit::sliding_window_with) follow uneven traffic more closely. No
+//! period that consists of whole sub-windows has more than the quota. One that begins within a
+//! sub-window may have almost twice the quota, however many there are: only a log rules that out.
 //!
 //! | | state of a key in Redis | exact |
 //! |---|---|---|
@@ -98,16 +106,17 @@
 //!
 //! # Several limits at once
 //!
-//! A layer takes any mix of them, and decides all in one call: a token bucket against floods, and a fixed window for the daily
-//! quota. A request is charged to all of them, or to none.
+//! A layer takes any mix of them, and decides all in one call: a token bucket against floods, and a
+//! fixed window for the daily quota. A request is charged to all of them, or to none.
 //!
 //! ```
 //! use tollgate::key::PeerIp;
 //! use tollgate::{ConfigError, Limit, Quota, RateLimitLayer, RateLimiter};
 //!
 //! fn limited(limiter: &RateLimiter) -> Result<RateLimitLayer, ConfigError> {
-//!     RateLimitLayer::new(limiter, Limit::token_bucket("flood", Quota::per_second(5).burst(20))?, PeerIp).unwrap()
-//!         .limit(Limit::fixed_window_aligned("daily", Quota::per_day(10_000))?, PeerIp)
+//!     let flood = Limit::token_bucket("flood", Quota::per_second(5).burst(20))?;
+//!     let daily = Limit::fixed_window_aligned("daily", Quota::per_day(10_000))?;
+//!     RateLimitLayer::new(limiter, flood, PeerIp)?.limit(daily, PeerIp)
 //! }
 //! # limited(&RateLimiter::in_memory()).unwrap();
 //! ```

@@ -21,11 +21,12 @@ pub(super) enum WithoutPermits {
 }
 
 impl LayerSettings {
-    /// Acquires all permits of a request, one after another. If one is denied, the others are given back.
+    /// Acquires all permits of a request, one after another. If one is denied, the others are given
+    /// back.
     ///
-    /// A request that waits for a permit holds the earlier ones. So the smallest limit comes first: a client that waits for its
-    /// own limit holds no permit of a larger limit that clients share. All layers use this order, so that two requests
-    /// never wait for each other.
+    /// A request that waits for a permit holds the earlier ones. So the smallest limit comes first:
+    /// a client that waits for its own limit holds no permit of a larger limit that clients share.
+    /// All layers use this order, so that two requests never wait for each other.
     pub(super) fn acquire_permits(
         self: &Arc<Self>,
         mut permits: Vec<Check>,
@@ -102,7 +103,8 @@ async fn acquire_all(
     Ok(InFlight::new(permits))
 }
 
-/// Acquires a permit. Waits for it until the settings' deadline, counted from `since`. Without `since`, it does not wait.
+/// Acquires a permit. Waits for it until the settings' deadline, counted from `since`. Without
+/// `since`, it does not wait.
 async fn acquire(
     limiter: &RateLimiter,
     check: &Check,

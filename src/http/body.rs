@@ -11,8 +11,8 @@ use pin_project_lite::pin_project;
 use super::InFlight;
 
 pin_project! {
-    /// The response body of [`RateLimit`](crate::layer::RateLimit): the inner service's, or the body of
-    /// a rejected request.
+    /// The response body of [`RateLimit`](crate::layer::RateLimit): the inner service's, or the
+    /// body of a rejected request.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

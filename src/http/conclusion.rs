@@ -176,8 +176,8 @@ impl LayerSettings {
         }
     }
 
-    /// The reason for which a request is rejected after an error, and the time after which it may come again, if that
-    /// helps. `None`: it is forwarded.
+    /// The reason for which a request is rejected after an error, and the time after which it may
+    /// come again, if that helps. `None`: it is forwarded.
     fn rejection_of(&self, error: &Error) -> Option<(Reason, Option<Duration>)> {
         if error.is_misuse() {
             // No outage: the limit would stay off for ever.
@@ -188,7 +188,8 @@ impl LayerSettings {
             return (!self.is_open_when_overloaded).then_some(rejected);
         }
         if error.is_full() {
-            // Clients send more keys than the store may keep. To fail open would open the limit to them.
+            // Clients send more keys than the store may keep. To fail open would open the limit to
+            // them.
             return Some((Reason::StoreFull, None));
         }
         let wait = error.probe_after().unwrap_or_default();
@@ -322,8 +323,8 @@ impl LayerSettings {
         closing
     }
 
-    /// Puts the decision into the request's extensions, and keeps it for the response's, if the layer is
-    /// configured so.
+    /// Puts the decision into the request's extensions, and keeps it for the response's, if the
+    /// layer is configured so.
     #[inline]
     fn insert(&self, decision: &Decision, extensions: &mut Extensions, fields: &mut Fields) {
         if !self.inserts_decision {
@@ -386,8 +387,8 @@ impl Fields {
             next_allowed.leave_in(response.extensions_mut());
         }
         self.write(response.status(), response.headers_mut(), inside);
-        // If the decisions of two layers are equally severe, the handler and the layers outside see the outer layer's
-        // decision.
+        // If the decisions of two layers are equally severe, the handler and the layers outside see
+        // the outer layer's decision.
         let extensions = response.extensions_mut();
         if let Some(decision) = decision
             && !extensions

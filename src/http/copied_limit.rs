@@ -9,8 +9,8 @@ const COPIES: usize = 16;
 
 /// A limit with copies. Each thread checks one of them.
 ///
-/// Every check counts a reference to its limit, and threads that count on one cache line wait for each
-/// other. With two threads and 64 requests at once, copies save 4 % of a request's CPU.
+/// Every check counts a reference to its limit, and threads that count on one cache line wait for
+/// each other. With two threads and 64 requests at once, copies save 4 % of a request's CPU.
 #[derive(Clone)]
 pub(super) struct CopiedLimit([Limit; COPIES]);
 

@@ -23,8 +23,9 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// Returns an error if `name` is not a valid header name, or is `x-forwarded-for` or `forwarded`: clients write the start of
-    /// these lists, so each request could have a fresh budget. [`ClientIp`](super::ClientIp) reads them.
+    /// Returns an error if `name` is not a valid header name, or is `x-forwarded-for` or
+    /// `forwarded`: clients write the start of these lists, so each request could have a fresh
+    /// budget. [`ClientIp`](super::ClientIp) reads them.
     pub fn new(name: &str) -> Result<Self, ConfigError> {
         let name: HeaderName = name.parse().map_err(|error| {
             ConfigError::new(format!(
@@ -34,8 +35,8 @@ impl Header {
         })?;
         if matches!(name.as_str(), "forwarded" | "x-forwarded-for") {
             return Err(ConfigError::new(format!(
-                "clients write the start of `{name}`, so each request could have a fresh budget; use the address that \
-                 `ClientIp::behind([...])` finds in it"
+                "clients write the start of `{name}`, so each request could have a fresh budget; \
+                 use the address that `ClientIp::behind([...])` finds in it"
             )));
         }
         Ok(Self(name))
@@ -48,7 +49,8 @@ impl KeyExtractor for Header {
         let mut values = parts.headers.get_all(name).iter();
         match (values.next(), values.next()) {
             (Some(value), None) if !value.is_empty() => Ok(Key::new(value.as_bytes())),
-            // A service that reads the first value may know the client. So it must not be unlimited.
+            // A service that reads the first value may know the client. So it must not be
+            // unlimited.
             (Some(_), None) => {
                 Err(MissingKey::new(format!("the header `{name}` is empty")).never_skipped())
             }

@@ -1,7 +1,7 @@
 //! Which extractor of a chain finds the keys of a limit.
 //!
-//! A chain that always falls back limits the wrong thing, and each of its answers looks right: with authentication inside
-//! the layer, all users of an office share the budget of its address.
+//! A chain that always falls back limits the wrong thing, and each of its answers looks right: with
+//! authentication inside the layer, all users of an office share the budget of its address.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ struct WatchedChain {
     found_by_fallbacks: AtomicU32,
 }
 
-/// Counts the keys of a limit by their extractor, if there is more than one, and reports a first one that finds none.
+/// Counts the keys of a limit by their extractor, if there is more than one, and reports a first
+/// one that finds none.
 pub(super) fn watched(key: Arc<dyn KeyExtractor>, limit: &str) -> Arc<dyn KeyExtractor> {
     if key.first_branches().is_empty() {
         return key;

@@ -11,9 +11,9 @@ use crate::nouns::{ConfigError, Key};
 
 /// A key extractor for a metadata entry of a gRPC call.
 ///
-/// An entry whose name ends with `-bin` is decoded, so that all spellings of its base64 have one key.
-/// **Clients choose their metadata.** Use an entry that a gateway sets, or that authentication has
-/// verified. An entry that is missing, empty or sent more than once gives no key.
+/// An entry whose name ends with `-bin` is decoded, so that all spellings of its base64 have one
+/// key. **Clients choose their metadata.** Use an entry that a gateway sets, or that authentication
+/// has verified. An entry that is missing, empty or sent more than once gives no key.
 #[derive(Clone, Debug)]
 pub struct GrpcMetadata(Name);
 
@@ -33,7 +33,8 @@ impl GrpcMetadata {
         let name = &*name.to_ascii_lowercase();
         let invalid = || {
             ConfigError::new(format!(
-                "`{}` is not the name of a metadata entry; use a name such as `x-api-key` or `token-bin`",
+                "`{}` is not the name of a metadata entry; use a name such as `x-api-key` or \
+                 `token-bin`",
                 name.escape_debug()
             ))
         };
@@ -53,7 +54,8 @@ impl KeyExtractor for GrpcMetadata {
             Name::Ascii(header) => return header.extract(parts),
             Name::Binary(header, name) => (header, name),
         };
-        // tonic decodes metadata, which it makes of headers. A second value is enough to reject both.
+        // tonic decodes metadata, which it makes of headers. A second value is enough to reject
+        // both.
         let mut headers = HeaderMap::new();
         for value in parts.headers.get_all(header).iter().take(2) {
             drop(headers.try_append(header.clone(), value.clone()));
@@ -77,8 +79,8 @@ impl KeyExtractor for GrpcMetadata {
 
 /// A key extractor for the method of a gRPC call, such as `shop.Orders/Place`.
 ///
-/// Clients choose the path of a call. So only the methods that are named have a key of their own. All
-/// others share the key `OTHER`.
+/// Clients choose the path of a call. So only the methods that are named have a key of their own.
+/// All others share the key `OTHER`.
 #[derive(Clone, Debug)]
 pub struct GrpcMethod {
     /// Sorted.
@@ -86,7 +88,8 @@ pub struct GrpcMethod {
 }
 
 impl GrpcMethod {
-    /// Creates an extractor for these methods, each as `package.Service/Method`, with or without the `/` that a path begins with.
+    /// Creates an extractor for these methods, each as `package.Service/Method`, with or without
+    /// the `/` that a path begins with.
     ///
     /// # Errors
     ///

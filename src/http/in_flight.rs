@@ -8,11 +8,11 @@ use http::request::Parts;
 
 use crate::limiter::Permit;
 
-/// The permits that a request holds. They are given back when the response body has ended and all clones are
-/// dropped.
+/// The permits that a request holds. They are given back when the response body has ended and all
+/// clones are dropped.
 ///
-/// [`insert_permits`](crate::RateLimitLayer::insert_permits) puts it into the request's extensions, for work that outlasts the
-/// response: an upgraded connection, a background task.
+/// [`insert_permits`](crate::RateLimitLayer::insert_permits) puts it into the request's extensions,
+/// for work that outlasts the response: an upgraded connection, a background task.
 #[derive(Clone)]
 pub struct InFlight {
     permits: Arc<[Permit]>,
@@ -47,14 +47,15 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// An extractor for handlers that outlast their response. Without [`insert_permits`](crate::RateLimitLayer::insert_permits), the request is
-/// answered 500.
+/// An extractor for handlers that outlast their response. Without
+/// [`insert_permits`](crate::RateLimitLayer::insert_permits), the request is answered 500.
 #[cfg(feature = "axum")]
 impl<S: Sync> axum::extract::FromRequestParts<S> for InFlight {
     type Rejection = (http::StatusCode, &'static str);
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        let missing = "this handler needs the permits of its request: add `insert_permits()` to the rate limit layer";
+        let missing = "this handler needs the permits of its request: add `insert_permits()` to \
+                       the rate limit layer";
         let permits = parts.extensions.get().cloned();
         permits.ok_or((http::StatusCode::INTERNAL_SERVER_ERROR, missing))
     }

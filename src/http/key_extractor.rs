@@ -18,8 +18,8 @@ use crate::nouns::Key;
 /// request gets a fresh budget each time. Use the authenticated user or the peer's address. For
 /// paths, use the matched route (`Route`) and never the request's path.
 ///
-/// Normalize a name as your login does, for example to lower case. Otherwise each spelling has a fresh
-/// budget.
+/// Normalize a name as your login does, for example to lower case. Otherwise each spelling has a
+/// fresh budget.
 ///
 /// Two extractors under one limit share the budget of equal values: user `42` and a header of `42`
 /// have one key. [`or`](Self::or) keeps the keys of its two extractors apart.
@@ -66,8 +66,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
         0
     }
 
-    /// The first extractor of each chain of [`or`](Self::or) in this extractor. Default: none. A layer asks them why all keys
-    /// come from fallbacks. A wrapper passes the call on.
+    /// The first extractor of each chain of [`or`](Self::or) in this extractor. Default: none. A
+    /// layer asks them why all keys come from fallbacks. A wrapper passes the call on.
     fn first_branches(&self) -> Vec<&dyn KeyExtractor> {
         Vec::new()
     }
@@ -87,8 +87,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// A client cannot use another client's address budget with a header that looks like an
     /// address.
     ///
-    /// An event warns if this extractor found none of the first thousand keys of a limit: then all requests count under the
-    /// fallback, as with authentication inside the layer.
+    /// An event warns if this extractor found none of the first thousand keys of a limit: then all
+    /// requests count under the fallback, as with authentication inside the layer.
     ///
     /// ```
     /// use tollgate::key::{Extension, KeyExtractor, PeerIp};
@@ -145,8 +145,8 @@ impl MissingKey {
     }
 
     /// Rejects the request even under
-    /// [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit). Use it if a client can cause
-    /// this error: otherwise, the client would not be limited.
+    /// [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit). Use it if a client can
+    /// cause this error: otherwise, the client would not be limited.
     #[must_use]
     pub fn never_skipped(mut self) -> Self {
         self.is_skippable = false;

@@ -19,8 +19,8 @@ pub(super) fn seconds(duration: Duration) -> u64 {
         .saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
-/// The most numbers that a thread keeps rendered: capacities, and the seconds of a minute. A power of
-/// two.
+/// The most numbers that a thread keeps rendered: capacities, and the seconds of a minute. A power
+/// of two.
 const KEPT: usize = 64;
 
 thread_local! {
@@ -28,9 +28,9 @@ thread_local! {
         const { RefCell::new([const { (0, None) }; KEPT]) };
 }
 
-/// A number that many responses repeat: a capacity, or a time in seconds. From its second time on, each
-/// thread keeps it rendered until another number needs its place. Threads share no value: a shared
-/// reference count is slower than an allocation.
+/// A number that many responses repeat: a capacity, or a time in seconds. From its second time on,
+/// each thread keeps it rendered until another number needs its place. Threads share no value: a
+/// shared reference count is slower than an allocation.
 pub(super) fn repeated(it: u64) -> HeaderValue {
     RENDERED.with_borrow_mut(|kept| {
         // Fibonacci hashing: capacities are round numbers, whose lowest bits are alike.

@@ -23,9 +23,10 @@ const ADVICE: &str = "the peer's address is unknown: with axum, serve the router
 /// one budget: use [`ClientIp`](crate::key::ClientIp). An event warns once if a peer in a private
 /// network sends forwarding headers.
 ///
-/// An IPv4 address counts with all its bits, and is the same in its IPv6 notation, which a dual-stack
-/// listener shows. An IPv6 address counts with its first 64 bits, because a single client can have
-/// all addresses of a /64. For other sizes, use [`ClientIp::direct`](crate::key::ClientIp::direct).
+/// An IPv4 address counts with all its bits, and is the same in its IPv6 notation, which a
+/// dual-stack listener shows. An IPv6 address counts with its first 64 bits, because a single
+/// client can have all addresses of a /64. For other sizes, use
+/// [`ClientIp::direct`](crate::key::ClientIp::direct).
 ///
 /// With axum, serve with connect info:
 ///
@@ -46,8 +47,8 @@ const ADVICE: &str = "the peer's address is unknown: with axum, serve the router
 pub struct PeerIp;
 
 impl PeerIp {
-    /// Returns the key of an address, to reset its budget or to [block](crate::RateLimiter::block) it. An IPv6 address is counted
-    /// by its network, so its key is not the address.
+    /// Returns the key of an address, to reset its budget or to [block](crate::RateLimiter::block)
+    /// it. An IPv6 address is counted by its network, so its key is not the address.
     #[must_use]
     pub fn key_of(address: IpAddr) -> Key {
         Prefixes::DEFAULT.network_of(address).into()
@@ -62,8 +63,8 @@ impl KeyExtractor for PeerIp {
     }
 }
 
-/// Reports once in a process that an untrusted peer seems to be a proxy: it sends a well-known forwarding
-/// header, or the one that is configured.
+/// Reports once in a process that an untrusted peer seems to be a proxy: it sends a well-known
+/// forwarding header, or the one that is configured.
 pub(super) fn warn_of_proxy(peer: IpAddr, headers: &HeaderMap, header: Option<&HeaderName>) {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if REPORTED.load(Ordering::Relaxed) || !is_private(peer) {
@@ -83,8 +84,8 @@ static FORWARDING_HEADERS: [HeaderName; 3] = [
     HeaderName::from_static("x-real-ip"),
 ];
 
-/// Returns whether an address is one that proxies have, and clients on the Internet have not: loopback,
-/// private (RFC 1918, RFC 4193), shared (RFC 6598) or link-local.
+/// Returns whether an address is one that proxies have, and clients on the Internet have not:
+/// loopback, private (RFC 1918, RFC 4193), shared (RFC 6598) or link-local.
 pub(super) const fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {

@@ -23,14 +23,15 @@ use crate::telemetry::{self, Throttle};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnMissingKey {
-    /// The request is rejected with this status, from 400 to 599. A gRPC call gets `UNAUTHENTICATED` for 401,
-    /// `PERMISSION_DENIED` for 403 and `INVALID_ARGUMENT` for all others.
+    /// The request is rejected with this status, from 400 to 599. A gRPC call gets
+    /// `UNAUTHENTICATED` for 401, `PERMISSION_DENIED` for 403 and `INVALID_ARGUMENT` for all
+    /// others.
     Reject(StatusCode),
     /// The limit whose key is missing is skipped. The layer's other limits decide. If none is left,
     /// the request is not limited. A key that is [never
-    /// skipped](crate::key::MissingKey::never_skipped) rejects the request with 400: an unknown client
-    /// address, a header that is empty, malformed or sent twice. A client that leaves the header out is not
-    /// limited, so reject it elsewhere.
+    /// skipped](crate::key::MissingKey::never_skipped) rejects the request with 400: an unknown
+    /// client address, a header that is empty, malformed or sent twice. A client that leaves the
+    /// header out is not limited, so reject it elsewhere.
     SkipLimit,
 }
 
@@ -211,7 +212,8 @@ impl Policy {
         }
     }
 
-    /// Adds the checks of a rule, or returns the look-up that they depend on. A layer has at most one such rule.
+    /// Adds the checks of a rule, or returns the look-up that they depend on. A layer has at most
+    /// one such rule.
     fn add(
         &self,
         rule: &LayerRule,
@@ -273,8 +275,8 @@ impl Policy {
         Check::new(keyed.limit.of_this_thread(), key).with_cost(cost.map_or(1, |cost| cost(parts)))
     }
 
-    /// Skips a limit, if the layer does so for requests without its key, or rejects the request. A limit in shadow mode
-    /// rejects no request. `None`: a chosen limit.
+    /// Skips a limit, if the layer does so for requests without its key, or rejects the request. A
+    /// limit in shadow mode rejects no request. `None`: a chosen limit.
     fn skip_or_reject(
         &self,
         limit: Option<&Limit>,
@@ -319,7 +321,8 @@ fn check_names(limits: &[&Limit]) -> Result<(), ConfigError> {
     for limit in limits {
         if !known.insert(limit.name()) {
             return Err(ConfigError::new(
-                "the layer has two limits of this name, which would share what they count; give each a name of its own",
+                "the layer has two limits of this name, which would share what they count; give \
+                 each a name of its own",
             )
             .of_limit(limit.name()));
         }
@@ -327,8 +330,8 @@ fn check_names(limits: &[&Limit]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Returns whether this is the request that a browser sends before the request itself (Fetch standard,
-/// "CORS-preflight request").
+/// Returns whether this is the request that a browser sends before the request itself (Fetch
+/// standard, "CORS-preflight request").
 fn is_preflight(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS
         && parts.headers.contains_key(header::ORIGIN)

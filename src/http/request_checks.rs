@@ -19,7 +19,8 @@ pub(super) enum RejectedEarly {
     Forbidden,
     /// The application rejects it.
     Rejected(Reject),
-    /// It has no key. `limit` is the limit that needs the key, or `None` if limits are chosen by request.
+    /// It has no key. `limit` is the limit that needs the key, or `None` if limits are chosen by
+    /// request.
     MissingKey {
         limit: Option<Limit>,
         missing: MissingKey,
@@ -30,8 +31,8 @@ pub(super) enum RejectedEarly {
 }
 
 impl RequestChecks {
-    /// Divides checks into the permits of concurrency limits and a charge. An application may choose too many checks, or two
-    /// of one budget.
+    /// Divides checks into the permits of concurrency limits and a charge. An application may
+    /// choose too many checks, or two of one budget.
     pub(super) fn new(checks: Vec<Check>) -> Result<Self, RejectedEarly> {
         let is_permit = |check: &Check| check.limit().is_concurrency();
         let (permits, rates): (Vec<Check>, Vec<Check>) = checks.into_iter().partition(is_permit);
@@ -44,7 +45,8 @@ impl RequestChecks {
     }
 }
 
-/// A request needs at most one permit of a key under a limit: a second one would wait for the first.
+/// A request needs at most one permit of a key under a limit: a second one would wait for the
+/// first.
 fn check_distinct(permits: &[Check]) -> Result<(), RejectedEarly> {
     for (number, permit) in permits.iter().enumerate() {
         if permits

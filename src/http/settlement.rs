@@ -13,25 +13,27 @@ use crate::limiter::{RateLimiter, UnansweredSettlement};
 use crate::nouns::{Check, Decision, Error, Group, Limit, MAX_GROUP, Op, Source};
 use crate::telemetry::{self, Throttle};
 
-/// The costs that a request was charged, to be settled when the real costs are known: tokens of a language model,
-/// bytes sent, the cost of a query. It is in the request's extensions if the layer
+/// The costs that a request was charged, to be settled when the real costs are known: tokens of a
+/// language model, bytes sent, the cost of a query. It is in the request's extensions if the layer
 /// [inserts it](crate::RateLimitLayer::insert_settlement).
 ///
-/// The request is charged an estimate before it is forwarded. [`settle`](Self::settle) states the real cost. The
-/// difference is given back, or charged even if it does not fit: the debt delays later requests. See
-/// [`RateLimiter::settle`](crate::RateLimiter::settle).
+/// The request is charged an estimate before it is forwarded. [`settle`](Self::settle) states the
+/// real cost. The difference is given back, or charged even if it does not fit: the debt delays
+/// later requests. See [`RateLimiter::settle`](crate::RateLimiter::settle).
 ///
-/// - Each limit is settled at most once, whichever clone is used. Move a clone into a streaming body.
-/// - If it is dropped, as by a client that disconnects or a handler that panics, the estimates stand.
+/// - Each limit is settled at most once, whichever clone is used. Move a clone into a streaming
+///   body.
+/// - If it is dropped, as by a client that disconnects or a handler that panics, the estimates
+///   stand.
 /// - A settlement is sent in the background, with other checks. It never delays the response.
-/// - A settlement that fails is not repeated, and an event reports it: it may have been carried out. So it is never
-///   charged or given back twice.
-/// - A request that was decided [locally](Source::Local) is settled as [`RateLimiter::settle`] says. One that failed open was
-///   charged nothing, so nothing is settled.
+/// - A settlement that fails is not repeated, and an event reports it: it may have been carried
+///   out. So it is never charged or given back twice.
+/// - A request that was decided [locally](Source::Local) is settled as [`RateLimiter::settle`]
+///   says. One that failed open was charged nothing, so nothing is settled.
 /// - Before a program ends, [`RateLimiter::flush`] waits for the settlements in flight.
 ///
-/// With several layers, it has the charges of all of them. A request that is not limited also has a settlement, without
-/// charges.
+/// With several layers, it has the charges of all of them. A request that is not limited also has a
+/// settlement, without charges.
 ///
 /// ```
 /// use tollgate::layer::Settlement;
@@ -72,13 +74,15 @@ impl OpenCharge {
     }
 }
 
-/// An extractor. Without [`insert_settlement`](crate::RateLimitLayer::insert_settlement), the request is answered 500.
+/// An extractor. Without [`insert_settlement`](crate::RateLimitLayer::insert_settlement), the
+/// request is answered 500.
 #[cfg(feature = "axum")]
 impl<S: Sync> axum::extract::FromRequestParts<S> for Settlement {
     type Rejection = (http::StatusCode, &'static str);
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        let missing = "this handler settles the cost of its request: add `insert_settlement()` to the rate limit layer";
+        let missing = "this handler settles the cost of its request: add `insert_settlement()` to \
+                       the rate limit layer";
         let settlement = parts.extensions.get().cloned();
         settlement.ok_or((http::StatusCode::INTERNAL_SERVER_ERROR, missing))
     }
@@ -125,14 +129,15 @@ impl Settlement {
         }
     }
 
-    /// Settles the charge under a limit at its real cost, in units. Returns whether there is one: `false` if the request
-    /// was not charged under this limit, or if that charge is settled. A debt has no receipt: it cannot be given back.
+    /// Settles the charge under a limit at its real cost, in units. Returns whether there is one:
+    /// `false` if the request was not charged under this limit, or if that charge is settled. A
+    /// debt has no receipt: it cannot be given back.
     pub fn settle(&self, limit: &str, cost: u32) -> bool {
         self.settle_all([(limit, cost)]) > 0
     }
 
-    /// Settles the charges under several limits. Charges on one limiter are settled in one call to the store. Returns how many there are. Of
-    /// equal names, the first cost counts.
+    /// Settles the charges under several limits. Charges on one limiter are settled in one call to
+    /// the store. Returns how many there are. Of equal names, the first cost counts.
     pub fn settle_all<'a>(&self, costs: impl IntoIterator<Item = (&'a str, u32)>) -> usize {
         let costs: Vec<_> = costs.into_iter().collect();
         let count = self.settle_by(|charge| {
@@ -145,8 +150,8 @@ impl Settlement {
         count
     }
 
-    /// Reports that nothing was settled, because the request was charged under other limits. After the first settlement, the charge
-    /// may be settled already.
+    /// Reports that nothing was settled, because the request was charged under other limits. After
+    /// the first settlement, the charge may be settled already.
     fn report_uncharged(&self, costs: &[(&str, u32)]) {
         if self.shared.has_settled.load(Ordering::Relaxed) {
             return;
@@ -164,13 +169,14 @@ impl Settlement {
         }
     }
 
-    /// Gives back the costs under all limits that are not settled. Returns how many limits there are.
+    /// Gives back the costs under all limits that are not settled. Returns how many limits there
+    /// are.
     pub fn refund(&self) -> usize {
         self.settle_by(|_| Some(0))
     }
 
-    /// Returns a meter of the cost under a limit, for a stream. It settles what was [added](Meter::add) when it is dropped,
-    /// at its end or because the client disconnected.
+    /// Returns a meter of the cost under a limit, for a stream. It settles what was
+    /// [added](Meter::add) when it is dropped, at its end or because the client disconnected.
     #[must_use = "the cost is settled when the meter is dropped"]
     pub fn meter(&self, limit: impl Into<String>) -> Meter {
         Meter {
@@ -210,7 +216,8 @@ impl Settlement {
         count
     }
 
-    /// Sends one group for each limiter, and another for charges that share a budget with an earlier one.
+    /// Sends one group for each limiter, and another for charges that share a budget with an
+    /// earlier one.
     fn send(&self, mut charges: Vec<OpenCharge>) {
         while let Some(OpenCharge { limiter, check, .. }) = charges.pop() {
             let mut checks = vec![check];
@@ -306,7 +313,8 @@ impl Drop for Meter {
     }
 }
 
-/// A settlement without an answer. It is reported if it never gets one, because the runtime was shut down.
+/// A settlement without an answer. It is reported if it never gets one, because the runtime was
+/// shut down.
 struct PendingSettlement {
     limit: Limit,
     events: Arc<Throttle>,

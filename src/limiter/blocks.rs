@@ -9,19 +9,20 @@ use crate::telemetry;
 
 /// # Operators
 impl RateLimiter {
-    /// Blocks a key under a limit for a time, at most 366 days, on all replicas: an operator shuts a client out. It replaces a
-    /// block that the key may have.
+    /// Blocks a key under a limit for a time, at most 366 days, on all replicas: an operator shuts
+    /// a client out. It replaces a block that the key may have.
     ///
-    /// Checks of the key are denied until the block ends, except checks of cost 0 and checks that hold reserved units already.
-    /// Another replica that denied the key less than a second ago may answer that denial first. On a service with several
-    /// limits, block the key under one that all of its requests are charged under.
+    /// Checks of the key are denied until the block ends, except checks of cost 0 and checks that
+    /// hold reserved units already. Another replica that denied the key less than a second ago may
+    /// answer that denial first. On a service with several limits, block the key under one that all
+    /// of its requests are charged under.
     ///
-    /// A block is of the limit's name and [kind of state](Limit::kind), and of the key, in stores of one prefix. So a tool of
-    /// its own can use a limit of that name and algorithm, with any quota. The limit need not
-    /// [block keys](Limit::with_block_policy). A block of a key that it blocks after denials already is replaced only by a limit that
-    /// does, such as [by operators](crate::limit::BlockPolicy::by_operators).
-    /// A limit of a configuration is `LimitSet::limit`. The key is the key extractor's: see
-    /// [`Key::from_encoded`].
+    /// A block is of the limit's name and [kind of state](Limit::kind), and of the key, in stores
+    /// of one prefix. So a tool of its own can use a limit of that name and algorithm, with any
+    /// quota. The limit need not [block keys](Limit::with_block_policy). A block of a key that it
+    /// blocks after denials already is replaced only by a limit that does, such as [by
+    /// operators](crate::limit::BlockPolicy::by_operators). A limit of a configuration is
+    /// `LimitSet::limit`. The key is the key extractor's: see [`Key::from_encoded`].
     ///
     /// A [`Prefetch`](crate::store::Prefetch) of the limit first spends the units that it holds.
     ///
@@ -47,8 +48,9 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store does not answer. Then it may be blocked in this process, where a local limit decides.
-    /// It [is misuse](Error::is_misuse) if the time is shorter than a microsecond.
+    /// Returns an error if the store does not answer. Then it may be blocked in this process, where
+    /// a local limit decides. It [is misuse](Error::is_misuse) if the time is shorter than a
+    /// microsecond.
     pub async fn block(
         &self,
         limit: &Limit,
@@ -72,11 +74,12 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// Ends the block of a key under a limit, and forgets the denials and the blocks that were counted. What the key
-    /// consumed stays consumed, so it may be denied until its budget has units again: [`reset`](Self::reset) gives an honest
-    /// client both.
+    /// Ends the block of a key under a limit, and forgets the denials and the blocks that were
+    /// counted. What the key consumed stays consumed, so it may be denied until its budget has
+    /// units again: [`reset`](Self::reset) gives an honest client both.
     ///
-    /// It also ends a block that followed denials, whatever the policy of the limit that is passed here.
+    /// It also ends a block that followed denials, whatever the policy of the limit that is passed
+    /// here.
     ///
     /// On other replicas it takes effect after at most
     /// [`deny_blocked_for`](crate::store::RedisStoreBuilder::deny_blocked_for).
@@ -90,8 +93,8 @@ impl RateLimiter {
         answer.map(|_| telemetry::unblocked_by_operator(limit, check.key()))
     }
 
-    /// Charges or peeks, and reports a block that begins with its denial. A store that answers later reports it itself: its
-    /// caller may not wait for the answer.
+    /// Charges or peeks, and reports a block that begins with its denial. A store that answers
+    /// later reports it itself: its caller may not wait for the answer.
     pub(super) fn apply_reporting_blocks(&self, op: Op, group: Group) -> Answer {
         let mut answer = self.shared.store.apply(op, group.clone());
         let Some(answer) = answer.take_ready() else {

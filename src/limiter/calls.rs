@@ -7,14 +7,15 @@ use crate::store::Answer;
 /// # Checks
 ///
 /// Each call returns an error if the store does not decide, unless the limit has a [failure
-/// policy](Limit::with_on_store_failure). A denial is not an error. A call on Redis needs a tokio runtime.
+/// policy](Limit::with_on_store_failure). A denial is not an error. A call on Redis needs a tokio
+/// runtime.
 impl RateLimiter {
     /// Consumes one unit if the budget has it.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store does not decide, as every check does, unless the limit has a [failure
-    /// policy](Limit::with_on_store_failure). A denial is not an error.
+    /// Returns an error if the store does not decide, as every check does, unless the limit has a
+    /// [failure policy](Limit::with_on_store_failure). A denial is not an error.
     pub async fn check(&self, limit: &Limit, key: impl Into<Key>) -> Result<Decision, Error> {
         self.check_n(limit, key, 1).await
     }
@@ -30,8 +31,9 @@ impl RateLimiter {
             .await
     }
 
-    /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing: no denial counts, and no block
-    /// begins. Its [`remaining`](Decision::remaining) is what such a check would leave: `n = 0` returns what is left now.
+    /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing: no
+    /// denial counts, and no block begins. Its [`remaining`](Decision::remaining) is what such a
+    /// check would leave: `n = 0` returns what is left now.
     pub async fn peek(
         &self,
         limit: &Limit,
@@ -58,9 +60,9 @@ impl RateLimiter {
 
     /// Applies an operation to a check or to a group of checks, in one call to the store.
     ///
-    /// The answer is an error that [is misuse](Error::is_misuse) if the checks
-    /// [are not a group](Group::new), if the store cannot decide their limits together, or, on Redis, if this is called outside
-    /// of a tokio runtime.
+    /// The answer is an error that [is misuse](Error::is_misuse) if the checks [are not a
+    /// group](Group::new), if the store cannot decide their limits together, or, on Redis, if this
+    /// is called outside of a tokio runtime.
     pub fn apply(&self, op: Op, group: impl TryInto<Group, Error: Into<Error>>) -> Answer {
         let group = match group.try_into() {
             Ok(group) => group,
@@ -75,8 +77,8 @@ impl RateLimiter {
 
 /// # Refunds, real costs and resets
 ///
-/// Each call returns an error if the store does not answer. [`apply`](Self::apply) with the operation also returns the decision
-/// of a peek afterwards.
+/// Each call returns an error if the store does not answer. [`apply`](Self::apply) with the
+/// operation also returns the decision of a peek afterwards.
 impl RateLimiter {
     /// Gives back `n` units of a charge, for example of work that was not done.
     ///
@@ -90,14 +92,17 @@ impl RateLimiter {
     /// | sliding window | `n`, if the sub-window of the charge still counts |
     /// | sliding log | `n`, if the charge still counts; with more than 1,024 newer entries, from the oldest entries |
     ///
-    /// A receipt is void after a reset of the budget, after its loss by the store, after a clock was
-    /// set back by more than a period, and after a change of the limit's rate or period. A refund
-    /// gives nothing back then. A budget that is full is not stored, so it knows nothing of an earlier step of the clock: when
-    /// the clock has come back to the time of a receipt from before that step, it counts again. After a smaller step of the clock, receipts of new charges are void until the clock has
-    /// caught up with the first charge that the budget counts: a charge is known by its time, and a charge from before
-    /// that budget began may have the same. Giving back the wrong one would mint units.
+    /// A receipt is void after a reset of the budget, after its loss by the store, after a clock
+    /// was set back by more than a period, and after a change of the limit's rate or period. A
+    /// refund gives nothing back then. A budget that is full is not stored, so it knows nothing of
+    /// an earlier step of the clock: when the clock has come back to the time of a receipt from
+    /// before that step, it counts again. After a smaller step of the clock, receipts of new
+    /// charges are void until the clock has caught up with the first charge that the budget counts:
+    /// a charge is known by its time, and a charge from before that budget began may have the same.
+    /// Giving back the wrong one would mint units.
     ///
-    /// A receipt is valid for one refund. For the next refund of the same charge, use [`Receipt::after`].
+    /// A receipt is valid for one refund. For the next refund of the same charge, use
+    /// [`Receipt::after`].
     ///
     /// ```
     /// # use tollgate::{Key, Limit, Quota, RateLimiter};
@@ -127,18 +132,20 @@ impl RateLimiter {
         self.apply(Op::Refund, refund).await.map(drop)
     }
 
-    /// Replaces the cost of a charge by its real cost, when that is known: tokens of a language model, bytes sent,
-    /// the cost of a query.
+    /// Replaces the cost of a charge by its real cost, when that is known: tokens of a language
+    /// model, bytes sent, the cost of a query.
     ///
-    /// If `cost` is less than was charged, the difference is given back, as by a [refund](Self::refund). If it is more,
-    /// the difference is charged now, even if the budget has fewer units: the debt delays later checks. It is
-    /// [bounded](Limit::with_max_debt). Without a receipt, the whole cost is charged.
+    /// If `cost` is less than was charged, the difference is given back, as by a
+    /// [refund](Self::refund). If it is more, the difference is charged now, even if the budget has
+    /// fewer units: the debt delays later checks. It is [bounded](Limit::with_max_debt). Without a
+    /// receipt, the whole cost is charged.
     ///
-    /// A charge that was decided [locally](crate::decision::Source::Local) is settled where it counts: here, until the store
-    /// is charged for it after the outage. After that, a higher cost is charged to the store, and a lower one gives nothing
-    /// back.
+    /// A charge that was decided [locally](crate::decision::Source::Local) is settled where it
+    /// counts: here, until the store is charged for it after the outage. After that, a higher cost
+    /// is charged to the store, and a lower one gives nothing back.
     ///
-    /// A group is settled in one call: [apply](Self::apply) [`Op::Settle`] to checks with their receipts.
+    /// A group is settled in one call: [apply](Self::apply) [`Op::Settle`] to checks with their
+    /// receipts.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -160,8 +167,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store does not answer. If it [may have charged](Error::may_have_charged), do not settle
-    /// again: the difference would count twice.
+    /// Returns an error if the store does not answer. If it [may have
+    /// charged](Error::may_have_charged), do not settle again: the difference would count twice.
     pub async fn settle(
         &self,
         limit: &Limit,

@@ -39,12 +39,14 @@ impl RateLimiter {
     }
 
     /// Connects to Redis and creates a limiter that shares its budgets with all replicas on that
-    /// Redis. The URL is `redis://[user:password@]host[:port][/database]`. The prefix of the keys is a name for the service:
-    /// limiters with the same prefix [share](crate::RedisStore::builder) the budgets of limits with the same name.
+    /// Redis. The URL is `redis://[user:password@]host[:port][/database]`. The prefix of the keys
+    /// is a name for the service: limiters with the same prefix [share](crate::RedisStore::builder)
+    /// the budgets of limits with the same name.
     ///
-    /// A wrong address or password is an error at once. Use [`redis_lazy`](Self::redis_lazy) to start without Redis, and
-    /// [`RedisStore::builder`](crate::RedisStore::builder) to set deadlines, or to bring a pool. For a
-    /// [`RedisChannel`](crate::store::RedisChannel), a `RedisSource` or the state of the circuit breaker, create a
+    /// A wrong address or password is an error at once. Use [`redis_lazy`](Self::redis_lazy) to
+    /// start without Redis, and [`RedisStore::builder`](crate::RedisStore::builder) to set
+    /// deadlines, or to bring a pool. For a [`RedisChannel`](crate::store::RedisChannel), a
+    /// `RedisSource` or the state of the circuit breaker, create a
     /// [`RedisStore`](crate::RedisStore), and give a clone of it to [`new`](Self::new).
     ///
     /// # Errors
@@ -55,9 +57,9 @@ impl RateLimiter {
         Ok(Self::new(crate::RedisStore::connect(url, prefix).await?))
     }
 
-    /// Creates a limiter as [`redis`](Self::redis) does, but without connecting: a service that restarts during an outage
-    /// starts. The first check connects. Until Redis answers, requests are decided by their [failure
-    /// policy](crate::guide::outages).
+    /// Creates a limiter as [`redis`](Self::redis) does, but without connecting: a service that
+    /// restarts during an outage starts. The first check connects. Until Redis answers, requests
+    /// are decided by their [failure policy](crate::guide::outages).
     ///
     /// ```
     /// # #[cfg(feature = "redis")]

@@ -42,9 +42,9 @@ use crate::telemetry::Throttles;
 /// A rate limiter on a [`Store`](crate::store::Store): the core of the crate, without HTTP.
 ///
 /// A limiter is a handle: cheap to clone and to share between layers, tasks and queues. It does not
-/// own limits. Each call takes the [`Limit`] and the [`Key`](crate::Key), so a quota can change between calls.
-/// Limits of one name share what they count. To find a name that is used twice by mistake, [`register`](Self::register) each
-/// limit of direct calls once, as layers do.
+/// own limits. Each call takes the [`Limit`] and the [`Key`](crate::Key), so a quota can change
+/// between calls. Limits of one name share what they count. To find a name that is used twice by
+/// mistake, [`register`](Self::register) each limit of direct calls once, as layers do.
 ///
 /// ```
 /// use std::time::Duration;
@@ -123,7 +123,8 @@ impl RateLimiter {
         }
     }
 
-    /// Applies a refund, a settlement, a reset or a block. Wakes the waiters of its budgets when it is answered.
+    /// Applies a refund, a settlement, a reset or a block. Wakes the waiters of its budgets when it
+    /// is answered.
     fn apply_change(&self, op: Op, group: Group) -> Answer {
         // A limiter that is dropped has no waiters.
         let shared = Arc::downgrade(&self.shared);
@@ -159,7 +160,8 @@ impl RateLimiter {
         self.shared.registry.register_all(new)
     }
 
-    /// Checks that the store can decide these limits: those that are charged in one group, and concurrency limits one by one.
+    /// Checks that the store can decide these limits: those that are charged in one group, and
+    /// concurrency limits one by one.
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
         let (claimed, charged): (Vec<&Limit>, Vec<&Limit>) =
             limits.iter().partition(|limit| limit.is_concurrency());
@@ -170,8 +172,8 @@ impl RateLimiter {
         })
     }
 
-    /// Registers the limits of a set in place of those that it had, or leaves them as they are. An error comes with its
-    /// limit.
+    /// Registers the limits of a set in place of those that it had, or leaves them as they are. An
+    /// error comes with its limit.
     pub(crate) fn register_set<'a>(
         &self,
         set: &Arc<()>,
@@ -194,11 +196,14 @@ impl RateLimiter {
 
 /// # The end of a program
 impl RateLimiter {
-    /// Waits until the work in the background has ended: the [settlements](crate::layer::Settlement) in flight are answered,
-    /// which takes at most five seconds, and the store has confirmed all released [permits](Permit), which takes at most one.
+    /// Waits until the work in the background has ended: the
+    /// [settlements](crate::layer::Settlement) in flight are answered, which takes at most five
+    /// seconds, and the store has confirmed all released [permits](Permit), which takes at most
+    /// one.
     ///
-    /// If a program ends before that, the estimates of its last requests stand, and its last permits count until their lease
-    /// expires. Call this last, also after a graceful shutdown of a server. Outside of a tokio runtime it does nothing.
+    /// If a program ends before that, the estimates of its last requests stand, and its last
+    /// permits count until their lease expires. Call this last, also after a graceful shutdown of a
+    /// server. Outside of a tokio runtime it does nothing.
     ///
     /// ```
     /// # use tollgate::RateLimiter;

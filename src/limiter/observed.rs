@@ -1,7 +1,7 @@
 //! The observation of a check: its span, its metrics, and its key if it is denied.
 //!
-//! A check has an outcome when its caller gets it. So a request that waits for units counts once, however often the store was
-//! asked, and a call whose caller is gone counts as none.
+//! A check has an outcome when its caller gets it. So a request that waits for units counts once,
+//! however often the store was asked, and a call whose caller is gone counts as none.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -23,7 +23,8 @@ impl RateLimiter {
     /// Begins to observe a charge.
     #[inline]
     pub(crate) fn observe(&self, group: &Group) -> Observed {
-        // An error of the embedded store has its limit, so that no request in memory copies its group.
+        // An error of the embedded store has its limit, so that no request in memory copies its
+        // group.
         let names_limits = cfg!(feature = "metrics") && !self.shared.store.is_embedded();
         let is_kept = names_limits || self.shared.denied_keys.get().is_some();
         Observed {
@@ -47,7 +48,8 @@ impl RateLimiter {
         }
     }
 
-    /// Ends to observe a charge that the store did not decide. `source` stands in for it. `None`: the caller got an error.
+    /// Ends to observe a charge that the store did not decide. `source` stands in for it. `None`:
+    /// the caller got an error.
     pub(crate) fn observe_error(&self, observed: &Observed, error: &Error, source: Option<Source>) {
         let group = observed.group.as_deref();
         let group = group.map(|group| &**group).unwrap_or_default();

@@ -25,16 +25,16 @@ impl Registry {
             match limits.get(limit.name()) {
                 Some(Registered::Limit(known)) if !known.decides_as(limit) => {
                     return Err(ConfigError::new(format!(
-                        "the name is registered for {known}, and this limit is {limit}: limits of one \
-                         name share what they count; use another name, or choose the limit for each request with \
-                         `RateLimitLayer::from_fn`",
+                        "the name is registered for {known}, and this limit is {limit}: limits of \
+                         one name share what they count; use another name, or choose the limit for \
+                         each request with `RateLimitLayer::from_fn`",
                     ))
                     .of_limit(limit.name()));
                 }
                 Some(Registered::Set(set)) if set.strong_count() > 0 => {
                     return Err(ConfigError::new(
-                        "the name is that of a limit from a configuration: limits of one name share \
-                         what they count; use another name",
+                        "the name is that of a limit from a configuration: limits of one name \
+                         share what they count; use another name",
                     )
                     .of_limit(limit.name()));
                 }

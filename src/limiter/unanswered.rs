@@ -1,4 +1,5 @@
-//! Settlements in flight: they are sent in the background, and a program awaits them before it ends.
+//! Settlements in flight: they are sent in the background, and a program awaits them before it
+//! ends.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use tokio::time::timeout;
 use super::RateLimiter;
 use crate::telemetry;
 
-/// Longer than the deadline of most stores, and shorter than what an orchestrator grants a program to end.
+/// Longer than the deadline of most stores, and shorter than what an orchestrator grants a program
+/// to end.
 const FLUSHES_WITHIN: Duration = Duration::from_secs(5);
 
 /// The number of settlements in flight.

@@ -13,28 +13,31 @@ use crate::algorithm::{Cost, MAX_PERIOD};
 pub enum Op {
     /// Charges the cost of every check of the group, or of none.
     Charge,
-    /// Returns the decision that a charge would return. Changes nothing. A denial that would begin a block is reported without
-    /// the block.
+    /// Returns the decision that a charge would return. Changes nothing. A denial that would begin
+    /// a block is reported without the block.
     Peek,
     /// Gives back the cost of every check, as far as the charge of its
     /// [receipt](Check::receipt) still counts. The decision equals a peek of cost 0 afterwards.
     Refund,
-    /// Replaces the charge of each check's [receipt](Check::receipt) by the check's cost. If that is less, the
-    /// difference is given back like a refund. If it is more, the difference is charged now, even if it does not
-    /// fit: the debt delays later checks. Without a receipt, the whole cost is charged. The decision equals a peek
-    /// of cost 0 afterwards.
+    /// Replaces the charge of each check's [receipt](Check::receipt) by the check's cost. If that
+    /// is less, the difference is given back like a refund. If it is more, the difference is
+    /// charged now, even if it does not fit: the debt delays later checks. Without a receipt, the
+    /// whole cost is charged. The decision equals a peek of cost 0 afterwards.
     Settle,
-    /// Deletes the state of every budget, and ends every block. The decision equals a peek of cost 0 afterwards.
+    /// Deletes the state of every budget, and ends every block. The decision equals a peek of cost
+    /// 0 afterwards.
     Reset,
-    /// Blocks every key for the [time of its check](Check::with_block), in place of a block that it may have. Zero ends
-    /// the block, and forgets the denials that were counted. The decision equals a peek of the check afterwards.
+    /// Blocks every key for the [time of its check](Check::with_block), in place of a block that it
+    /// may have. Zero ends the block, and forgets the denials that were counted. The decision
+    /// equals a peek of the check afterwards.
     ///
     /// The limits need not [block keys](Limit::with_block_policy).
     Block,
-    /// Reports the permits and the waiters of a process for a key under a [concurrency limit](Limit::concurrency), and grants
-    /// permits. The group has one check, which [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit) makes.
-    /// The [remaining](crate::Decision::remaining) units of the decision are the granted permits that the claim does not
-    /// count. A claim can be repeated.
+    /// Reports the permits and the waiters of a process for a key under a [concurrency
+    /// limit](Limit::concurrency), and grants permits. The group has one check, which
+    /// [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit) makes. The
+    /// [remaining](crate::Decision::remaining) units of the decision are the granted permits that
+    /// the claim does not count. A claim can be repeated.
     Claim,
 }
 
@@ -114,12 +117,14 @@ impl Check {
         self
     }
 
-    /// Sets the longest time that the caller waits for the units. Default: zero. Longer than a year counts as a year.
+    /// Sets the longest time that the caller waits for the units. Default: zero. Longer than a year
+    /// counts as a year.
     ///
-    /// Under a token bucket, GCRA, or a leaky bucket as a meter, a check that fits within this time is allowed with a
-    /// [delay](crate::Decision::delay): its units are reserved. So waiting checks are served in the order in which
-    /// the store decided them, on all replicas. [Refund](Op::Refund) the check if it is given up. Other algorithms,
-    /// and groups of several checks, do not reserve units.
+    /// Under a token bucket, GCRA, or a leaky bucket as a meter, a check that fits within this time
+    /// is allowed with a [delay](crate::Decision::delay): its units are reserved. So waiting checks
+    /// are served in the order in which the store decided them, on all replicas.
+    /// [Refund](Op::Refund) the check if it is given up. Other algorithms, and groups of several
+    /// checks, do not reserve units.
     #[must_use]
     pub fn with_max_wait(mut self, max_wait: Duration) -> Self {
         let max_wait = at_most_a_year(max_wait);
@@ -129,8 +134,8 @@ impl Check {
         self
     }
 
-    /// The same check of a caller that waits for its units without a reservation: a denial that ends in time does not
-    /// count as an offence.
+    /// The same check of a caller that waits for its units without a reservation: a denial that
+    /// ends in time does not count as an offence.
     pub(crate) fn with_patience(mut self, patience: Duration) -> Self {
         if self.limit.counts_denials() {
             self.rare.get_or_insert_default().patience = at_most_a_year(patience);
@@ -138,7 +143,8 @@ impl Check {
         self
     }
 
-    /// The same check of a caller that is denied, whatever the store says: a peek that is denied counts as an offence.
+    /// The same check of a caller that is denied, whatever the store says: a peek that is denied
+    /// counts as an offence.
     pub(crate) fn of_denied_caller(mut self) -> Self {
         if self.limit.counts_denials() {
             self.rare.get_or_insert_default().is_denied_caller = true;
@@ -167,8 +173,8 @@ impl Check {
         }
     }
 
-    /// Sets the time for which [`Op::Block`] blocks the key. Default: zero, which ends a block. Longer than 366 days
-    /// counts as 366 days.
+    /// Sets the time for which [`Op::Block`] blocks the key. Default: zero, which ends a block.
+    /// Longer than 366 days counts as 366 days.
     #[must_use]
     pub fn with_block(mut self, length: Duration) -> Self {
         let length = at_most_a_year(length);
@@ -199,11 +205,13 @@ impl Check {
             .or_else(|| self.rare.as_ref()?.on_store_failure)
     }
 
-    /// The same check of one replica's share of the limit. `None` if the limit does not fail over to its share.
+    /// The same check of one replica's share of the limit. `None` if the limit does not fail over
+    /// to its share.
     ///
     /// # Errors
     ///
-    /// Returns an error if the share cannot be decided. That of a limit with a policy of its own always can.
+    /// Returns an error if the share cannot be decided. That of a limit with a policy of its own
+    /// always can.
     pub(crate) fn of_share(&self) -> Result<Option<Self>, ConfigError> {
         let share = match (self.limit.on_store_failure(), self.failure_policy()) {
             (None, Some(policy)) => self
@@ -220,8 +228,9 @@ impl Check {
         }))
     }
 
-    /// Sets the receipt of the charge to [refund](Op::Refund) or to [settle](Op::Settle). Default: none. Without a
-    /// receipt, a refund gives nothing back, and a settlement charges the whole cost.
+    /// Sets the receipt of the charge to [refund](Op::Refund) or to [settle](Op::Settle). Default:
+    /// none. Without a receipt, a refund gives nothing back, and a settlement charges the whole
+    /// cost.
     #[must_use]
     pub fn with_receipt(mut self, receipt: impl Into<Option<Receipt>>) -> Self {
         let receipt = receipt.into();
@@ -275,8 +284,8 @@ impl Check {
         Duration::from_micros(self.block_us())
     }
 
-    /// Returns whether this check is in shadow mode: its limit decides and reports, and never denies. See
-    /// [`Limit::with_enforced_percent`].
+    /// Returns whether this check is in shadow mode: its limit decides and reports, and never
+    /// denies. See [`Limit::with_enforced_percent`].
     #[must_use]
     #[inline]
     pub fn is_shadow(&self) -> bool {

@@ -10,9 +10,11 @@ const MAX_COUNT: u64 = 1 << 52;
 /// The lease on an embedded store, which ends with its process.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
-/// The permits and the waiters of a process for one key under a [concurrency limit](crate::Limit::concurrency).
+/// The permits and the waiters of a process for one key under a [concurrency
+/// limit](crate::Limit::concurrency).
 ///
-/// `granted` and `released` count from the start of the holder, and only grow. So a claim can be lost or repeated.
+/// `granted` and `released` count from the start of the holder, and only grow. So a claim can be
+/// lost or repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The holder: one process, for one key. Eight random bytes.
@@ -25,7 +27,8 @@ pub struct Claim {
     pub waiting: u32,
     /// Permits to grant only if they are free and the queue is empty.
     pub at_once: u32,
-    /// How long all of this counts without a further claim. At most ten years, and on Redis 10 minutes.
+    /// How long all of this counts without a further claim. At most ten years, and on Redis 10
+    /// minutes.
     pub lease: Duration,
 }
 

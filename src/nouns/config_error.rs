@@ -21,14 +21,15 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
     message: String,
-    /// The field of a limit that is at fault, as files name it. A field of a table is written with a dot.
+    /// The field of a limit that is at fault, as files name it. A field of a table is written with
+    /// a dot.
     field: Option<&'static str>,
     is_of_server: bool,
 }
 
 impl ConfigError {
-    /// Creates an error, for authors of a [`Store`](crate::store::Store) that cannot decide some limits. Of a message of more
-    /// than 2,000 characters, the middle is left out.
+    /// Creates an error, for authors of a [`Store`](crate::store::Store) that cannot decide some
+    /// limits. Of a message of more than 2,000 characters, the middle is left out.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             message: shortened(message.into()),
@@ -46,8 +47,8 @@ impl ConfigError {
         }
     }
 
-    /// Returns whether the settings are valid, and the server could not be used: it was down, did not answer in time, or turned the
-    /// connection down. A later attempt may succeed.
+    /// Returns whether the settings are valid, and the server could not be used: it was down, did
+    /// not answer in time, or turned the connection down. A later attempt may succeed.
     #[must_use]
     pub const fn is_of_server(&self) -> bool {
         self.is_of_server
@@ -83,10 +84,12 @@ impl ConfigError {
     }
 }
 
-/// The longest message, in characters. A file can have a name of any length, and an error repeats it.
+/// The longest message, in characters. A file can have a name of any length, and an error repeats
+/// it.
 const LONGEST: usize = 2_000;
 
-/// A message whose middle is left out, if it is too long: the start says where, and the end what to do.
+/// A message whose middle is left out, if it is too long: the start says where, and the end what to
+/// do.
 fn shortened(message: String) -> String {
     const KEPT: usize = LONGEST / 2;
     let length = message.chars().count();

@@ -9,12 +9,13 @@ use super::{Check, Error, Limit, Micros, Receipt, Verdict};
 /// A denial is a decision, not an error. An [`Error`](crate::Error) means that the store did not
 /// decide.
 ///
-/// A group is allowed if every limit allows its check, but for those in [shadow mode](crate::Limit::with_enforced_percent). The
-/// accessors return the values of the *deciding* limit. In a denied group, that is the limit with the longest wait. In an allowed
-/// group, it is the limit that allows the fewest further checks of the same cost, and of equals the one
-/// that is full last. [`delay`](Self::delay) is the longest of all.
-/// [`verdicts`](Self::verdicts) returns each verdict, in the order of the group. In a denied group,
-/// a verdict that allows its check reports the budget without a charge: nothing was consumed.
+/// A group is allowed if every limit allows its check, but for those in [shadow
+/// mode](crate::Limit::with_enforced_percent). The accessors return the values of the *deciding*
+/// limit. In a denied group, that is the limit with the longest wait. In an allowed group, it is
+/// the limit that allows the fewest further checks of the same cost, and of equals the one that is
+/// full last. [`delay`](Self::delay) is the longest of all. [`verdicts`](Self::verdicts) returns
+/// each verdict, in the order of the group. In a denied group, a verdict that allows its check
+/// reports the budget without a charge: nothing was consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a decision that is not looked at limits nothing"]
 pub struct Decision {
@@ -87,8 +88,8 @@ impl Decision {
         })
     }
 
-    /// Sets the time of the decision by the store's clock, in microseconds since the Unix epoch. The
-    /// receipts are of charges at that time. Default: 0.
+    /// Sets the time of the decision by the store's clock, in microseconds since the Unix epoch.
+    /// The receipts are of charges at that time. Default: 0.
     ///
     /// This is for authors of a [`Store`](crate::store::Store).
     #[inline]
@@ -109,7 +110,8 @@ impl Decision {
         })
     }
 
-    /// The same decision, with what limits in shadow mode would have denied by another decision of the group.
+    /// The same decision, with what limits in shadow mode would have denied by another decision of
+    /// the group.
     pub(crate) fn with_shadow_denials_of(self, other: &Self) -> Self {
         if other.shadow_denials().next().is_none() {
             return self;
@@ -137,14 +139,15 @@ impl Decision {
         self.deciding.allowed()
     }
 
-    /// Returns whether the cost is above the deciding limit's [capacity](Self::capacity). The check is
-    /// never allowed then, however long its caller waits.
+    /// Returns whether the cost is above the deciding limit's [capacity](Self::capacity). The check
+    /// is never allowed then, however long its caller waits.
     #[must_use]
     pub const fn exceeds_capacity(&self) -> bool {
         self.deciding.exceeds_capacity()
     }
 
-    /// Returns whether a key is [blocked](crate::Limit::with_block_policy) under a limit of the group.
+    /// Returns whether a key is [blocked](crate::Limit::with_block_policy) under a limit of the
+    /// group.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.verdicts()
@@ -215,7 +218,8 @@ impl Decision {
         denied.map(|(check, _)| check.clone()).collect()
     }
 
-    /// The place where the decision was made: the store, or this process on its behalf or in its place.
+    /// The place where the decision was made: the store, or this process on its behalf or in its
+    /// place.
     #[must_use]
     pub const fn source(&self) -> Source {
         self.source
@@ -253,7 +257,8 @@ impl Decision {
         self.deciding.is_shadow() || !self.group.is_empty()
     }
 
-    /// Returns whether the same checks would be denied now: a budget has fewer units left than its check consumed.
+    /// Returns whether the same checks would be denied now: a budget has fewer units left than its
+    /// check consumed.
     #[inline]
     pub(crate) fn is_used_up(&self) -> bool {
         self.verdicts().iter().any(Verdict::is_used_up)

@@ -11,8 +11,8 @@ use super::Limit;
 /// A failed check: the store did not decide.
 ///
 /// A denial is never an error: it is a [`Decision`](crate::Decision). The caller chooses whether to
-/// fail open or closed. [`Limit::with_on_store_failure`](crate::Limit::with_on_store_failure) sets that, and for the tower layer
-/// `RateLimitLayer::on_store_failure`.
+/// fail open or closed. [`Limit::with_on_store_failure`](crate::Limit::with_on_store_failure) sets
+/// that, and for the tower layer `RateLimitLayer::on_store_failure`.
 pub struct Error {
     kind: ErrorKind,
     may_have_charged: bool,
@@ -89,7 +89,8 @@ impl Error {
         self.limit.as_ref()
     }
 
-    /// The same error, of a call whose connection ended, or whose server no longer has the keys: the next one takes another way.
+    /// The same error, of a call whose connection ended, or whose server no longer has the keys:
+    /// the next one takes another way.
     pub(crate) const fn going_elsewhere(mut self, goes_elsewhere: bool) -> Self {
         self.goes_elsewhere = goes_elsewhere;
         self
@@ -106,8 +107,8 @@ impl Error {
         self
     }
 
-    /// Creates an error: the circuit breaker is open. Nothing was charged. It is made for each check of an
-    /// outage, so it needs no allocation.
+    /// Creates an error: the circuit breaker is open. Nothing was charged. It is made for each
+    /// check of an outage, so it needs no allocation.
     pub(crate) fn circuit_open(probe_after: Duration) -> Self {
         let probe_after_ms = u32::try_from(probe_after.as_millis()).unwrap_or(u32::MAX);
         Self {
@@ -149,8 +150,8 @@ impl Error {
         Self::new(ErrorKind::Misuse, false).because(source)
     }
 
-    /// Returns whether the store is unavailable: it timed out, was unreachable, declined, its answer was invalid
-    /// or lost, or its circuit breaker is open.
+    /// Returns whether the store is unavailable: it timed out, was unreachable, declined, its
+    /// answer was invalid or lost, or its circuit breaker is open.
     #[must_use]
     pub const fn is_unavailable(&self) -> bool {
         use ErrorKind::{CircuitOpen, Declined, Store, Timeout, Unreachable};
@@ -160,14 +161,16 @@ impl Error {
         )
     }
 
-    /// Returns whether the store was not asked, because its [circuit breaker](crate::store::BreakerSettings) is open.
+    /// Returns whether the store was not asked, because its [circuit
+    /// breaker](crate::store::BreakerSettings) is open.
     #[cfg(feature = "redis")]
     #[must_use]
     pub fn is_circuit_open(&self) -> bool {
         self.kind == ErrorKind::CircuitOpen
     }
 
-    /// The time until the store is probed, if its circuit breaker is open. Before that, no check is decided.
+    /// The time until the store is probed, if its circuit breaker is open. Before that, no check is
+    /// decided.
     #[must_use]
     pub fn probe_after(&self) -> Option<Duration> {
         (self.kind == ErrorKind::CircuitOpen)
@@ -204,15 +207,15 @@ impl Error {
         self.kind == ErrorKind::Full
     }
 
-    /// Returns whether the call was invalid, such as a group with a budget twice, or a call to Redis outside
-    /// a tokio runtime.
+    /// Returns whether the call was invalid, such as a group with a budget twice, or a call to
+    /// Redis outside a tokio runtime.
     #[must_use]
     pub fn is_misuse(&self) -> bool {
         self.kind == ErrorKind::Misuse
     }
 
-    /// The cause, in one word: the label `cause` of metrics. `timeout`, `circuit_open`, `unreachable`, `invalid_answer`,
-    /// `declined`, `overloaded`, `full` or `misuse`.
+    /// The cause, in one word: the label `cause` of metrics. `timeout`, `circuit_open`,
+    /// `unreachable`, `invalid_answer`, `declined`, `overloaded`, `full` or `misuse`.
     #[must_use]
     pub const fn cause(&self) -> &'static str {
         match self.kind {

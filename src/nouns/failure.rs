@@ -8,17 +8,16 @@ const MAX_REPLICAS: u32 = 10_000;
 /// The outcome of a check when the store is [unavailable](crate::Error::is_unavailable).
 ///
 /// It is a setting [of a layer](crate::RateLimitLayer::on_store_failure), and of [a
-/// limit](crate::Limit::with_on_store_failure), which has
-/// priority. In a group the strictest decides: if one limit
-/// fails closed, the group is denied. Otherwise the limits that fail over decide, and those that fail open are
-/// not checked.
+/// limit](crate::Limit::with_on_store_failure), which has priority. In a group the strictest
+/// decides: if one limit fails closed, the group is denied. Otherwise the limits that fail over
+/// decide, and those that fail open are not checked.
 ///
 /// In configuration files it is `"fail_open"`, `"fail_closed"` or `{"local": {"replicas": 3}}`.
 ///
 /// # The local limit
 ///
-/// Each replica of the service decides by its share of the quota, in its own memory. With a quota of `limit` and
-/// `burst` per `period`, and `n` replicas:
+/// Each replica of the service decides by its share of the quota, in its own memory. With a quota
+/// of `limit` and `burst` per `period`, and `n` replicas:
 ///
 /// | algorithm | the share of a replica | all replicas together allow at most |
 /// |---|---|---|
@@ -27,27 +26,29 @@ const MAX_REPLICAS: u32 = 10_000;
 /// | sliding window | `limit / n` | `max(limit, n)` for even traffic, twice that for any traffic |
 /// | sliding log | `limit / n` in any period | `max(limit, n)` in any period |
 ///
-/// A share is rounded down and is at least 1. So three replicas share a limit of 100 as 33 each, which is 99. They
-/// share a limit of 2 as 1 each, which is 3: that is why the bound is `max(limit, n)`.
+/// A share is rounded down and is at least 1. So three replicas share a limit of 100 as 33 each,
+/// which is 99. They share a limit of 2 as 1 each, which is 3: that is why the bound is
+/// `max(limit, n)`.
 ///
-/// The bound holds for each outage and key. The store may have allowed units before, which the replicas do not know.
-/// Two things limit what a client gains from an outage:
+/// The bound holds for each outage and key. The store may have allowed units before, which the
+/// replicas do not know. Two things limit what a client gains from an outage:
 ///
-/// - A check that the store denied stays denied until its `retry_after`, if the store remembers it, as
-///   `RedisStore` does.
-/// - When the store answers again, the units that were allowed locally and have not drained since are charged
-///   there, once. This is best effort: for at most 100,000 budgets, as far as the store's budgets have units left,
-///   without those that a lost call may have charged, and not after a restart of the process.
+/// - A check that the store denied stays denied until its `retry_after`, if the store remembers it,
+///   as `RedisStore` does.
+/// - When the store answers again, the units that were allowed locally and have not drained since
+///   are charged there, once. This is best effort: for at most 100,000 budgets, as far as the
+///   store's budgets have units left, without those that a lost call may have charged, and not
+///   after a restart of the process.
 ///
-/// Under a [concurrency limit](crate::Limit::concurrency), a replica has `limit / n` permits, rounded down, and at least 1. The
-/// permits that it holds already count.
+/// Under a [concurrency limit](crate::Limit::concurrency), a replica has `limit / n` permits,
+/// rounded down, and at least 1. The permits that it holds already count.
 ///
-/// At most 100,000 local budgets are kept. If more are in use, one that is not used up may be evicted, and its key gets
-/// its share again.
+/// At most 100,000 local budgets are kept. If more are in use, one that is not used up may be
+/// evicted, and its key gets its share again.
 ///
-/// A cost above the share, and not above the quota, is denied until the store is asked again. If the memory of
-/// 100,000 budgets is full of used-up ones, the check of a new key fails, because the store [is
-/// full](crate::Error::is_full).
+/// A cost above the share, and not above the quota, is denied until the store is asked again. If
+/// the memory of 100,000 budgets is full of used-up ones, the check of a new key fails, because the
+/// store [is full](crate::Error::is_full).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(
@@ -57,16 +58,17 @@ const MAX_REPLICAS: u32 = 10_000;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub enum OnStoreFailure {
-    /// The check is allowed, and consumes nothing. A layer forwards the request without rate limit headers.
+    /// The check is allowed, and consumes nothing. A layer forwards the request without rate limit
+    /// headers.
     FailOpen,
     /// The check is decided in this process, by this replica's share of the quota.
     Local {
-        /// The number of replicas that share the quota: 1 to 10,000. Use the largest number that may run at
-        /// once, such as the maximum of an autoscaler.
+        /// The number of replicas that share the quota: 1 to 10,000. Use the largest number that
+        /// may run at once, such as the maximum of an autoscaler.
         replicas: u32,
     },
-    /// The check is denied. A layer answers 503. Its `Retry-After` is when the store's circuit breaker probes it
-    /// next, at least a second. Without a breaker it is a second.
+    /// The check is denied. A layer answers 503. Its `Retry-After` is when the store's circuit
+    /// breaker probes it next, at least a second. Without a breaker it is a second.
     FailClosed,
 }
 

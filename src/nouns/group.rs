@@ -46,15 +46,16 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// Returns an error that [is misuse](Error::is_misuse) if the group is empty, has more than 255 checks, or
-    /// two checks of one budget.
+    /// Returns an error that [is misuse](Error::is_misuse) if the group is empty, has more than 255
+    /// checks, or two checks of one budget.
     pub fn new(checks: impl Into<Vec<Check>>) -> Result<Self, Error> {
         let checks = checks.into();
         validate(&checks)?;
         Ok(Self::of_distinct(checks))
     }
 
-    /// Creates a group without validation. The caller guarantees 1 to 255 checks of distinct budgets.
+    /// Creates a group without validation. The caller guarantees 1 to 255 checks of distinct
+    /// budgets.
     pub(crate) fn of_distinct(checks: Vec<Check>) -> Self {
         debug_assert!(
             validate(&checks).is_ok(),
@@ -63,14 +64,16 @@ impl Group {
         match <[Check; 1]>::try_from(checks) {
             Ok([check]) => Self::from(check),
             Err(mut checks) => {
-                // Reserved units of one limit would be spent later than charged if another limit delays the group.
+                // Reserved units of one limit would be spent later than charged if another limit
+                // delays the group.
                 checks.iter_mut().for_each(Check::reserve_nothing);
                 Self(Checks::Several(checks))
             }
         }
     }
 
-    /// Returns an error if a limit of the group does not support the operation: permits are claimed, and units are charged.
+    /// Returns an error if a limit of the group does not support the operation: permits are
+    /// claimed, and units are charged.
     #[inline]
     pub(crate) fn check_op(&self, op: Op) -> Result<(), Error> {
         if op == Op::Claim {
@@ -90,7 +93,8 @@ impl Group {
         match &**self {
             [check] if check.limit().is_concurrency() && check.claim().is_some() => Ok(()),
             _ => Err(Error::misuse(
-                "only a permit of one concurrency limit is claimed; use `RateLimiter::acquire_permit`",
+                "only a permit of one concurrency limit is claimed; use \
+                 `RateLimiter::acquire_permit`",
             )),
         }
     }
@@ -109,7 +113,8 @@ const fn advice_on_permits(op: Op) -> &'static str {
     match op {
         Op::Charge => "its permits are not charged; use `RateLimiter::acquire_permit`",
         Op::Peek => {
-            "its permits have no peek; `RateLimiter::held_permits` counts the permits of this process"
+            "its permits have no peek; `RateLimiter::held_permits` counts the permits of this \
+             process"
         }
         Op::Reset => "its permits are released when they are dropped, or when their lease expires",
         Op::Block => "it cannot block a key; block the key under a rate limit of the same requests",

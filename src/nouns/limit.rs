@@ -39,10 +39,10 @@ use crate::algorithm::{Anchor, FixedWindow, LeakyBucket, Mode, Rule, SlidingWind
 ///
 /// Two limits share the budgets of their keys if they have the same name and the same kind of
 /// state. The token bucket, the leaky bucket and GCRA have one kind of state. The fixed window, the
-/// sliding window, the sliding log and the concurrency limit have one each. A change of the algorithm within a kind keeps
-/// the consumed units. Two algorithms of different kinds can be in use under one name, as in a
-/// rolling deployment. Then each counts its own checks, and together they allow at most the sum of
-/// both limits.
+/// sliding window, the sliding log and the concurrency limit have one each. A change of the
+/// algorithm within a kind keeps the consumed units. Two algorithms of different kinds can be in
+/// use under one name, as in a rolling deployment. Then each counts its own checks, and together
+/// they allow at most the sum of both limits.
 ///
 /// | algorithm | use it for | guarantee | state in Redis |
 /// |---|---|---|---|
@@ -56,8 +56,9 @@ use crate::algorithm::{Anchor, FixedWindow, LeakyBucket, Mode, Rule, SlidingWind
 ///
 /// The constructors check all numbers, so every store decides every `Limit` exactly.
 ///
-/// A concurrency limit says how many requests of a key may be in flight, and the others how many may start in a time. A
-/// request that is charged is done with its limit. A request in flight holds a [`Permit`](crate::Permit), and gives it back.
+/// A concurrency limit says how many requests of a key may be in flight, and the others how many
+/// may start in a time. A request that is charged is done with its limit. A request in flight holds
+/// a [`Permit`](crate::Permit), and gives it back.
 ///
 /// # Configuration
 ///
@@ -263,7 +264,8 @@ impl Limit {
     }
 
     /// The limit's kind of state: `"b"` for the token bucket, the leaky bucket and GCRA, `"w"` for
-    /// the fixed window, `"s"` for the sliding window, `"l"` for the sliding log, `"c"` for the concurrency limit.
+    /// the fixed window, `"s"` for the sliding window, `"l"` for the sliding log, `"c"` for the
+    /// concurrency limit.
     ///
     /// A store keeps a budget for each name, key and kind.
     #[must_use]
@@ -278,12 +280,14 @@ impl Limit {
             || (self.name() == other.name() && self.kind() == other.kind())
     }
 
-    /// Returns whether two limits make the same decisions, even if their quotas are written differently.
+    /// Returns whether two limits make the same decisions, even if their quotas are written
+    /// differently.
     pub(crate) fn decides_as(&self, other: &Self) -> bool {
         self.rule() == other.rule()
     }
 
-    /// Returns whether a check that waits reserves its units: see [`Check::with_max_wait`](crate::Check::with_max_wait).
+    /// Returns whether a check that waits reserves its units: see
+    /// [`Check::with_max_wait`](crate::Check::with_max_wait).
     pub(crate) fn reserves(&self) -> bool {
         self.rule().reserves()
     }

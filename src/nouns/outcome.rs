@@ -13,8 +13,8 @@ pub(crate) struct Outcome {
     pub(crate) retry_after: Option<Micros>,
     pub(crate) reset_after: Micros,
     pub(crate) delay: Micros,
-    /// The time until the level of a charged bucket would be empty if none of it had been given back. 0 for
-    /// other algorithms.
+    /// The time until the level of a charged bucket would be empty if none of it had been given
+    /// back. 0 for other algorithms.
     pub(crate) drains_after: Micros,
     pub(crate) blocked: Blocked,
 }
@@ -74,7 +74,8 @@ impl fmt::Debug for Blocked {
 }
 
 impl Outcome {
-    /// The outcome of an algorithm whose allowed checks have no delay, and whose state is not a level.
+    /// The outcome of an algorithm whose allowed checks have no delay, and whose state is not a
+    /// level.
     pub(crate) const fn undelayed(
         allowed: bool,
         exceeds_capacity: bool,

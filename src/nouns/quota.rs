@@ -43,9 +43,9 @@ use crate::nouns::ConfigError;
 /// | `5/15m` | 5 per 15 minutes |
 /// | `100 / 1h 30min` | 100 per 90 minutes |
 ///
-/// A period consists of numbers with units, which are added up. It lasts `1us` to `366d`. A period without a unit is an
-/// error. So are months and years, whose lengths differ. A week is 7 days: aligned windows are multiples of the period since 1970
-/// in UTC, so a week starts on Thursday.
+/// A period consists of numbers with units, which are added up. It lasts `1us` to `366d`. A period
+/// without a unit is an error. So are months and years, whose lengths differ. A week is 7 days:
+/// aligned windows are multiples of the period since 1970 in UTC, so a week starts on Thursday.
 ///
 /// | unit | means |
 /// |---|---|

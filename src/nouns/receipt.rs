@@ -2,8 +2,8 @@
 
 use crate::nouns::Micros;
 
-/// The proof of a charge under one limit: its time, its cost, and the load of its bucket. A [refund](crate::RateLimiter::refund) with
-/// it takes back that charge and not a later one.
+/// The proof of a charge under one limit: its time, its cost, and the load of its bucket. A
+/// [refund](crate::RateLimiter::refund) with it takes back that charge and not a later one.
 ///
 /// An allowed [`Decision`](crate::Decision::receipt) that charged units has one. It is plain data:
 /// store its [time](Self::charged_at) and [cost](Self::cost), and recreate it with
@@ -12,9 +12,9 @@ use crate::nouns::Micros;
 /// A receipt does not contain its limit and key. With another limit or key, a refund gives back
 /// units that were not charged there, and the store cannot detect it.
 ///
-/// A receipt is valid for one refund or one [settlement](crate::RateLimiter::settle). For the next refund of the
-/// same charge, use the receipt that [`after`](Self::after) returns. A receipt used twice gives back units of
-/// other charges.
+/// A receipt is valid for one refund or one [settlement](crate::RateLimiter::settle). For the next
+/// refund of the same charge, use the receipt that [`after`](Self::after) returns. A receipt used
+/// twice gives back units of other charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt {
     pub(crate) at: Micros,
@@ -22,8 +22,9 @@ pub struct Receipt {
     pub(crate) drains_at: Micros,
 }
 
-/// Added to the time of a charge that no store knows: a local one. It is a bit, because applications keep the numbers of a
-/// receipt. No clock of a store reaches it, and a signed number of 64 bits holds it.
+/// Added to the time of a charge that no store knows: a local one. It is a bit, because
+/// applications keep the numbers of a receipt. No clock of a store reaches it, and a signed number
+/// of 64 bits holds it.
 const LOCAL: Micros = 1 << 62;
 
 impl Receipt {
@@ -58,8 +59,9 @@ impl Receipt {
         }
     }
 
-    /// Sets the time that [`drains_at`](Self::drains_at) returns, to recreate the receipt of a bucket. Default: 0,
-    /// which is unknown. A refund then gives back at most the cost less the refill since the charge.
+    /// Sets the time that [`drains_at`](Self::drains_at) returns, to recreate the receipt of a
+    /// bucket. Default: 0, which is unknown. A refund then gives back at most the cost less the
+    /// refill since the charge.
     #[must_use]
     pub const fn with_drains_at(self, drains_at: u64) -> Self {
         Self { drains_at, ..self }
@@ -74,16 +76,16 @@ impl Receipt {
         }
     }
 
-    /// The store's time of the charge, in microseconds since the Unix epoch. Of a charge that was decided
-    /// [locally](crate::decision::Source::Local), a number above all times.
+    /// The store's time of the charge, in microseconds since the Unix epoch. Of a charge that was
+    /// decided [locally](crate::decision::Source::Local), a number above all times.
     #[must_use]
     pub const fn charged_at(&self) -> u64 {
         self.at
     }
 
-    /// The store's time at which the bucket would be full again if nothing else were charged or given back, in
-    /// microseconds since the Unix epoch. A refund gives back more from a loaded bucket.
-    /// 0 if it is unknown, and for algorithms that are not buckets.
+    /// The store's time at which the bucket would be full again if nothing else were charged or
+    /// given back, in microseconds since the Unix epoch. A refund gives back more from a loaded
+    /// bucket. 0 if it is unknown, and for algorithms that are not buckets.
     #[must_use]
     pub const fn drains_at(&self) -> u64 {
         self.drains_at

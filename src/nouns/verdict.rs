@@ -27,7 +27,8 @@ pub struct Verdict {
     pub(super) outcome: Outcome,
     /// Units that were charged.
     pub(super) charged: u32,
-    /// The time of the charge by the store's clock. It is earlier than the decision for prefetched units.
+    /// The time of the charge by the store's clock. It is earlier than the decision for prefetched
+    /// units.
     pub(super) charged_at: Micros,
     /// Whether the budget is unknown.
     is_unlimited: bool,
@@ -92,7 +93,8 @@ impl Verdict {
         self
     }
 
-    /// The same denial of a blocked key, of a check with another cost: of the budget, only the block is known.
+    /// The same denial of a blocked key, of a check with another cost: of the budget, only the
+    /// block is known.
     pub(crate) const fn of_blocked_key(mut self) -> Self {
         self.outcome.retry_after = Some(self.outcome.blocked.left());
         self
@@ -105,21 +107,23 @@ impl Verdict {
         self
     }
 
-    /// Returns whether the budget is unknown, and [`remaining`](Self::remaining) is the capacity. The limit failed open, because
-    /// the store was unavailable. Or another check of the group was denied without asking the store, because its key is
-    /// [blocked](Self::is_blocked).
+    /// Returns whether the budget is unknown, and [`remaining`](Self::remaining) is the capacity.
+    /// The limit failed open, because the store was unavailable. Or another check of the group was
+    /// denied without asking the store, because its key is [blocked](Self::is_blocked).
     #[must_use]
     pub const fn is_unlimited(&self) -> bool {
         self.is_unlimited
     }
 
-    /// Returns whether the limit is [in shadow mode](crate::Limit::with_enforced_percent) for this key. It never denies then.
+    /// Returns whether the limit is [in shadow mode](crate::Limit::with_enforced_percent) for this
+    /// key. It never denies then.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.is_shadow
     }
 
-    /// Returns whether the limit is in shadow mode and would have denied the check. Nothing was charged under it.
+    /// Returns whether the limit is in shadow mode and would have denied the check. Nothing was
+    /// charged under it.
     #[must_use]
     pub const fn would_deny(&self) -> bool {
         self.is_shadow && !self.outcome.allowed
@@ -140,8 +144,8 @@ impl Verdict {
         self.outcome.blocked.left() != 0
     }
 
-    /// The time until the block of the key ends. `None` if it is not blocked. [`retry_after`](Self::retry_after) is longer
-    /// if the budget has no units then.
+    /// The time until the block of the key ends. `None` if it is not blocked.
+    /// [`retry_after`](Self::retry_after) is longer if the budget has no units then.
     #[must_use]
     pub fn blocked_for(&self) -> Option<Duration> {
         self.is_blocked()
@@ -164,8 +168,8 @@ impl Verdict {
         self.outcome.allowed || self.is_shadow
     }
 
-    /// Returns whether the cost is above the [capacity](Self::capacity). The check is never allowed then,
-    /// however long its caller waits.
+    /// Returns whether the cost is above the [capacity](Self::capacity). The check is never allowed
+    /// then, however long its caller waits.
     #[must_use]
     pub const fn exceeds_capacity(&self) -> bool {
         self.outcome.exceeds_capacity && !self.is_shadow
@@ -199,9 +203,9 @@ impl Verdict {
         Duration::from_micros(self.outcome.reset_after)
     }
 
-    /// The time that an allowed check has to wait: for its turn in a leaky bucket as a queue, or for
-    /// [reserved units](crate::Check::with_max_wait). Else zero. Of a limit in shadow mode, the time that the check would have
-    /// waited: its [decision](crate::Decision::delay) has no delay.
+    /// The time that an allowed check has to wait: for its turn in a leaky bucket as a queue, or
+    /// for [reserved units](crate::Check::with_max_wait). Else zero. Of a limit in shadow mode, the
+    /// time that the check would have waited: its [decision](crate::Decision::delay) has no delay.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         Duration::from_micros(self.outcome.delay)
@@ -222,7 +226,8 @@ impl Verdict {
         !self.is_shadow && self.outcome.remaining < self.charged as u64
     }
 
-    /// The time until the same check is allowed again, if the budget is used up and the time is known.
+    /// The time until the same check is allowed again, if the budget is used up and the time is
+    /// known.
     pub(crate) fn next_after(&self) -> Option<Micros> {
         let rule = self.limit.rule();
         self.is_used_up()
@@ -235,8 +240,8 @@ impl Verdict {
     }
 
     /// The order in which verdicts decide a group: first a cost above the capacity, then the
-    /// longest wait, then (of limits that allow the check) the fewest further checks of its cost, then
-    /// the latest time when the budget is full again. A limit in shadow mode decides last.
+    /// longest wait, then (of limits that allow the check) the fewest further checks of its cost,
+    /// then the latest time when the budget is full again. A limit in shadow mode decides last.
     pub(super) fn severity(&self) -> (bool, bool, bool, Micros, Reverse<u64>, Micros) {
         let outcome = &self.outcome;
         let cost = u64::from(self.charged.max(1));

@@ -47,8 +47,8 @@ impl Answer {
                 Some(answer) => Self::ready(resolve(answer)),
                 None => self,
             },
-            // The functions are composed instead of wrapping the future: a wrapper would cost each check on Redis a move and an
-            // indirect poll.
+            // The functions are composed instead of wrapping the future: a wrapper would cost each
+            // check on Redis a move and an indirect poll.
             Inner::Later(_, last) => {
                 *last = Some(match last.take() {
                     Some(first) => Box::new(move |answer| resolve(first(answer))),
@@ -110,7 +110,8 @@ mod tests {
 
     use super::*;
 
-    /// Up to 128 bytes, the compiler moves a value in registers. Each request moves these a dozen times.
+    /// Up to 128 bytes, the compiler moves a value in registers. Each request moves these a dozen
+    /// times.
     #[test]
     fn answers_are_moved_in_registers() {
         assert!(size_of::<Decision>() <= 128, "{}", size_of::<Decision>());

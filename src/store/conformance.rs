@@ -11,9 +11,10 @@
 //! # }
 //! ```
 //!
-//! The suite replays sequences under every algorithm, with time in both directions, changed
-//! quotas, refunds, settlements, reservations, shadow mode, blocks, groups and claims of permits. It compares every field of
-//! each decision with the decision of [`decide`], and panics with the first difference.
+//! The suite replays sequences under every algorithm, with time in both directions, changed quotas,
+//! refunds, settlements, reservations, shadow mode, blocks, groups and claims of permits. It
+//! compares every field of each decision with the decision of [`decide`], and panics with the first
+//! difference.
 
 #![allow(
     clippy::panic,
@@ -53,7 +54,8 @@ pub async fn check<S: Store>(mut store: impl FnMut(ManualClock) -> S) {
     permits_are_granted_as_by_the_algorithm(&clock, RateLimiter::new(store(clock.clone()))).await;
 }
 
-/// Claims of three holders of a key, some of them lost or repeated. A store may turn concurrency limits down.
+/// Claims of three holders of a key, some of them lost or repeated. A store may turn concurrency
+/// limits down.
 async fn permits_are_granted_as_by_the_algorithm(clock: &ManualClock, limiter: RateLimiter) {
     let limit = Limit::concurrency("permits", 4).expect("it is in range");
     if limiter.register(&limit).is_err() {
@@ -77,7 +79,8 @@ async fn permits_are_granted_as_by_the_algorithm(clock: &ManualClock, limiter: R
         let decided = decided.unwrap_or_else(|error| panic!("step {step} failed: {error}"));
         assert_eq!(
             decided, expected,
-            "the store (left) differs from the algorithm (right) at step {step}: {group:?} at {now} us"
+            "the store (left) differs from the algorithm (right) at step {step}: {group:?} at \
+             {now} us"
         );
         let is_lost = random.below(4) == 0;
         if !is_lost {

@@ -2,28 +2,31 @@
 //!
 //! A denied check stays denied until its `retry_after` is over, unless a refund, a reset or another
 //! quota replenishes its budgets. This store notices another quota when the identical check comes
-//! under it. A denial is remembered for the identical check: same limits with the same numbers, same
-//! keys, costs and waits. So it is exactly the store's answer.
+//! under it. A denial is remembered for the identical check: same limits with the same numbers,
+//! same keys, costs and waits. So it is exactly the store's answer.
 //!
 //! # Which denials count
 //!
-//! Changes (refunds, resets) that the store confirmed are numbered, in one sequence for all budgets. Each budget has the
-//! number of its last one. A check notes the last number of all when it is asked. A denial of that check counts while no
-//! budget of it has a later number:
+//! Changes (refunds, resets) that the store confirmed are numbered, in one sequence for all
+//! budgets. Each budget has the number of its last one. A check notes the last number of all when
+//! it is asked. A denial of that check counts while no budget of it has a later number:
 //!
-//! - A denial that the store decided before a change was asked before the change was confirmed, so its number is earlier.
-//!   The change gets its number before its caller gets the answer. So a caller that knows of the change never gets that
-//!   denial.
-//! - A check that is asked after the change was confirmed notes its number or a later one. Its denial counts.
+//! - A denial that the store decided before a change was asked before the change was confirmed, so
+//!   its number is earlier. The change gets its number before its caller gets the answer. So a
+//!   caller that knows of the change never gets that denial.
+//! - A check that is asked after the change was confirmed notes its number or a later one. Its
+//!   denial counts.
 //!
-//! A change whose answer was lost may happen until the longest deadline of a store is over. Until then, the store is asked
-//! again where such a denial would be the answer. But it still stands in for a store that is unavailable.
+//! A change whose answer was lost may happen until the longest deadline of a store is over. Until
+//! then, the store is asked again where such a denial would be the answer. But it still stands in
+//! for a store that is unavailable.
 //!
 //! # Blocked keys
 //!
-//! The denial of a blocked key is also remembered for the key under its limit. It denies every group that has this key
-//! under this limit, whatever else is in the group. So a client does not reach the store by varying its requests. Other
-//! denials under a limit that counts them always ask the store.
+//! The denial of a blocked key is also remembered for the key under its limit. It denies every
+//! group that has this key under this limit, whatever else is in the group. So a client does not
+//! reach the store by varying its requests. Other denials under a limit that counts them always ask
+//! the store.
 //!
 //! # Cost
 //!
@@ -46,8 +49,8 @@ use super::Answer;
 use crate::nouns::{Check, Decision, Error, Group, Source, later};
 use crate::telemetry;
 
-/// The number of places for changes. A change of one budget also voids the denials of those that share its place: one in
-/// 4096.
+/// The number of places for changes. A change of one budget also voids the denials of those that
+/// share its place: one in 4096.
 const CHANGE_COUNTERS: usize = 4096;
 
 /// A denial of four more limits takes about as many bytes as a denial of one limit.
@@ -56,11 +59,12 @@ const VERDICTS_PER_WEIGHT: usize = 4;
 /// The longest time for which a denial is remembered.
 const MAX_AGE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// The time for which it is remembered that a cost exceeds the capacity. Such a denial has no `retry_after`.
+/// The time for which it is remembered that a cost exceeds the capacity. Such a denial has no
+/// `retry_after`.
 const EXCEEDS_FOR: Duration = Duration::from_secs(1);
 
-/// The longest time that a refund or a reset can take after its caller was dropped or its answer was
-/// lost: the longest deadline of a store.
+/// The longest time that a refund or a reset can take after its caller was dropped or its answer
+/// was lost: the longest deadline of a store.
 const UNCERTAIN_FOR: Duration = Duration::from_secs(60);
 
 pub(super) struct Denials {
@@ -130,8 +134,9 @@ impl Weighter<u128, Denial> for ByVerdicts {
 impl Denials {
     /// Creates a cache of about `capacity` denials under a single limit.
     ///
-    /// A denial is the answer for at most `max_age`, and the denial of a blocked key for at most `blocked_max_age`. While
-    /// the store is unavailable, a denial stands until its `retry_after` is over.
+    /// A denial is the answer for at most `max_age`, and the denial of a blocked key for at most
+    /// `blocked_max_age`. While the store is unavailable, a denial stands until its `retry_after`
+    /// is over.
     pub(super) fn new([max_age, blocked_max_age]: [Duration; 2], capacity: usize) -> Self {
         Self {
             cache: Cache::with_weighter(capacity, capacity as u64, ByVerdicts),
@@ -147,8 +152,8 @@ impl Denials {
         }
     }
 
-    /// Answers a charge with its remembered denial, or asks the store. If the store does not decide,
-    /// the denial is the answer until its `retry_after` is over.
+    /// Answers a charge with its remembered denial, or asks the store. If the store does not
+    /// decide, the denial is the answer until its `retry_after` is over.
     pub(super) fn answer_or_ask(
         self: &Arc<Self>,
         group: Group,
@@ -210,8 +215,8 @@ impl Denials {
         answer
     }
 
-    /// The denial that stands in for a store that is unavailable. An unconfirmed refund or reset does
-    /// not void it.
+    /// The denial that stands in for a store that is unavailable. An unconfirmed refund or reset
+    /// does not void it.
     fn standing(&self, id: CheckId, group: &[Check], now: Instant) -> Option<Denial> {
         let denial = self.cache.get(&id.hash)?;
         if denial.quota != id.quota {
@@ -249,8 +254,8 @@ impl Denials {
         }
     }
 
-    /// A check that was asked earlier, as one that is asked now, if no change of its budgets was confirmed meanwhile. It is
-    /// of the earlier time.
+    /// A check that was asked earlier, as one that is asked now, if no change of its budgets was
+    /// confirmed meanwhile. It is of the earlier time.
     pub(super) fn still_asked(&self, asked: AskedAt, group: &[Check]) -> Option<AskedAt> {
         let now = self.asked(asked.at);
         self.is_unchanged_since(asked, group).then_some(now)
@@ -312,7 +317,8 @@ impl Denials {
         );
     }
 
-    /// Remembers a denial: for some time as the answer, and for another time in place of a store that is unavailable.
+    /// Remembers a denial: for some time as the answer, and for another time in place of a store
+    /// that is unavailable.
     fn insert(
         &self,
         id: CheckId,
@@ -343,7 +349,8 @@ impl Denials {
         }
     }
 
-    /// A refund, a settlement, a reset or a block starts. Denials of checks from before its end do not count then.
+    /// A refund, a settlement, a reset or a block starts. Denials of checks from before its end do
+    /// not count then.
     pub(super) fn change(self: &Arc<Self>, group: &[Check]) -> ChangeUnderWay {
         let blockable = |check: &Check| check.blocking().map(|_| self.blocked_id(check));
         ChangeUnderWay {

@@ -19,8 +19,8 @@ pub(super) const DEFAULT_DENY_BLOCKED_FOR: Duration = Duration::from_secs(10);
 /// About 40 MB, if all are in use: 27 to 42 MB were measured.
 pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 
-/// Any store with a memory of its denials. It exists for tests in virtual time: `RedisStore` has its own, which notes a denial
-/// also if its caller is gone.
+/// Any store with a memory of its denials. It exists for tests in virtual time: `RedisStore` has
+/// its own, which notes a denial also if its caller is gone.
 pub struct DenyCache<S> {
     store: S,
     denials: Option<Arc<Denials>>,
@@ -45,25 +45,26 @@ impl<S: Store> DenyCache<S> {
     }
 
     /// Sets the longest time for which a denial is answered without asking the store. Default: 1
-    /// second. For that time another replica's refund or reset is not seen. Zero always asks the store, but for blocked keys:
-    /// see [`deny_blocked_for`](Self::deny_blocked_for). While the store is unavailable, a denial stands in any case.
+    /// second. For that time another replica's refund or reset is not seen. Zero always asks the
+    /// store, but for blocked keys: see [`deny_blocked_for`](Self::deny_blocked_for). While the
+    /// store is unavailable, a denial stands in any case.
     #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> Self {
         self.max_age = max_age;
         self.rebuilt()
     }
 
-    /// Sets the longest time for which a [blocked](Limit::with_block_policy) key is denied without asking the store. Default:
-    /// 10 seconds. For that time, it is not seen that another replica ends the block. Zero always asks the store. At most 366
-    /// days.
+    /// Sets the longest time for which a [blocked](Limit::with_block_policy) key is denied without
+    /// asking the store. Default: 10 seconds. For that time, it is not seen that another replica
+    /// ends the block. Zero always asks the store. At most 366 days.
     #[must_use]
     pub fn deny_blocked_for(mut self, at_most: Duration) -> Self {
         self.deny_blocked_for = at_most;
         self.rebuilt()
     }
 
-    /// Sets the number of denials that are remembered at most. Default: 100,000, about 40 MB. A denial of
-    /// several limits counts as one more for each four of them. Zero turns the cache off.
+    /// Sets the number of denials that are remembered at most. Default: 100,000, about 40 MB. A
+    /// denial of several limits counts as one more for each four of them. Zero turns the cache off.
     #[must_use]
     pub fn capacity(mut self, denials: usize) -> Self {
         self.capacity = denials;

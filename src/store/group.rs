@@ -11,7 +11,8 @@ use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Outcome, Verdict};
 ///
 /// # Errors
 ///
-/// Returns an error that [is misuse](Error::is_misuse) if the numbers of checks and states differ. Then it changes no state.
+/// Returns an error that [is misuse](Error::is_misuse) if the numbers of checks and states differ.
+/// Then it changes no state.
 ///
 /// ```
 /// use tollgate::store::{Group, Op, decide};

@@ -1,8 +1,9 @@
 //! The heartbeat of a task.
 //!
-//! A runtime may be blocked, or no longer polled. Its tasks then neither end nor fail, and their timers do not fire. So a task
-//! notes the time of each step. If the last step is too long ago, a caller that needs the work gives it to another task. The
-//! first task may still resume, and must not rely on what it held before.
+//! A runtime may be blocked, or no longer polled. Its tasks then neither end nor fail, and their
+//! timers do not fire. So a task notes the time of each step. If the last step is too long ago, a
+//! caller that needs the work gives it to another task. The first task may still resume, and must
+//! not rely on what it held before.
 
 use std::time::Duration;
 

@@ -70,8 +70,8 @@ use crate::nouns::{ConfigError, Limit};
 /// 4. A denied check and a peek consume nothing. A peek does not even prolong a state's life.
 /// 5. A corrupt state counts as none. It never fails the check.
 /// 6. A state is kept until [`State::expires_at`], and not for ever.
-/// 7. A check of a [concurrency limit](Limit::concurrency) [is misuse](crate::Error::is_misuse), unless it is a
-///    [claim](Op::Claim). A claim may be lost or repeated.
+/// 7. A check of a [concurrency limit](Limit::concurrency) [is misuse](crate::Error::is_misuse),
+///    unless it is a [claim](Op::Claim). A claim may be lost or repeated.
 /// 8. `apply` does not block, and its answer comes within a bounded time: a store that sends checks
 ///    elsewhere has a deadline. An [`Error`](crate::Error) means that the store did not decide.
 ///
@@ -117,8 +117,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// unknown.
     fn apply(&self, op: Op, group: Group) -> Answer;
 
-    /// Checks that these limits can be decided in one group. Layers call this when they are built, and for each concurrency
-    /// limit by itself. A store that does not apply [claims](Op::Claim) returns an error for it.
+    /// Checks that these limits can be decided in one group. Layers call this when they are built,
+    /// and for each concurrency limit by itself. A store that does not apply [claims](Op::Claim)
+    /// returns an error for it.
     ///
     /// Most stores can decide all limits. A wrapper passes the call on:
     /// otherwise layers are built whose limits can never be decided.
@@ -131,10 +132,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns whether the store is part of this process, and never [unavailable](crate::Error::is_unavailable).
-    /// Default: `false`. A limiter then prepares for the store's failure with each check.
+    /// Returns whether the store is part of this process, and never
+    /// [unavailable](crate::Error::is_unavailable). Default: `false`. A limiter then prepares for
+    /// the store's failure with each check.
     ///
-    /// A limiter holds a lock while it applies a [claim](Op::Claim) to such a store: `apply` must not call that limiter.
+    /// A limiter holds a lock while it applies a [claim](Op::Claim) to such a store: `apply` must
+    /// not call that limiter.
     ///
     /// A wrapper passes the call on.
     fn is_embedded(&self) -> bool {

@@ -1,8 +1,9 @@
 //! An answer from another task, with a deadline.
 //!
-//! The caller's own future enforces the deadline, or the call if the caller drives it. So a blocked worker thread or a server
-//! that hangs may hold up the sending task, but not the caller. A caller that returns leaves its check behind:
-//! the sender drops it if it is not sent yet. A check in flight counts until its call is over.
+//! The caller's own future enforces the deadline, or the call if the caller drives it. So a blocked
+//! worker thread or a server that hangs may hold up the sending task, but not the caller. A caller
+//! that returns leaves its check behind: the sender drops it if it is not sent yet. A check in
+//! flight counts until its call is over.
 
 use std::fmt;
 use std::future::Future;
@@ -134,8 +135,9 @@ impl Promised {
         }
     }
 
-    /// Returns whether the deadline is over. Timers need a runtime: outside of one, the sender alone
-    /// enforces the deadline then. The timer of a runtime that was shut down panics, so another runtime has its own.
+    /// Returns whether the deadline is over. Timers need a runtime: outside of one, the sender
+    /// alone enforces the deadline then. The timer of a runtime that was shut down panics, so
+    /// another runtime has its own.
     fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
         let Ok(runtime) = Runtime::try_current() else {
             return false;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::metrics::store;
 use super::{GaugeLevel, TARGET, milliseconds};
 
-/// The events of one breaker: one for each change. Its pauses bound how many there are, and no client can
-/// shorten them.
+/// The events of one breaker: one for each change. Its pauses bound how many there are, and no
+/// client can shorten them.
 pub(crate) struct BreakerEvents {
     /// The store that it guards.
     store: Arc<str>,
@@ -34,7 +34,8 @@ impl BreakerEvents {
         tracing::warn!(target: TARGET, store, failed, calls, "circuit breaker opened");
     }
 
-    /// The store answered a probe, or a check in its place, and a growing share of the checks is sent.
+    /// The store answered a probe, or a check in its place, and a growing share of the checks is
+    /// sent.
     pub(crate) fn half_opened(&self) {
         self.measure("half_open");
         tracing::info!(target: TARGET, store = &*self.store, "circuit breaker half-open");

@@ -1,7 +1,8 @@
 //! A call to Redis: its span and its metrics.
 //!
 //! The fields have the names of OpenTelemetry's [semantic conventions for
-//! Redis](https://opentelemetry.io/docs/specs/semconv/db/redis/). The fields `otel.*` are for tracing-opentelemetry.
+//! Redis](https://opentelemetry.io/docs/specs/semconv/db/redis/). The fields `otel.*` are for
+//! tracing-opentelemetry.
 
 use tokio::time::Instant;
 use tracing::field::Empty;
@@ -40,8 +41,8 @@ pub(crate) struct ObservedCall<'a> {
 }
 
 impl<'a> ObservedCall<'a> {
-    /// Begins to observe a call. The span of a call with one check is a child of that check's span. That of several checks is
-    /// a child of none, and their spans link to it.
+    /// Begins to observe a call. The span of a call with one check is a child of that check's span.
+    /// That of several checks is a child of none, and their spans link to it.
     pub(crate) fn begin<'t>(
         events: &'a RedisEvents,
         checks: usize,
@@ -60,7 +61,8 @@ impl<'a> ObservedCall<'a> {
         }
     }
 
-    /// The call has ended, or its deadline. A failure has a name, and of a server that answered, the code of its error.
+    /// The call has ended, or its deadline. A failure has a name, and of a server that answered,
+    /// the code of its error.
     pub(crate) fn end(self, failure: Option<(&str, Option<&str>)>) {
         self.events.called(self.sent.elapsed(), self.checks);
         let Some((name, code)) = failure else { return };

@@ -61,7 +61,7 @@ pub(crate) fn client_may_be_proxy(proxy: IpAddr, client: IpAddr, header: &http::
         %proxy,
         %client,
         header = header.as_str(),
-        "trusted proxy named a client in a private network: if the client is also a proxy, add its network to \
-         the trusted ones, or all clients behind it share one budget"
+        "trusted proxy named a client in a private network: if the client is also a proxy, add its \
+         network to the trusted ones, or all clients behind it share one budget"
     );
 }

@@ -18,7 +18,8 @@ pub(crate) fn no_limits_left(version: u64) {
     tracing::warn!(target: TARGET, version, "no limits left: requests are not limited");
 }
 
-/// Counts a rejected version. Until the level is dropped, its set is one of those that the gauge counts.
+/// Counts a rejected version. Until the level is dropped, its set is one of those that the gauge
+/// counts.
 pub(crate) fn limits_rejected() -> GaugeLevel {
     metrics::configuration("rejected");
     metrics::configuration_rejected()
@@ -41,15 +42,18 @@ pub(crate) fn limits_in_force(version: u64, table: &dyn Display) {
 
 /// A file or a directory cannot be watched. It is read every 10 seconds.
 pub(crate) fn unwatched(path: &Path, error: &dyn Display) {
-    tracing::warn!(target: TARGET, path = %path.display(), %error, "file of limits not watched: it is polled");
+    tracing::warn!(target: TARGET, path = %path.display(), %error, "file of limits not watched: it \
+                                                                    is polled");
 }
 
 /// The channel of a configuration in Redis cannot be subscribed to. The key is read each second.
 pub(crate) fn unsubscribed(channel: &str, error: &str) {
-    tracing::warn!(target: TARGET, channel, error, "channel of limits not subscribed: the key is polled");
+    tracing::warn!(target: TARGET, channel, error, "channel of limits not subscribed: the key is \
+                                                    polled");
 }
 
-/// Redis is unavailable, and the key of a configuration is not read. Reported once, until it is read again.
+/// Redis is unavailable, and the key of a configuration is not read. Reported once, until it is
+/// read again.
 pub(crate) fn limits_not_read(key: &str, error: &str) {
     tracing::warn!(target: TARGET, key, error, "limits not read: the store is unavailable");
 }

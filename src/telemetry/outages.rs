@@ -8,7 +8,8 @@ pub(crate) fn dropped_unsettled(settlements: usize) {
     tracing::warn!(
         target: TARGET,
         settlements,
-        "limiter dropped with settlements in flight: they are lost if the program ends now; call `RateLimiter::flush` before"
+        "limiter dropped with settlements in flight: they are lost if the program ends now; call \
+         `RateLimiter::flush` before"
     );
 }
 
@@ -34,7 +35,8 @@ pub(crate) fn permits_unavailable(at_most: &Throttle, limits: &str, error: &Erro
     }
 }
 
-/// The lease of permits has expired in the store: this process was blocked, or the store was unavailable.
+/// The lease of permits has expired in the store: this process was blocked, or the store was
+/// unavailable.
 pub(crate) fn permits_not_renewed(at_most: &Throttle, limit: &str, held: u64) {
     if let Some(unreported) = at_most.report() {
         tracing::warn!(

@@ -104,7 +104,8 @@ impl RedisEvents {
     pub(crate) fn replaced(&self, error: &dyn Display) {
         if let Some(unreported) = self.replaced.report() {
             let server = &*self.server;
-            tracing::debug!(target: TARGET, server, %error, unreported, "idle Redis connection closed");
+            tracing::debug!(target: TARGET, server, %error, unreported, "idle Redis connection \
+                                                                         closed");
         }
     }
 
@@ -136,7 +137,8 @@ impl RedisEvents {
     pub(crate) fn decided(&self) {
         if let Some(unreported) = self.unreadable.overdue() {
             let server = &*self.server;
-            tracing::warn!(target: TARGET, server, unreported, "corrupt budgets in Redis not reported before");
+            tracing::warn!(target: TARGET, server, unreported, "corrupt budgets in Redis not \
+                                                                reported before");
         }
     }
 
@@ -173,6 +175,7 @@ pub(crate) fn changes_not_followed(channel: &str, error: &str) {
         target: TARGET,
         channel,
         error,
-        "channel of changes not subscribed: look-ups keep their values for as long as they are fresh"
+        "channel of changes not subscribed: look-ups keep their values for as long as they are \
+         fresh"
     );
 }

@@ -81,7 +81,8 @@ pub(crate) fn change_not_understood(at_most: &Throttle, id: &str) {
     }
 }
 
-/// The application settles a cost under a limit under which the request was not charged. It may be a mistyped name.
+/// The application settles a cost under a limit under which the request was not charged. It may be
+/// a mistyped name.
 pub(crate) fn settled_uncharged(at_most: &Throttle, limit: &str, charged: &[&str]) {
     if let Some(unreported) = at_most.report() {
         let charged = charged.join(", ");

@@ -1,6 +1,7 @@
 //! The span of a check.
 //!
-//! It is at the level `DEBUG`, like the span of tower-http's `TraceLayer`, and costs a comparison if no subscriber asks for it.
+//! It is at the level `DEBUG`, like the span of tower-http's `TraceLayer`, and costs a comparison
+//! if no subscriber asks for it.
 
 use std::future::Future;
 use std::task::{Context, Poll};
@@ -12,7 +13,8 @@ use super::metrics::source_name;
 use super::{TARGET, milliseconds};
 use crate::nouns::{Decision, Error, Limit, Source};
 
-/// The span of a check, from the question to the outcome. It does nothing if the subscriber does not ask for it.
+/// The span of a check, from the question to the outcome. It does nothing if the subscriber does
+/// not ask for it.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckSpan(Span);
 

@@ -38,8 +38,8 @@ impl Throttle {
         Some(std::mem::take(&mut state.unreported))
     }
 
-    /// Returns how many were not reported, when the last report is a second ago. It is called where things
-    /// go well, so that the count of one outage is not left for the next.
+    /// Returns how many were not reported, when the last report is a second ago. It is called where
+    /// things go well, so that the count of one outage is not left for the next.
     pub(crate) fn overdue(&self) -> Option<u64> {
         if !self.some_unreported.load(Ordering::Relaxed) {
             return None;

@@ -105,7 +105,11 @@ proptest! {
     fn limiter_decides_at_the_ends_of_every_range(
         limit in limit(),
         steps in prop::collection::vec(
-            (step(), select(&COSTS[..]), select(&[Op::Charge, Op::Peek, Op::Refund, Op::Reset][..])),
+            (
+                step(),
+                select(&COSTS[..]),
+                select(&[Op::Charge, Op::Peek, Op::Refund, Op::Reset][..]),
+            ),
             1..12,
         ),
         max_wait in select(&DURATIONS[..]),
@@ -126,7 +130,8 @@ proptest! {
                     Step::Set(time) => clock.set(time),
                     Step::Advance(time) => clock.advance(time),
                 }
-                let decision = limiter.apply(op, Check::new(&limit, &key).with_cost(cost)).await.unwrap();
+                let check = Check::new(&limit, &key).with_cost(cost);
+                let decision = limiter.apply(op, check).await.unwrap();
                 prop_assert!(!decision.allowed() || decision.retry_after().is_none());
                 // The clock does not advance, so a wait would not end.
                 let wait = limiter.acquire_n(&limit, &key, cost, max_wait);

@@ -49,7 +49,11 @@ fn peak(allowed: &[(u64, u64)], length: u64) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 256,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn sliding_log_holds_at_most_the_limit_in_any_window(
@@ -65,7 +69,12 @@ proptest! {
         limit in 1u64..20, burst in 1u64..20, traffic in traffic(SECOND),
     ) {
         let quota = quota(limit, SECOND).burst(burst);
-        for limit_of in [Limit::token_bucket, Limit::gcra, Limit::leaky_bucket, Limit::leaky_bucket_meter] {
+        for limit_of in [
+            Limit::token_bucket,
+            Limit::gcra,
+            Limit::leaky_bucket,
+            Limit::leaky_bucket_meter,
+        ] {
             let mut budget = Budget::new(limit_of("bucket", quota).unwrap());
             let allowed = allowed_units(&mut budget, &traffic);
             for (i, &(start, _)) in allowed.iter().enumerate() {
@@ -83,7 +92,8 @@ proptest! {
     fn fixed_window_holds_at_most_the_limit(
         limit in 1u64..20, traffic in traffic(SECOND),
     ) {
-        let mut budget = Budget::new(Limit::fixed_window_aligned("fixed", quota(limit, SECOND)).unwrap());
+        let window = Limit::fixed_window_aligned("fixed", quota(limit, SECOND)).unwrap();
+        let mut budget = Budget::new(window);
         let mut windows = std::collections::HashMap::<u64, u64>::new();
         for (at, units) in allowed_units(&mut budget, &traffic) {
             *windows.entry(at / SECOND).or_default() += units;
@@ -95,14 +105,15 @@ proptest! {
     fn consecutive_sub_windows_hold_at_most_the_limit(
         limit in 1u64..20, sub_windows in 1u32..8, traffic in traffic(SECOND),
     ) {
-        let mut budget = Budget::new(Limit::sliding_window_with("limit", quota(limit, SECOND), sub_windows).unwrap());
+        let quota = quota(limit, SECOND);
+        let window = Limit::sliding_window_with("limit", quota, sub_windows).unwrap();
+        let mut budget = Budget::new(window);
         let allowed = allowed_units(&mut budget, &traffic);
         let length = SECOND.div_ceil(u64::from(sub_windows));
         for &(at, _) in &allowed {
             let newest = at / length;
-            let run = allowed.iter().filter(|(at, _)| {
-                (newest + 1).saturating_sub(u64::from(sub_windows)) <= at / length && at / length <= newest
-            });
+            let oldest = (newest + 1).saturating_sub(u64::from(sub_windows));
+            let run = allowed.iter().filter(|(at, _)| (oldest..=newest).contains(&(at / length)));
             prop_assert!(run.map(|(_, units)| units).sum::<u64>() <= limit);
         }
         prop_assert!(peak(&allowed, SECOND) <= 2 * limit);
@@ -112,7 +123,8 @@ proptest! {
     fn leaky_bucket_drains_no_faster_than_its_rate(
         limit in 1u64..20, burst in 1u64..20, traffic in traffic(SECOND),
     ) {
-        let mut budget = Budget::new(Limit::leaky_bucket("queue", quota(limit, SECOND).burst(burst)).unwrap());
+        let queue = Limit::leaky_bucket("queue", quota(limit, SECOND).burst(burst)).unwrap();
+        let mut budget = Budget::new(queue);
         let (mut now, mut free) = (START, 0);
         for (gap, cost) in traffic {
             now += gap;
@@ -122,7 +134,8 @@ proptest! {
                 prop_assert!(leaves >= free, "left {} us early", free - leaves);
                 // Rounded down: a turn may begin in the microsecond in which the last one ended.
                 free = leaves + u64::from(cost) * SECOND / limit;
-                prop_assert!(decision.delay().as_micros() as u64 <= (burst * SECOND).div_ceil(limit));
+                let delay = decision.delay().as_micros() as u64;
+                prop_assert!(delay <= (burst * SECOND).div_ceil(limit));
                 free -= u64::from(free > leaves);
             }
         }
@@ -143,7 +156,8 @@ proptest! {
             if let Some(wait) = decision.retry_after() {
                 let wait = wait.as_micros() as u64;
                 prop_assert!(!decision.allowed() && wait > 0);
-                prop_assert!(!budget.clone().charge(now + wait - 1, cost).allowed(), "{} us early", 1);
+                prop_assert!(!budget.clone().charge(now + wait - 1, cost).allowed(), "{} us \
+                                                                                      early", 1);
                 prop_assert!(budget.clone().charge(now + wait, cost).allowed());
                 // Denied attempts in between change nothing.
                 let mut hasty = budget.clone();

@@ -10,7 +10,11 @@ use tollgate::{Check, Key, Limit};
 use crate::support::budget::{Budget, SECOND, START, every_algorithm, quota};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 256,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn changed_quota_keeps_used_units_and_adds_none(
@@ -37,7 +41,8 @@ proptest! {
             let changed = budget.apply(Op::Peek, now, 0);
             // The remaining units may have been rounded down once before.
             let at_most = changed.capacity().saturating_sub(in_use) + 1;
-            prop_assert!(changed.remaining() <= at_most, "{:?}: {kept:?} {changed:?}", budget.limit);
+            let limit = &budget.limit;
+            prop_assert!(changed.remaining() <= at_most, "{limit:?}: {kept:?} {changed:?}");
 
             // Alternating adds none either: no more is allowed than the larger quota has left.
             let mut more = 0;

@@ -129,8 +129,8 @@ fn quotas() -> impl Strategy<Value = Vec<Asked>> {
     })
 }
 
-/// A pause in thousandths of the longest period, the direction of the turns, a cost for each quota, and
-/// how many charges before the last one is refunded, if any.
+/// A pause in thousandths of the longest period, the direction of the turns, a cost for each quota,
+/// and how many charges before the last one is refunded, if any.
 fn steps() -> impl Strategy<Value = Vec<(u64, bool, Vec<u32>, Option<usize>)>> {
     let pause = prop_oneof![4 => 0u64..50, 2 => 0u64..400, 2 => 400u64..1_500, 1 => Just(2_000)];
     let step = (
@@ -143,7 +143,11 @@ fn steps() -> impl Strategy<Value = Vec<(u64, bool, Vec<u32>, Option<usize>)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 8_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 8_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn alternating_quotas_keep_the_promise_of_each(quotas in quotas(), steps in steps()) {
@@ -173,8 +177,9 @@ proptest! {
                 turns.reverse();
             }
             for (number, (quota, cost)) in turns {
-                // A log keeps entries for every quota that has checked it since it was last empty. The
-                // other algorithms keep a quota in use, so every one of them charges at each step.
+                // A log keeps entries for every quota that has checked it since it was last empty.
+                // The other algorithms keep a quota in use, so every one of them charges at each
+                // step.
                 if *cost == 0 && is_known[number] && matches!(quota.algorithm, Algorithm::Log) {
                     continue;
                 }
@@ -186,17 +191,18 @@ proptest! {
                     if let Some(wait) = decision.retry_after() {
                         let later = now + wait.as_micros() as u64;
                         let mut alone = states.clone();
-                        prop_assert!(decide(Op::Charge, &charge, &mut alone, later - 1)
-                            .is_ok_and(|it| !it.allowed()));
-                        prop_assert!(decide(Op::Charge, &charge, &mut alone, later)
-                            .is_ok_and(|it| it.allowed()), "{} at {now}, after {wait:?}", quota.limit);
+                        let early = decide(Op::Charge, &charge, &mut alone, later - 1).unwrap();
+                        prop_assert!(!early.allowed(), "{} at {now}, before {wait:?}", quota.limit);
+                        let in_time = decide(Op::Charge, &charge, &mut alone, later).unwrap();
+                        prop_assert!(in_time.allowed(), "{} at {now}, after {wait:?}", quota.limit);
                     }
                     continue;
                 }
                 allowed.push((now, cost.into()));
                 receipts.extend(decision.receipt());
                 charges[number].push((now, allowed.len()));
-                prop_assert!(is_promised(quota, &allowed, now), "{} at {now}: {allowed:?}", quota.limit);
+                let is_promised = is_promised(quota, &allowed, now);
+                prop_assert!(is_promised, "{} at {now}: {allowed:?}", quota.limit);
             }
             // Through any of the quotas. The model counts it as given back as a whole.
             if let Some(before) = refunded
@@ -205,8 +211,10 @@ proptest! {
                 && allowed[place].1 > 0
             {
                 let (receipt, quota) = (receipts[place], &quotas[before % quotas.len()]);
-                let refund = Check::new(&quota.limit, &key).with_cost(receipt.cost());
-                drop(decide(Op::Refund, &refund.with_receipt(receipt).into(), &mut states, now).unwrap());
+                let refund = Check::new(&quota.limit, &key)
+                    .with_cost(receipt.cost())
+                    .with_receipt(receipt);
+                drop(decide(Op::Refund, &refund.into(), &mut states, now).unwrap());
                 allowed[place].1 = 0;
             }
         }
@@ -222,7 +230,8 @@ proptest! {
                 for &(at, cost) in &allowed[i..] {
                     units += cost;
                     let fastest = quotas.iter().map(|quota| {
-                        (u128::from(quota.units) * u128::from(at - start)).div_ceil(u128::from(quota.period))
+                        let units = u128::from(quota.units) * u128::from(at - start);
+                        units.div_ceil(u128::from(quota.period))
                     });
                     prop_assert!(u128::from(units) <= u128::from(burst) + fastest.max().unwrap());
                 }

@@ -155,8 +155,21 @@ fn moves() -> impl Strategy<Value = i64> {
 }
 
 fn steps() -> BoxedStrategy<Vec<Step>> {
-    let op = prop_oneof![8 => Just(Op::Charge), 2 => Just(Op::Peek), 3 => Just(Op::Refund), 3 => Just(Op::Settle), 1 => Just(Op::Reset), 1 => Just(Op::Block)];
-    let cost = prop_oneof![1 => Just(0u32), 6 => Just(1u32), 4 => 1u32..6, 1 => 1u32..300, 1 => Just(u32::MAX)];
+    let op = prop_oneof![
+        8 => Just(Op::Charge),
+        2 => Just(Op::Peek),
+        3 => Just(Op::Refund),
+        3 => Just(Op::Settle),
+        1 => Just(Op::Reset),
+        1 => Just(Op::Block),
+    ];
+    let cost = prop_oneof![
+        1 => Just(0u32),
+        6 => Just(1u32),
+        4 => 1u32..6,
+        1 => 1u32..300,
+        1 => Just(u32::MAX),
+    ];
     let one = (0usize..2, 0usize..2, cost);
     let checks = prop_oneof![
         3 => one.clone().prop_map(|check| vec![check]),
@@ -207,7 +220,8 @@ fn steps() -> BoxedStrategy<Vec<Step>> {
     .boxed()
 }
 
-/// A charge that may wait, or one that is given back or settled before its turn: of one budget, in a short time.
+/// A charge that may wait, or one that is given back or settled before its turn: of one budget, in
+/// a short time.
 fn reservation() -> impl Strategy<Value = Step> {
     let op = prop_oneof![4 => Just(Op::Charge), 2 => Just(Op::Refund), 1 => Just(Op::Settle)];
     let moves = prop_oneof![2 => Just(0i64), 3 => 0i64..2_000, 1 => 0i64..100_000];

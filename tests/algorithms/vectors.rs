@@ -80,8 +80,8 @@ fn in_json_as_printed(limits: &[Limit], decision: &Decision) -> Value {
     line
 }
 
-/// The format of limits in the vectors: the period in microseconds, sub-windows as `cells`, shadow mode
-/// as `shadow`.
+/// The format of limits in the vectors: the period in microseconds, sub-windows as `cells`, shadow
+/// mode as `shadow`.
 fn parse(json: &Value) -> Limit {
     let mut fields = json.as_object().unwrap().clone();
     let micros = fields.remove("period_us").unwrap();

@@ -10,8 +10,8 @@ use tollgate::{Key, Limit, Quota, RateLimiter};
 const LIMIT: u64 = 100;
 const MINUTE: u64 = 60_000;
 
-/// When requests are forwarded, in milliseconds: some at the start, as many as possible at `burst`, and from `greedy` on as many as
-/// possible, in short steps and then in longer ones.
+/// When requests are forwarded, in milliseconds: some at the start, as many as possible at `burst`,
+/// and from `greedy` on as many as possible, in short steps and then in longer ones.
 async fn forwarded(limit: &Limit, first: u64, burst: u64, greedy: u64) -> Vec<u64> {
     let clock = ManualClock::new();
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()));

@@ -1,4 +1,5 @@
-//! A replica whose clock is ahead or behind becomes the master. Real servers, one of them with another clock.
+//! A replica whose clock is ahead or behind becomes the master. Real servers, one of them with
+//! another clock.
 
 // It takes seconds, and features change nothing of it: it runs with all of them alone.
 #![cfg(all(feature = "redis", feature = "test-util", target_os = "linux"))]
@@ -179,13 +180,15 @@ impl Promoted {
         let denied = self.limiter.check(limit, key).await.unwrap();
         // The time since the drain may have been enough for a unit.
         let wait = denied.retry_after().unwrap_or_default();
-        // A sliding window that is used up at its begin needs a part of the next one, whatever the clock.
+        // A sliding window that is used up at its begin needs a part of the next one, whatever the
+        // clock.
         let normally = if limit.kind() == "s" {
             PERIOD * 2
         } else {
             PERIOD
         };
-        // A small step back prolongs a wait by itself. After one of more than a period, the time starts anew.
+        // A small step back prolongs a wait by itself. After one of more than a period, the time
+        // starts anew.
         let step = Duration::from_secs(offset.min(0).unsigned_abs());
         let longest = normally + if step <= PERIOD { step } else { Duration::ZERO };
         assert!(

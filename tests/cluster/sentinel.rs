@@ -160,7 +160,8 @@ async fn demoted_master_is_left_at_once() {
     load.stop().await;
 }
 
-/// The old master works for ten seconds after the sentinels have named the new one. A budget must not be in both.
+/// The old master works for ten seconds after the sentinels have named the new one. A budget must
+/// not be in both.
 #[tokio::test(flavor = "multi_thread")]
 async fn planned_failover_does_not_split_a_budget() {
     let sentinels = Sentinels::start(|_| Vec::new());
@@ -171,7 +172,8 @@ async fn planned_failover_does_not_split_a_budget() {
         drop(running.check(&window, &Key::from(user)).await.unwrap());
     }
     sentinels.fail_over();
-    // A process that goes on all the time, and asks of one that is made when a majority names the new master.
+    // A process that goes on all the time, and asks of one that is made when a majority names the
+    // new master.
     let key = Key::new("alice");
     let mut before = 0_u64;
     timeout(PATIENCE, async {
@@ -327,8 +329,8 @@ async fn fail_over_with_permits(mut sentinels: Sentinels) {
     assert!(one_more.is_none(), "all are held");
 }
 
-/// The first answer of the store. After a failover the circuit breaker of a replica may be open, and while it recovers
-/// it sends a part of the calls only.
+/// The first answer of the store. After a failover the circuit breaker of a replica may be open,
+/// and while it recovers it sends a part of the calls only.
 async fn once_available<T, F: Future<Output = Result<T, Error>>>(call: impl Fn() -> F) -> T {
     let answer = timeout(PATIENCE, async {
         loop {
@@ -580,7 +582,8 @@ async fn planned_failover_takes_the_subscription_to_limits_along() {
 
     let text = |units: u32| {
         format!(
-            "limits = [{{ name = \"api\", algorithm = \"gcra\", quota = \"{units}/s\", key = \"global\" }}]"
+            "limits = [{{ name = \"api\", algorithm = \"gcra\", quota = \"{units}/s\", key = \
+             \"global\" }}]"
         )
     };
     let sentinels = Sentinels::start(|_| Vec::new());
@@ -654,7 +657,8 @@ async fn limits_in_a_key_follow_the_master() {
 
     let text = |units: u32| {
         format!(
-            "limits = [{{ name = \"api\", algorithm = \"gcra\", quota = \"{units}/s\", key = \"global\" }}]"
+            "limits = [{{ name = \"api\", algorithm = \"gcra\", quota = \"{units}/s\", key = \
+             \"global\" }}]"
         )
     };
     let config = |units| Config::parse("expected", &text(units), Format::Toml).unwrap();

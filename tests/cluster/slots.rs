@@ -78,8 +78,8 @@ async fn places(cluster: Arc<Cluster>, limiter: RateLimiter) -> HashMap<usize, V
         .unwrap()
 }
 
-/// In one partition, groups are atomic. In several, a charge that is given back after the clock was set back may leave
-/// a budget less full than it was.
+/// In one partition, groups are atomic. In several, a charge that is given back after the clock was
+/// set back may leave a budget less full than it was.
 #[cfg(feature = "test-util")]
 #[tokio::test(flavor = "multi_thread")]
 async fn one_partition_conforms() {
@@ -227,8 +227,8 @@ async fn denied_groups_take_nothing_from_the_buckets_of_others() {
     }
     tasks.join_all().await;
     let left = limiter.peek(&tenant, &acme, 0).await.unwrap().remaining();
-    // Of 6,400 denials, those before the first answer were charged, and given back but for what has drained. It is
-    // replenished meanwhile.
+    // Of 6,400 denials, those before the first answer were charged, and given back but for what has
+    // drained. It is replenished meanwhile.
     assert!(left >= 480, "{left}");
 }
 
@@ -1052,7 +1052,8 @@ async fn remembered_denials_hold_while_slots_move_and_masters_hang_and_end_with_
     limiter.reset(&limit, key).await.unwrap();
     assert!(limiter.check(&limit, key).await.unwrap().allowed());
     assert!(!limiter.check(&limit, key).await.unwrap().allowed());
-    // Every denial stands while the masters hang, also after the second for which it is the answer without asking.
+    // Every denial stands while the masters hang, also after the second for which it is the answer
+    // without asking.
     sleep(Duration::from_millis(1_100)).await;
     cluster.nodes.iter().for_each(|node| node.pause(true));
     for key in moving.iter().chain(others) {
@@ -1150,7 +1151,8 @@ async fn limits_in_a_key_are_announced_on_every_node_and_follow_their_slot() {
 
     let text = |units: u32| {
         format!(
-            "limits = [{{ name = \"api\", algorithm = \"gcra\", quota = \"{units}/s\", key = \"global\" }}]"
+            "limits = [{{ name = \"api\", algorithm = \"gcra\", quota = \"{units}/s\", key = \
+             \"global\" }}]"
         )
     };
     let config = |units| Config::parse("expected", &text(units), Format::Toml).unwrap();

@@ -1,5 +1,5 @@
-//! Permits on wrappers of an embedded store: they may fail, answer late, or answer nonsense. What such a store keeps has no lease
-//! that would end soon.
+//! Permits on wrappers of an embedded store: they may fail, answer late, or answer nonsense. What
+//! such a store keeps has no lease that would end soon.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

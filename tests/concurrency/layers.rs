@@ -1,4 +1,5 @@
-//! Concurrency limits in a layer: permits last until the response body ends, and join rates, all or none.
+//! Concurrency limits in a layer: permits last until the response body ends, and join rates, all or
+//! none.
 
 #![cfg(all(feature = "axum", feature = "redis", feature = "json"))]
 
@@ -334,8 +335,9 @@ async fn websocket_holds_its_permit_until_it_closes_and_a_client_that_disconnect
 
     let connect = async || {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let request = "GET / HTTP/1.1\r\nHost: localhost\r\nx-tenant: acme\r\nConnection: upgrade\r\n\
-            Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        let request = "GET / HTTP/1.1\r\nHost: localhost\r\nx-tenant: acme\r\n\
+            Connection: upgrade\r\nUpgrade: websocket\r\n\
+            Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut head = [0; 12];
         stream.read_exact(&mut head).await.unwrap();

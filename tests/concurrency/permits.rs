@@ -1,4 +1,5 @@
-//! Requests in flight: at most the limit at once, first come, first served, and nothing is lost in a crash or an outage.
+//! Requests in flight: at most the limit at once, first come, first served, and nothing is lost in
+//! a crash or an outage.
 
 #![cfg(feature = "redis")]
 
@@ -717,7 +718,12 @@ struct Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let moves = prop_oneof![3 => Just(0i64), 4 => 0i64..500_000, 1 => 0i64..5_000_000, 1 => -3_000_000i64..0];
+    let moves = prop_oneof![
+        3 => Just(0i64),
+        4 => 0i64..500_000,
+        1 => 0i64..5_000_000,
+        1 => -3_000_000i64..0,
+    ];
     let grow = (prop_oneof![6 => Just(0u64), 1 => 0u64..3], 0u64..4);
     let restarts = prop_oneof![30 => Just(false), 1 => Just(true)];
     let asks = (prop_oneof![Just(0u32), 0u32..4], 0u32..3);
@@ -757,10 +763,17 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
-    fn lua_and_rust_grant_the_same(holders in 1usize..5, steps in prop::collection::vec(step(), 1..120)) {
+    fn lua_and_rust_grant_the_same(
+        holders in 1usize..5,
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
         thread_local! {
             static SERVER: RedisServer = RedisServer::start();
         }
@@ -774,7 +787,18 @@ proptest! {
         // What each holder knows.
         let mut known = [[0u64; 2]; 4];
         let mut now = 1_790_000_000_000_000_i64;
-        for Step { holder, restarts, repeats, move_us, grow, waiting, at_once, limit, lease_us } in steps {
+        for step in steps {
+            let Step {
+                holder,
+                restarts,
+                repeats,
+                move_us,
+                grow,
+                waiting,
+                at_once,
+                limit,
+                lease_us,
+            } = step;
             let holder = holder % holders;
             now += move_us;
             clock.set(Duration::from_micros(now as u64));
@@ -799,7 +823,8 @@ proptest! {
             if repeats {
                 // A holder of nothing is forgotten, and begins at zero.
                 let again = [ask(&memory), ask(&redis)];
-                prop_assert!(again[0] == again[1] && again[0] <= expected, "{:?} again: {:?}", claim, again);
+                let is_the_same = again[0] == again[1] && again[0] <= expected;
+                prop_assert!(is_the_same, "{:?} again: {:?}", claim, again);
             }
             *granted = (*granted).max(expected);
         }

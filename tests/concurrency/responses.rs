@@ -1,4 +1,5 @@
-//! Limits of requests in flight as layers and operators see them: mistakes, responses, events and names.
+//! Limits of requests in flight as layers and operators see them: mistakes, responses, events and
+//! names.
 
 #![cfg(all(feature = "axum", feature = "redis", feature = "json"))]
 

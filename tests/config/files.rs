@@ -192,7 +192,8 @@ fn table_shows_the_limits_of_each_route() {
            match = { path = \"/files/{name}\", method = [\"GET\", \"POST\"] }\n\
            key = { first_of = [\"user\", \"peer_ip\"] }\n\
            plan = \"account\"\nplans = { pro = { unlimited = true } }\n\
-           [[limits]]\nname = \"writers\"\nalgorithm = \"concurrency\"\nlimit = 3\nkey = \"global\"\nenforce = 20\n\
+           [[limits]]\nname = \"writers\"\nalgorithm = \"concurrency\"\nlimit = 3\n\
+           key = \"global\"\nenforce = 20\n\
            match = { path = \"/files/{name}\", method = \"POST\" }\n";
     let table = "\
 METHOD  PATH           LIMIT    KEY              QUOTA
@@ -464,7 +465,8 @@ fn errors_name_the_file_the_line_and_the_field() {
         (
             format!("{keyed}\non_store_failure = \"local\""),
             ":6: `limits[0].on_store_failure.local`",
-            "the policy is incomplete; write \"fail_open\", \"fail_closed\" or { local = { replicas = 3 } }",
+            "the policy is incomplete; write \"fail_open\", \"fail_closed\" or { local = { \
+             replicas = 3 } }",
         ),
         // A field that has slipped into the table above it.
         (
@@ -587,7 +589,8 @@ fn errors_in_concurrency_limits_name_the_file_the_line_and_the_field() {
         (
             &format!("{whole}\nquota = \"3/s\""),
             ":6: `limits[0].quota`",
-            "a concurrency limit has no `quota`: it limits requests at once, such as `limit = 3`; remove it",
+            "a concurrency limit has no `quota`: it limits requests at once, such as `limit = 3`; \
+             remove it",
         ),
         (
             &format!("{whole}\nburst = 5"),
@@ -709,7 +712,8 @@ fn errors_in_yaml_name_the_file_the_line_and_the_field() {
 fn errors_in_json_name_the_file_the_line_and_the_field() {
     let json = |rest: &str| {
         format!(
-            "{{\n  \"limits\": [\n    {{\n      \"name\": \"api\",\n      \"algorithm\": \"gcra\",\n{rest}"
+            "{{\n  \"limits\": [\n    {{\n      \"name\": \"api\",\n      \"algorithm\": \
+             \"gcra\",\n{rest}"
         )
     };
     let rest = |quota: &str, key: &str| {
@@ -798,8 +802,8 @@ fn each_beginning_of_a_file_is_an_error_or_whole_limits() {
     let whole = Config::parse("limits.toml", TOML, Format::Toml).unwrap();
     let mut valid = 0;
     for (end, _) in TOML.char_indices() {
-        // A file that ends between two tables looks like a shorter one. Anywhere else, the end is seen or the values in
-        // between are those of the whole file.
+        // A file that ends between two tables looks like a shorter one. Anywhere else, the end is
+        // seen or the values in between are those of the whole file.
         if let Ok(config) = Config::parse("limits.toml", &TOML[..end], Format::Toml) {
             assert!(
                 config
@@ -828,7 +832,8 @@ fn too_many_limits_are_an_error() {
     let of = |number: usize| {
         let limit = |number| {
             format!(
-                "[[limits]]\nname = \"{number}\"\nalgorithm = \"gcra\"\nquota = \"1/s\"\nkey = \"user\"\n"
+                "[[limits]]\nname = \"{number}\"\nalgorithm = \"gcra\"\nquota = \"1/s\"\nkey = \
+                 \"user\"\n"
             )
         };
         (0..number).map(limit).collect::<String>()
@@ -959,7 +964,8 @@ fn error_repeats_no_more_than_the_start_and_the_end_of_a_long_name() {
     let name = "x".repeat(500_000);
     for text in [
         format!(
-            "[[limits]]\nname = \"{name}\"\nalgorithm = \"gcra\"\nquota = \"5/s\"\nkey = \"peer_ip\"\n"
+            "[[limits]]\nname = \"{name}\"\nalgorithm = \"gcra\"\nquota = \"5/s\"\nkey = \
+             \"peer_ip\"\n"
         ),
         format!(
             "[[limits]]\nname = \"a\"\nalgorithm = \"{name}\"\nquota = \"5/s\"\nkey = \"peer_ip\"\n"

@@ -30,7 +30,8 @@ fn config(text: &str) -> Config {
 /// A fixed window of an hour, by the user.
 fn limit(name: &str, units: u32, rest: &str) -> String {
     format!(
-        "[[limits]]\nname = \"{name}\"\nalgorithm = \"fixed_window\"\nquota = \"{units}/h\"\nkey = \"user\"\n{rest}\n"
+        "[[limits]]\nname = \"{name}\"\nalgorithm = \"fixed_window\"\nquota = \"{units}/h\"\nkey = \
+         \"user\"\n{rest}\n"
     )
 }
 
@@ -748,8 +749,8 @@ async fn names_that_would_share_budgets_by_mistake_are_errors() {
     let error = layer(&set(&limit("login", 3, ""))).unwrap_err();
     assert_eq!(
         error,
-        "limits.toml:2: `limits[0].name`: the name is that of a limit in the application's code: limits of one name \
-         share what they count; use another name"
+        "limits.toml:2: `limits[0].name`: the name is that of a limit in the application's code: \
+         limits of one name share what they count; use another name"
     );
     let error = layer(&set(&[limit("x", 1, ""), limit("api", 3, "")].concat())).unwrap_err();
     assert!(
@@ -822,7 +823,8 @@ async fn layer_that_is_gone_binds_no_version() {
 #[tokio::test]
 async fn denied_plan_is_enforced_for_the_keys_of_the_limit() {
     let text = |enforce| {
-        let plans = "plan = \"account\"\n[limits.plans]\nclosed = { deny = \"closed\" }\nsmall = { quota = \"1/h\" }";
+        let plans = "plan = \"account\"\n[limits.plans]\nclosed = { deny = \"closed\" }\nsmall = { \
+                     quota = \"1/h\" }";
         limit("api", 1_000, &format!("enforce = {enforce}\n{plans}"))
     };
     let limits = set(&text(100));

@@ -1,4 +1,5 @@
-//! Replicas with different versions of the limits, as processes, on one Redis: a rolling deployment.
+//! Replicas with different versions of the limits, as processes, on one Redis: a rolling
+//! deployment.
 
 #![cfg(all(feature = "axum", feature = "config", feature = "redis"))]
 
@@ -26,7 +27,8 @@ fn text(algorithm: &str, quota: &str) -> String {
         ""
     };
     format!(
-        "[[limits]]\nname = \"api\"\nalgorithm = \"{algorithm}\"\nquota = \"{quota}\"\nkey = \"user\"\n{mode}"
+        "[[limits]]\nname = \"api\"\nalgorithm = \"{algorithm}\"\nquota = \"{quota}\"\nkey = \
+         \"user\"\n{mode}"
     )
 }
 
@@ -51,7 +53,8 @@ impl Replica {
         }
     }
 
-    /// Sends requests of a user until one is denied. Returns how many were allowed, and `Retry-After`.
+    /// Sends requests of a user until one is denied. Returns how many were allowed, and
+    /// `Retry-After`.
     fn exhaust(&mut self, user: &str) -> (u64, u64) {
         let answer = self.process.ask(&format!("exhaust {user}"));
         let (allowed, retry_after) = answer.split_once(' ').unwrap();

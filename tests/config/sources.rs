@@ -22,7 +22,8 @@ const LONG: Duration = Duration::from_secs(60);
 
 fn text(units: u32) -> String {
     format!(
-        "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"{units}/min\"\nkey = \"peer_ip\"\n"
+        "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"{units}/min\"\nkey = \
+         \"peer_ip\"\n"
     )
 }
 
@@ -106,7 +107,8 @@ async fn change_is_seen_and_not_only_polled() {
     assert!(began.elapsed() < 50 * SECOND, "{:?}", began.elapsed());
 }
 
-/// Kubernetes mounts `limits.toml -> ..data/limits.toml` and `..data -> ..2026_01`, and swaps the second link.
+/// Kubernetes mounts `limits.toml -> ..data/limits.toml` and `..data -> ..2026_01`, and swaps the
+/// second link.
 #[tokio::test]
 async fn config_map_is_followed_through_its_symbolic_links() {
     let directory = Directory::new("config-map");
@@ -516,8 +518,9 @@ async fn limits_outlive_redis_and_follow_it_when_it_is_back() {
 async fn user_without_the_right_to_the_channel_polls_each_second_and_is_told() {
     let server = RedisServer::start();
     let mut cli = server.connection();
-    let rules = "~tollgate:* ~tollgate-config:* +evalsha +eval +script|load +time +mget +exists +get +psetex +del +getrange +set \
-                 +setrange +strlen +pexpire +pttl +ping +unwatch resetchannels";
+    let rules = "~tollgate:* ~tollgate-config:* +evalsha +eval +script|load +time +mget +exists \
+                 +get +psetex +del +getrange +set +setrange +strlen +pexpire +pttl +ping +unwatch \
+                 resetchannels";
     let mut user = redis::cmd("ACL");
     user.arg("SETUSER")
         .arg("limited")
@@ -566,9 +569,9 @@ async fn user_without_the_right_to_the_channel_polls_each_second_and_is_told() {
 async fn user_with_the_documented_rights_follows_and_one_that_reads_cannot_write() {
     let server = RedisServer::start();
     let mut cli = server.connection();
-    let rules = "~tollgate:* ~tollgate-config:* +subscribe +evalsha +eval +script|load +time +mget +exists +get \
-                 +psetex +del +getrange +set +setrange +strlen +pexpire +pttl +ping +unwatch resetchannels \
-                 &tollgate-config:*";
+    let rules = "~tollgate:* ~tollgate-config:* +subscribe +evalsha +eval +script|load +time +mget \
+                 +exists +get +psetex +del +getrange +set +setrange +strlen +pexpire +pttl +ping \
+                 +unwatch resetchannels &tollgate-config:*";
     let set_user = |name: &str, rules: &str| {
         let mut user = redis::cmd("ACL");
         user.arg("SETUSER").arg(name).arg("on").arg(">secret");

@@ -33,8 +33,9 @@ fn every_algorithm(units: u64, period: u64) -> Vec<Limit> {
     .into()
 }
 
-/// A charge is known by its time. After a step back, a new charge may have the time of an old one that the budget no
-/// longer counts: the receipt of either gives back nothing, until the clock has caught up.
+/// A charge is known by its time. After a step back, a new charge may have the time of an old one
+/// that the budget no longer counts: the receipt of either gives back nothing, until the clock has
+/// caught up.
 #[tokio::test]
 async fn clock_that_was_set_back_gives_back_nothing_until_it_has_caught_up() {
     let (hour, minute) = (3_600 * SECOND, 60 * SECOND);
@@ -255,7 +256,8 @@ fn run(store: &dyn Store, clock: &ManualClock, cases: u32) {
     };
     let number = std::sync::atomic::AtomicU64::new(0);
     proptest!(config, |(
-        units in 1u64..20, changed in 1u64..20, halves in 1u64..6, period in prop_oneof![Just(40u64), Just(4_000), Just(SECOND)],
+        units in 1u64..20, changed in 1u64..20, halves in 1u64..6,
+        period in prop_oneof![Just(40u64), Just(4_000), Just(SECOND)],
         events in events(),
     )| {
         let case = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -272,7 +274,8 @@ fn run(store: &dyn Store, clock: &ManualClock, cases: u32) {
             let key = |history: &str| Key::from_parts([&format!("{case} {number}"), history]);
             let (real, other) = (key("real"), key("without"));
             let replica = Replica { store, clock };
-            runtime.block_on(compare(&replica, [&real, &other], [&limit, &changed], period, &events))?;
+            let compared = compare(&replica, [&real, &other], [&limit, &changed], period, &events);
+            runtime.block_on(compared)?;
         }
     });
 }
@@ -456,7 +459,11 @@ async fn refund_in_a_bucket_excludes_drained_units() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// A window starts with the first charge after the previous window, or after a full refund.
     #[test]
@@ -488,7 +495,8 @@ proptest! {
                     let Some(place) = owed.len().checked_sub(1 + ago) else { continue };
                     let Owed { receipt, .. } = &mut owed[place];
                     let refund = Check::new(&limit, &key).with_cost(back).with_receipt(*receipt);
-                    let left = decide(Op::Refund, &refund.into(), &mut states, now).unwrap().remaining();
+                    let refunded = decide(Op::Refund, &refund.into(), &mut states, now).unwrap();
+                    let left = refunded.remaining();
                     if receipt.charged_at() >= start {
                         used -= u64::from(back.min(receipt.cost()));
                     }

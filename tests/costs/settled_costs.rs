@@ -249,7 +249,8 @@ async fn streaming_body_settles_what_it_sent() {
     assert_eq!(used(&limiter).await, 257);
 }
 
-/// A client that resets its HTTP/2 stream, or drops its HTTP/1 connection, in the middle of a response.
+/// A client that resets its HTTP/2 stream, or drops its HTTP/1 connection, in the middle of a
+/// response.
 #[tokio::test]
 async fn client_that_resets_a_stream_is_charged_what_was_sent() {
     use hyper_util::client::legacy::Client;

@@ -164,7 +164,8 @@ fn smaller_bound_does_not_cancel_a_debt() {
     }
 }
 
-/// A token budget: the responses take so long that the estimate would have drained if it were alone.
+/// A token budget: the responses take so long that the estimate would have drained if it were
+/// alone.
 #[test]
 fn loaded_bucket_gives_back_after_a_long_response() {
     let tokens = Limit::token_bucket("tokens", quota(60_000, 60 * SECOND)).unwrap();
@@ -218,7 +219,11 @@ fn receipt_can_be_stored_and_recreated() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 256,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn retry_after_is_exact_in_debt(

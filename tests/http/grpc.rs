@@ -353,8 +353,8 @@ async fn binary_metadata_has_one_key_in_all_spellings() {
 /// A response to a real client: its time, and when it says to retry.
 type Answer = (Instant, Option<Duration>);
 
-/// Runs a program from `target/clients` against a server that allows one call in two seconds, over gRPC and
-/// gRPC-Web. Returns the responses.
+/// Runs a program from `target/clients` against a server that allows one call in two seconds, over
+/// gRPC and gRPC-Web. Returns the responses.
 async fn answers_to(program: &str, script: &str) -> Vec<Answer> {
     let limit = Limit::fixed_window("api", Quota::new(1, Duration::from_secs(2))).unwrap();
     let layer = RateLimitLayer::new(RateLimiter::in_memory(), limit, PeerIp).unwrap();

@@ -497,7 +497,11 @@ async fn responses_without_a_decision_report_no_budget() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Whichever number a client obeys, its next request is allowed.
     #[test]
@@ -512,28 +516,33 @@ proptest! {
             let (limiter, clock) = limiter();
             let cost = |parts: &http::request::Parts| number(&parts.headers, "x-cost") as u32;
             let first = RateLimitLayer::new(&limiter, limits[0].clone(), Global).unwrap();
-            let layer = limits[1..].iter().fold(first, |layer, limit| layer.limit(limit.clone(), Global).unwrap());
-            let layer = layer.cost(cost).ietf_headers(draft).retry_after_jitter(Duration::from_secs(jitter)).unwrap();
+            let layer = limits[1..].iter().fold(first, |layer, limit| {
+                layer.limit(limit.clone(), Global).unwrap()
+            });
+            let jitter = Duration::from_secs(jitter);
+            let layer = layer.cost(cost).ietf_headers(draft).retry_after_jitter(jitter).unwrap();
             let app = app(layer);
             let mut now = Duration::from_micros(START * 1_000_000 + 123_457);
             for (pause, cost) in steps {
                 now += Duration::from_micros(pause);
                 clock.set(now);
-                let request = request("GET", "/").header("x-cost", cost).body(Body::empty()).unwrap();
+                let request = request("GET", "/").header("x-cost", cost);
+                let request = request.body(Body::empty()).unwrap();
                 let response = send(&app, request).await;
                 let (status, headers) = (response.status(), response.headers());
                 if status == StatusCode::UNPROCESSABLE_ENTITY {
                     prop_assert!(!headers.contains_key("retry-after"));
                     continue;
                 }
-                let (capacity, left) =
-                    (number(headers, "x-ratelimit-limit"), number(headers, "x-ratelimit-remaining"));
+                let capacity = number(headers, "x-ratelimit-limit");
+                let left = number(headers, "x-ratelimit-remaining");
                 prop_assert!(left <= capacity);
                 for (name, wait) in waits(headers, now) {
                     clock.set(now + wait);
                     for limit in &limits {
                         let later = limiter.peek(limit, &Key::global(), cost).await.unwrap();
-                        prop_assert!(later.allowed(), "{limit}: {name} after {wait:?}: {headers:?}");
+                        prop_assert!(later.allowed(), "{limit}: {name} after {wait:?}: \
+                                                       {headers:?}");
                     }
                     clock.set(now);
                 }
@@ -542,7 +551,9 @@ proptest! {
                     _ => {
                         let text = headers["ratelimit"].to_str().unwrap();
                         let parts = text.split([';', ',']).map(str::trim);
-                        let left = parts.filter_map(|it| it.strip_prefix("r=").or(it.strip_prefix("remaining=")));
+                        let left = parts.filter_map(|part| {
+                            part.strip_prefix("r=").or(part.strip_prefix("remaining="))
+                        });
                         left.map(str::to_owned).collect()
                     }
                 };

@@ -1,4 +1,5 @@
-//! Responses of the layer to rejected requests: each reason, each limit's own cost, custom responses.
+//! Responses of the layer to rejected requests: each reason, each limit's own cost, custom
+//! responses.
 
 #![cfg(feature = "axum")]
 

@@ -1,5 +1,5 @@
-//! The layer on routers, routes, methods and nested routers, and on requests that outlive their response
-//! head.
+//! The layer on routers, routes, methods and nested routers, and on requests that outlive their
+//! response head.
 
 #![cfg(feature = "axum")]
 
@@ -182,7 +182,8 @@ async fn socket(upgrade: WebSocketUpgrade) -> Response {
 async fn handshake(server: SocketAddr, frames: usize) -> (String, usize) {
     let mut stream = TcpStream::connect(server).await.unwrap();
     let request = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
-                   sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+                   sec-websocket-version: 13\r\n\
+                   sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -26,9 +26,9 @@
 //! | S29 | response splitting by the name of a policy |
 //! | S30 | header bytes that are no text |
 //!
-//! The numbers that are missing are in the documentation, because the application decides them: the cost
-//! of a request that carries others (S14, `RateLimitLayer::cost`), and the spelling of a login (S15,
-//! `KeyExtractor`). Or they concern the stores (S17, S18, S20, S21: `memory.rs`, `exact.rs`,
+//! The numbers that are missing are in the documentation, because the application decides them: the
+//! cost of a request that carries others (S14, `RateLimitLayer::cost`), and the spelling of a login
+//! (S15, `KeyExtractor`). Or they concern the stores (S17, S18, S20, S21: `memory.rs`, `exact.rs`,
 //! `redis_values.rs`, `expiry.rs`, `deny_cache.rs`) and the server (S28).
 
 #![cfg(feature = "axum")]

@@ -1,5 +1,5 @@
-//! Layers in layers, and services that set the fields themselves: whichever number a client obeys, no layer
-//! that its request reached denies the next one.
+//! Layers in layers, and services that set the fields themselves: whichever number a client obeys,
+//! no layer that its request reached denies the next one.
 
 #![cfg(feature = "axum")]
 
@@ -339,7 +339,11 @@ fn any_layers() -> impl Strategy<Value = Vec<Stacked>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// A layer that denies hides those inside of it: they were not asked.
     #[test]
@@ -348,22 +352,31 @@ proptest! {
         draft in any_draft(),
         steps in prop::collection::vec((0u64..3_000_000, prop::option::of(0u64..10)), 1..25),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
         runtime.block_on(async {
             let clock = ManualClock::new();
             // Of limits with equal names, each layer has its own.
-            let limiters: Vec<_> =
-                layers.iter().map(|_| RateLimiter::new(MemoryStore::with_clock(clock.clone()))).collect();
+            let limiter = |_| RateLimiter::new(MemoryStore::with_clock(clock.clone()));
+            let limiters: Vec<_> = layers.iter().map(limiter).collect();
             let mut app = Router::new().fallback(|request: Request<Body>| async move {
                 match request.headers().get("x-retry-after") {
-                    Some(value) => (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", value.clone())]).into_response(),
+                    Some(value) => {
+                        let retry_after = [("retry-after", value.clone())];
+                        (StatusCode::SERVICE_UNAVAILABLE, retry_after).into_response()
+                    }
                     None => StatusCode::OK.into_response(),
                 }
             });
             for (number, ((limits, cost), limiter)) in layers.iter().zip(&limiters).enumerate() {
                 let cost = *cost;
                 let first = RateLimitLayer::new(limiter, limits[0].clone(), Global).unwrap();
-                let layer = limits[1..].iter().fold(first, |it, limit| it.limit(limit.clone(), Global).unwrap());
+                let layer = limits[1..].iter().fold(first, |layer, limit| {
+                    layer.limit(limit.clone(), Global).unwrap()
+                });
                 let layer = layer.cost(move |_| cost).ietf_headers(draft);
                 app = app.layer(layer.respond_with(move |_, mut response| {
                     response.headers_mut().insert(DENIED_BY, number.into());
@@ -383,13 +396,18 @@ proptest! {
                 if status == StatusCode::UNPROCESSABLE_ENTITY {
                     continue;
                 }
-                let innermost_asked = if headers.contains_key(DENIED_BY) { number(&headers, DENIED_BY) } else { 0 };
+                let innermost_asked = match headers.contains_key(DENIED_BY) {
+                    true => number(&headers, DENIED_BY),
+                    false => 0,
+                };
                 for (name, wait) in waits(&headers, now) {
                     // A service may ask for no wait at all, where the budgets need none.
                     clock.set(now + wait);
                     let layers = layers.iter().zip(&limiters).enumerate();
-                    for (layer, ((limits, cost), limiter)) in layers.skip(innermost_asked as usize) {
-                        // Another layer or the service says when to come, and does not know it of these.
+                    let asked = layers.skip(innermost_asked as usize);
+                    for (layer, ((limits, cost), limiter)) in asked {
+                        // Another layer or the service says when to come, and does not know it of
+                        // these.
                         let is_unknown = |limit: &&Limit| ["s", "l"].contains(&limit.kind())
                             && match status {
                                 StatusCode::TOO_MANY_REQUESTS => layer as u64 != innermost_asked,
@@ -397,7 +415,8 @@ proptest! {
                             };
                         for limit in limits.iter().filter(|limit| !is_unknown(limit)) {
                             let later = limiter.peek(limit, &Key::global(), *cost).await.unwrap();
-                            prop_assert!(later.allowed(), "{limit}: {name} after {wait:?}: {headers:?}");
+                            prop_assert!(later.allowed(), "{limit}: {name} after {wait:?}: \
+                                                           {headers:?}");
                         }
                     }
                     clock.set(now);

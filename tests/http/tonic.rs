@@ -43,8 +43,8 @@ fn request() -> HealthCheckRequest {
     HealthCheckRequest::default()
 }
 
-/// Without the feature `grpc`, a denial is an HTTP response with status 429 and a body of text, which
-/// tonic's client cannot read as a gRPC message.
+/// Without the feature `grpc`, a denial is an HTTP response with status 429 and a body of text,
+/// which tonic's client cannot read as a gRPC message.
 fn assert_denied(status: &Status, headers: &MetadataMap) {
     if cfg!(feature = "grpc") {
         assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");

@@ -657,7 +657,13 @@ fn networks_are_read_from_a_file() {
     }
     std::fs::write(&path, "10.0.0.0/8\nexample.com\n").unwrap();
     let error = Networks::from_file(&path).unwrap_err().to_string();
-    assert!(error.ends_with("line 2: `example.com` is not a network; use a network such as `10.0.0.0/8` or `fd00::/8`, or an address"), "{error}");
+    assert!(
+        error.ends_with(
+            "line 2: `example.com` is not a network; use a network such as `10.0.0.0/8` or \
+             `fd00::/8`, or an address"
+        ),
+        "{error}"
+    );
     // As a file is for a moment while it is written.
     std::fs::write(&path, "# none\n").unwrap();
     let error = Networks::from_file(&path).unwrap_err().to_string();
@@ -698,7 +704,8 @@ fn invalid_settings_are_errors() {
         (ClientIp::behind(["0.0.0.0/1", "128.0.0.0/1"]), every),
         (
             ClientIp::behind(["10.0.0.0/8", "ten"]),
-            "`ten` is not a network; use a network such as `10.0.0.0/8` or `fd00::/8`, or an address",
+            "`ten` is not a network; use a network such as `10.0.0.0/8` or `fd00::/8`, or an \
+             address",
         ),
         (ClientIp::behind_hops(0), "`hops` is 0; use 1 to 32"),
         (ClientIp::behind_hops(33), "`hops` is 33; use 1 to 32"),

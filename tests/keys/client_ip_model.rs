@@ -1,5 +1,5 @@
-//! The parsers of forwarding headers against a straightforward reference: on random headers, and on the
-//! corpus of the fuzzer.
+//! The parsers of forwarding headers against a straightforward reference: on random headers, and on
+//! the corpus of the fuzzer.
 
 #![cfg(feature = "http")]
 
@@ -69,7 +69,11 @@ fn headers() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 20_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn random_headers_name_the_client_of_the_reference(input in headers()) {

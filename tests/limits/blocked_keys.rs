@@ -1,4 +1,5 @@
-//! Blocked keys where other parts meet them: waiting callers, local limits, caches, full stores, servers that cannot write.
+//! Blocked keys where other parts meet them: waiting callers, local limits, caches, full stores,
+//! servers that cannot write.
 
 #![cfg(feature = "redis")]
 

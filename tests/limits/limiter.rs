@@ -221,8 +221,8 @@ async fn name_is_registered_for_one_quota() {
     let error = limiter.register(&ten_a_second(2)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "limit `limit`: the name is registered for 10 per 1s, burst 1 (GCRA), and this limit is 10 per \
-         1s, burst 2 (GCRA): limits of one name share what they count; use another name, or \
+        "limit `limit`: the name is registered for 10 per 1s, burst 1 (GCRA), and this limit is 10 \
+         per 1s, burst 2 (GCRA): limits of one name share what they count; use another name, or \
          choose the limit for each request with `RateLimitLayer::from_fn`"
     );
 }

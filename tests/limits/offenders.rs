@@ -1,4 +1,5 @@
-//! Keys that keep being denied are blocked for a while, on all replicas, and operators block and unblock keys.
+//! Keys that keep being denied are blocked for a while, on all replicas, and operators block and
+//! unblock keys.
 
 #![cfg(feature = "redis")]
 
@@ -900,7 +901,11 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 256,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
     fn blocks_are_those_of_a_model(

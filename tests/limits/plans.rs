@@ -342,7 +342,8 @@ impl Database {
         Lookup::new(id, move |_| database.clone().plan())
     }
 
-    /// An app that says how the plan was found, and nothing else: all are allowed, or rejected with 4xx.
+    /// An app that says how the plan was found, and nothing else: all are allowed, or rejected with
+    /// 4xx.
     fn app(&self, lookup: Lookup<String, &'static str>) -> Router {
         let layer = RateLimitLayer::from_lookup(RateLimiter::in_memory(), lookup, |_, _, plan| {
             let status = match plan {

@@ -438,7 +438,8 @@ async fn distant_server_that_answers_within_the_deadline_decides_every_check() {
     assert_eq!(store.breaker_state(), BreakerState::Closed);
 }
 
-/// The checks have waited for their runtime. They expire halfway through their call, and the call is in time.
+/// The checks have waited for their runtime. They expire halfway through their call, and the call
+/// is in time.
 #[tokio::test]
 async fn checks_that_expire_in_a_call_that_is_in_time_do_not_open_it() {
     let server = RedisServer::start();

@@ -1,9 +1,9 @@
 //! Redis fails, in every way that we know of, under load from two processes (`make failures`).
 //!
-//! Each process is an application with a route for each failure policy. Each case breaks Redis for a while, and mends
-//! it. In all of them: no hang, no panic, no 500. Under `FailClosed`, nothing is allowed that Redis did not allow.
-//! Under `Local`, no more than the bound. Afterwards decisions are exact again, without a restart. The table that this
-//! prints is in the guide about outages.
+//! Each process is an application with a route for each failure policy. Each case breaks Redis for
+//! a while, and mends it. In all of them: no hang, no panic, no 500. Under `FailClosed`, nothing is
+//! allowed that Redis did not allow. Under `Local`, no more than the bound. Afterwards decisions
+//! are exact again, without a restart. The table that this prints is in the guide about outages.
 
 #![cfg(all(feature = "axum", feature = "redis"))]
 
@@ -36,8 +36,8 @@ const DEADLINE: Duration = Duration::from_millis(250);
 /// No request may take longer.
 const WORST: Duration = DEADLINE.saturating_mul(3);
 
-/// Redis decides again after that, at the latest: the breaker's longest pause, an attempt to connect, and the
-/// recovery of the breaker.
+/// Redis decides again after that, at the latest: the breaker's longest pause, an attempt to
+/// connect, and the recovery of the breaker.
 const RECOVERY: Duration = DEADLINE.saturating_mul(12);
 
 /// Two processes are two replicas.
@@ -868,8 +868,8 @@ async fn topologies_that_change(suite: &mut Suite) {
     suite.run(moved, &url, move_slots, || {}).await;
     drop(cluster);
 
-    // New connections are validated by the slots of some partitions. Those slots move, or have no owner. The slots of the
-    // keys stay where they are.
+    // New connections are validated by the slots of some partitions. Those slots move, or have no
+    // owner. The slots of the keys stay where they are.
     for (name, is_moving) in [
         ("cluster: new connections, slots move", true),
         ("cluster: slots without an owner", false),

@@ -468,7 +468,8 @@ async fn forbidden_key_fails_the_permits_of_no_other() {
             let key = Key::new(format!("{user}{number}-{round}"));
             let (limiter, limit) = (limiter.clone(), limit.clone());
             claims.spawn(async move {
-                // On a busy machine, a caller that does not wait may be answered by the failure policy.
+                // On a busy machine, a caller that does not wait may be answered by the failure
+                // policy.
                 let permit = limiter.acquire_permit(&limit, &key, DEADLINE).await;
                 (is_forbidden, permit.is_ok_and(|permit| permit.is_some()))
             });

@@ -60,7 +60,11 @@ fn is_within_bound(limit: &Limit, replicas: u32, allowed: &[Allowed]) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn replicas_together_stay_within_the_bound(
@@ -75,7 +79,8 @@ proptest! {
             return Ok(());
         };
         let allowed = runtime.block_on(async {
-            let limiter = |_| RateLimiter::new(Scripted::failing(|| Error::unreachable("no server")));
+            let limiter = |_| RateLimiter::new(Scripted::failing(|| Error::unreachable("no \
+                                                                                        server")));
             let limiters: Vec<_> = (0..replicas).map(limiter).collect();
             let (mut allowed, mut now, key) = (Vec::new(), 0, Key::new("alice"));
             for (pause, replica, cost) in steps {

@@ -1,4 +1,5 @@
-//! The end of a service, and the worst of an outage: what is in flight is answered, and nothing is left behind.
+//! The end of a service, and the worst of an outage: what is in flight is answered, and nothing is
+//! left behind.
 
 #![cfg(all(feature = "axum", feature = "redis"))]
 

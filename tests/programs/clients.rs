@@ -1,5 +1,5 @@
-//! Real HTTP clients, by exact version: each is denied, waits until `Retry-After` is over, and is allowed
-//! on its next try.
+//! Real HTTP clients, by exact version: each is denied, waits until `Retry-After` is over, and is
+//! allowed on its next try.
 //!
 //! `make clients` installs them and runs these tests.
 

@@ -92,7 +92,8 @@ async fn replicas_of_quickstart_share_a_budget_and_survive_their_redis() {
     );
     redis.kill();
     for replica in &replicas {
-        // A denial may stand for as long as it was made for. No other outcome is a failure of the service.
+        // A denial may stand for as long as it was made for. No other outcome is a failure of the
+        // service.
         let (status, ..) = send("GET", replica.port, "/", None).await;
         assert!([200, 429].contains(&status), "{status}");
     }

@@ -53,7 +53,8 @@ fn page_needs_nothing_from_elsewhere() {
 #[test]
 fn page_of_another_site_cannot_send_requests() {
     let example = example::start("playground", &[]);
-    let upgrade = "Connection: upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+    let upgrade = "Connection: upgrade, close\r\nUpgrade: websocket\r\n\
+                   Sec-WebSocket-Version: 13\r\n\
                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let odd_scheme = format!("Origin: x://127.0.0.1:{}\r\n", example.port);
     for origin in [

@@ -74,7 +74,9 @@ async fn nginx(app: u16, location: &str) -> Proxy {
                underscores_in_headers on;
                server {{
                  listen 127.0.0.1:{http1}; listen 127.0.0.1:{http2} http2;
-                 location / {{ proxy_pass http://127.0.0.1:{app}; proxy_http_version 1.1; {location} }}
+                 location / {{
+                   proxy_pass http://127.0.0.1:{app}; proxy_http_version 1.1; {location}
+                 }}
                }}
              }}"
         ),
@@ -208,8 +210,8 @@ async fn get(
     (status, String::from_utf8_lossy(&body).trim().to_owned())
 }
 
-/// A client sends another spoofed address with each of its requests, in every header that is known. It
-/// has one budget of five requests, and another client has a budget of its own.
+/// A client sends another spoofed address with each of its requests, in every header that is known.
+/// It has one budget of five requests, and another client has a budget of its own.
 async fn spoofing_buys_no_budget(proxy: &Proxy) {
     for (version, attacker, other) in [
         (Version::Http1, [127, 0, 0, 2], [127, 0, 0, 3]),

@@ -64,7 +64,8 @@ fn limits() -> Vec<Limit> {
         Limit::sliding_window_with("log", large, 40),
     ];
     let limits = limits.map(Result::unwrap);
-    // Each a second time, and blocking keys: some after their first denial, some after several in one batch.
+    // Each a second time, and blocking keys: some after their first denial, some after several in
+    // one batch.
     let denials = [3, 0, 1, 7, 2, 20].into_iter().cycle();
     let blocking = limits
         .clone()
@@ -120,7 +121,12 @@ fn batched_checks_decide_as_sequential_checks() {
         .unwrap();
     let cases = AtomicU64::new(0);
     let runs = vec((vec(ask(), 1..80), 0..2_000_000_u64), 1..5);
-    proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() }, |(runs in runs)| {
+    let config = ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        ..Default::default()
+    };
+    proptest!(config, |(runs in runs)| {
         let case = cases.fetch_add(1, Ordering::Relaxed);
         let keys = [0, 1, 2].map(|key: u64| Key::from_parts([case.to_string(), key.to_string()]));
         let memory = MemoryStore::with_clock(clock.clone());
@@ -144,7 +150,8 @@ fn batched_checks_decide_as_sequential_checks() {
             drop(inside);
             let together = runtime.block_on(at_once(answers));
             for ((op, group), decided) in groups.iter().zip(together) {
-                let alone = runtime.block_on(memory.apply(*op, Group::new(&group[..]).unwrap())).unwrap();
+                let group_alone = Group::new(&group[..]).unwrap();
+                let alone = runtime.block_on(memory.apply(*op, group_alone)).unwrap();
                 prop_assert_eq!(decided.unwrap(), alone, "{:?} of {:?}", op, group);
             }
         }

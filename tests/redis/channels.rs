@@ -111,7 +111,8 @@ async fn announced_id_is_looked_up_again_on_all_replicas_and_no_other() {
     let operator = channel(&server).await;
     assert_eq!(operator.name(), "tollgate-config:plans");
     for app in &replicas {
-        // What was announced before the subscription is unknown, so a first value may be asked for twice.
+        // What was announced before the subscription is unknown, so a first value may be asked for
+        // twice.
         for user in [1, 2] {
             until("a value", async || {
                 known(app, user).await.contains("Known(0)")

@@ -1,7 +1,8 @@
-//! The deadline bounds every phase of a check: whatever hangs on the way to Redis, its caller returns.
+//! The deadline bounds every phase of a check: whatever hangs on the way to Redis, its caller
+//! returns.
 //!
-//! In most tests the clock is paused. When nothing is left but to wait, it jumps to the next timer. So the time that has
-//! passed is exactly the deadline, however busy the machine is.
+//! In most tests the clock is paused. When nothing is left but to wait, it jumps to the next timer.
+//! So the time that has passed is exactly the deadline, however busy the machine is.
 
 #![cfg(feature = "redis")]
 

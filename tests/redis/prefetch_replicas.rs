@@ -181,7 +181,8 @@ async fn outage_allows_only_prefetched_units_until_redis_returns() {
     in_time(replica.heat(&limit)).await;
 }
 
-/// A rolling change of a limit: each replica prefetches under the quota that it knows, and checks under both.
+/// A rolling change of a limit: each replica prefetches under the quota that it knows, and checks
+/// under both.
 #[tokio::test(flavor = "multi_thread")]
 async fn quotas_that_change_while_units_are_prefetched_allow_no_more_than_the_larger_one() {
     let server = RedisServer::start();

@@ -1,5 +1,5 @@
-//! A straightforward reference of `ClientIp`, and the comparison with it. It splits whole headers, from
-//! left to right, and knows nothing of how the crate parses.
+//! A straightforward reference of `ClientIp`, and the comparison with it. It splits whole headers,
+//! from left to right, and knows nothing of how the crate parses.
 
 #![allow(unreachable_pub, reason = "shared by a test and the fuzzer")]
 

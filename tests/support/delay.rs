@@ -9,8 +9,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::unbounded_channel;
 
-/// A proxy in front of a server that delivers every byte so many milliseconds later, half of them in each direction.
-/// Returns its port.
+/// A proxy in front of a server that delivers every byte so many milliseconds later, half of them
+/// in each direction. Returns its port.
 pub async fn delaying(server: u16, millis: Arc<AtomicU64>) -> u16 {
     async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, millis: Arc<AtomicU64>) {
         let (sender, mut receiver) = unbounded_channel();

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, Once};
 
 use tracing::subscriber::DefaultGuard;
 
-/// Other tests run without a subscriber. Where one of them first comes to an event or a span, `tracing` may take it for
-/// disabled on all threads. A subscriber for all threads keeps it from that.
+/// Other tests run without a subscriber. Where one of them first comes to an event or a span,
+/// `tracing` may take it for disabled on all threads. A subscriber for all threads keeps it from
+/// that.
 pub fn subscribe_everywhere() {
     static EVERYWHERE: Once = Once::new();
     EVERYWHERE.call_once(|| {

@@ -33,7 +33,8 @@ impl Recorded {
         self.handle.render()
     }
 
-    /// The values of a metric, by its labels in the order of their names, such as `api allowed store`. Zeros are left out.
+    /// The values of a metric, by its labels in the order of their names, such as
+    /// `api allowed store`. Zeros are left out.
     pub fn of(&self, metric: &str) -> BTreeMap<String, f64> {
         let text = self.text();
         let of_metric = text.lines().filter_map(|line| {

@@ -13,8 +13,9 @@ use tollgate::{Check, ConfigError, Error, Key, Limit, MemoryStore};
 /// The answer of a store to an operation. The script may ask the memory, now or later.
 type Script = dyn Fn(&Arc<MemoryStore>, Op, Group) -> Answer + Send + Sync;
 
-/// An embedded store that counts its calls, and does what its script says: at first, what the memory does. Clones share one
-/// store, as replicas do. Unlike the memory, it can be unavailable, unless it promises that it never is.
+/// An embedded store that counts its calls, and does what its script says: at first, what the
+/// memory does. Clones share one store, as replicas do. Unlike the memory, it can be unavailable,
+/// unless it promises that it never is.
 #[derive(Clone)]
 pub struct Scripted {
     memory: Arc<MemoryStore>,
@@ -61,7 +62,8 @@ impl Scripted {
         Self::new(move |memory, op, group| late(after, memory.apply(op, group)))
     }
 
-    /// A store that asks the memory only `after` a delay for the operations that `late` selects, as over a slow network.
+    /// A store that asks the memory only `after` a delay for the operations that `late` selects, as
+    /// over a slow network.
     pub fn asked_late(after: Duration, late: impl Fn(Op) -> bool + Send + Sync + 'static) -> Self {
         Self::new(move |memory, op, group| match late(op) {
             true => ask_after(after, memory, op, group),

@@ -29,8 +29,8 @@ struct Sentinel {
 }
 
 impl Sentinels {
-    /// Starts all of them, and waits until the sentinels know each other and the replicas. `arguments` are those of
-    /// each server, by its number.
+    /// Starts all of them, and waits until the sentinels know each other and the replicas.
+    /// `arguments` are those of each server, by its number.
     pub fn start(arguments: impl Fn(usize) -> Vec<String>) -> Self {
         Self::start_all("127.0.0.1", 0, arguments)
     }

@@ -1,5 +1,5 @@
-//! The metrics, the dashboard and the alerts agree; and in `make dashboards`, a real Prometheus scrapes two replicas of the
-//! example and evaluates every expression.
+//! The metrics, the dashboard and the alerts agree; and in `make dashboards`, a real Prometheus
+//! scrapes two replicas of the example and evaluates every expression.
 
 #![cfg(all(feature = "metrics", feature = "axum", feature = "redis"))]
 

@@ -1,5 +1,5 @@
-//! `acquire` on a store that is slow or hangs: `max_wait` bounds the wait for units, and the store's deadline each of its
-//! answers.
+//! `acquire` on a store that is slow or hangs: `max_wait` bounds the wait for units, and the
+//! store's deadline each of its answers.
 
 use std::future::Future;
 use std::pin::pin;
@@ -34,7 +34,8 @@ impl Asked {
 /// The deadline of a hung store, which fails then as a hung Redis does.
 const STORE_DEADLINE: Duration = Duration::from_millis(250);
 
-/// A limiter on a store of which some answers come late, by the operation and the number of earlier ones.
+/// A limiter on a store of which some answers come late, by the operation and the number of earlier
+/// ones.
 fn late(slow: fn(Op, usize) -> Option<Duration>) -> (RateLimiter, Asked) {
     let asked = Asked::default();
     let noted = asked.clone();

@@ -73,7 +73,8 @@ async fn waiters_use_the_quota_however_far_away_the_store_is() {
                 let limiter = distant(round_trip * MS);
                 let (allowed, denied) = ten_seconds(&limiter, &limit, max_wait).await;
                 let case = format!("{} {round_trip} ms, wait {max_wait:?}", limit.name());
-                // Up to a full budget, and ten times the quota. After a window, the first round trips ask for less.
+                // Up to a full budget, and ten times the quota. After a window, the first round
+                // trips ask for less.
                 let is_bucket = limit.name() == "bucket";
                 let least = match round_trip {
                     _ if is_bucket => 2_190,
@@ -84,7 +85,8 @@ async fn waiters_use_the_quota_however_far_away_the_store_is() {
                     (least..=2_220).contains(&allowed),
                     "{case}: {allowed} allowed"
                 );
-                // The units of a bucket are always there within a second. Those of a window may be later.
+                // The units of a bucket are always there within a second. Those of a window may be
+                // later.
                 let may_deny = !is_bucket || max_wait < SECOND;
                 assert!(may_deny || denied == 0, "{case}: {denied} denied");
             }

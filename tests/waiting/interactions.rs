@@ -495,7 +495,8 @@ fn waker_may_drop_another_waiter_at_once() {
     );
 }
 
-/// A store whose charges are decided at once, and answered after 100 ms. Other operations are answered at once.
+/// A store whose charges are decided at once, and answered after 100 ms. Other operations are
+/// answered at once.
 fn answering_charges_late() -> Scripted {
     Scripted::new(|memory, op, group| {
         let answer = decide(memory, op, group);

@@ -1,4 +1,5 @@
-//! A check that waits reserves its units: it is allowed with a delay, in the order of the store's decisions.
+//! A check that waits reserves its units: it is allowed with a delay, in the order of the store's
+//! decisions.
 
 use std::time::Duration;
 
@@ -200,10 +201,15 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 512,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
-    /// In any time `t`, the checks that are carried out cost at most `burst + rate * t`, for any checks that wait, pass or
-    /// give up. In histories in which none gives up, turns are in the order of the decisions.
+    /// In any time `t`, the checks that are carried out cost at most `burst + rate * t`, for any
+    /// checks that wait, pass or give up. In histories in which none gives up, turns are in the
+    /// order of the decisions.
     #[test]
     fn reservations_keep_the_promise_of_a_bucket(
         limit in 1u64..20, burst in 3u64..20, events in events(),
@@ -228,7 +234,8 @@ proptest! {
                 if let Some(wait) = decision.retry_after() {
                     let wait = wait.as_micros() as u64;
                     let mut early = budget.clone();
-                    prop_assert!(!early.reserve(now + wait - 1, event.cost, event.max_wait).allowed());
+                    let too_early = early.reserve(now + wait - 1, event.cost, event.max_wait);
+                    prop_assert!(!too_early.allowed());
                     let mut later = budget.clone();
                     prop_assert!(later.reserve(now + wait, event.cost, event.max_wait).allowed());
                     continue;

@@ -1,5 +1,6 @@
-//! Attacks, with figures: floods, blocked workers, callers that leave, distant and hung servers. `make attack` runs all of
-//! them, and arguments choose some. The tests of floods assert the bounds that they showed.
+//! Attacks, with figures: floods, blocked workers, callers that leave, distant and hung servers.
+//! `make attack` runs all of them, and arguments choose some. The tests of floods assert the bounds
+//! that they showed.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -130,8 +131,8 @@ async fn blocked_workers() {
     }
     while tasks.join_next().await.is_some() {}
     println!(
-        "workers blocked for 3 s: the longest check took {} ms with a deadline of {deadline:?}, and \
-         {} failed",
+        "workers blocked for 3 s: the longest check took {} ms with a deadline of {deadline:?}, \
+         and {} failed",
         longest.load(Ordering::Relaxed),
         failed.load(Ordering::Relaxed)
     );
@@ -182,14 +183,14 @@ async fn cancelled_callers() {
         }
     };
     println!(
-        "{calls} callers were dropped in 5 s: at most {most} tasks, and {} charges executed after Redis \
-         resumed (max_waiting is 100)",
+        "{calls} callers were dropped in 5 s: at most {most} tasks, and {} charges executed after \
+         Redis resumed (max_waiting is 100)",
         10_000_000 - left - 1
     );
 }
 
-/// The latency of checks, with a network of so many milliseconds for a round trip: what a deadline has to leave
-/// room for. The deadline is the default of 250 ms.
+/// The latency of checks, with a network of so many milliseconds for a round trip: what a deadline
+/// has to leave room for. The deadline is the default of 250 ms.
 async fn latencies() {
     println!("| round trip | checks at once | checks/s | p50 | p99 | p99.9 | longest | failed |");
     println!("|---|---|---|---|---|---|---|---|");
@@ -219,7 +220,8 @@ async fn latencies() {
     }
 }
 
-/// Checks of 10,000 keys, so many at once, for so long. Returns the latencies, from the shortest, and how many failed.
+/// Checks of 10,000 keys, so many at once, for so long. Returns the latencies, from the shortest,
+/// and how many failed.
 async fn checks(
     store: &tollgate::RedisStore,
     at_once: u64,
@@ -248,8 +250,8 @@ async fn checks(
     (latencies, failed.iter().sum())
 }
 
-/// How many partitions a cluster needs: decisions a second on three masters, and how many checks share a call. With
-/// 1,024 partitions and 64 checks at once, each has a call of its own.
+/// How many partitions a cluster needs: decisions a second on three masters, and how many checks
+/// share a call. With 1,024 partitions and 64 checks at once, each has a call of its own.
 async fn partitions() {
     let cluster = support::cluster::Cluster::start();
     let masters = &cluster.nodes[..3];
@@ -278,8 +280,8 @@ async fn partitions() {
     }
 }
 
-/// Clients over TCP that send a request after each response, for so long: requests a second, and the latency
-/// that 99 % do not exceed.
+/// Clients over TCP that send a request after each response, for so long: requests a second, and
+/// the latency that 99 % do not exceed.
 async fn load(app: axum::Router, clients: usize, lasts: Duration) -> (f64, Duration) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -361,8 +363,9 @@ async fn hung_redis() {
             ratios.sort_by(f64::total_cmp);
             latencies.sort();
             println!(
-                "{clients} clients, {}: {before:.0} requests/s before, {during:.0} in the 2 s from the hang on{}, \
-                 then {:.2} of the bare service's ({:.2} to {:.2}), p99 {:.2?} (bare: {:.2?})",
+                "{clients} clients, {}: {before:.0} requests/s before, {during:.0} in the 2 s from \
+                 the hang on{}, then {:.2} of the bare service's ({:.2} to {:.2}), p99 {:.2?} \
+                 (bare: {:.2?})",
                 if breaker.is_some() {
                     "breaker"
                 } else {

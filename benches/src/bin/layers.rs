@@ -1,5 +1,6 @@
-//! What a setting of the layer costs: requests a second, latency and CPU, against the same layer without it. All of
-//! them take turns in one run. With an argument, only those whose names contain it.
+//! What a setting of the layer costs: requests a second, latency and CPU, against the same layer
+//! without it. All of them take turns in one run. With an argument, only those whose names contain
+//! it.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};

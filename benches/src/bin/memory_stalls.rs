@@ -1,5 +1,5 @@
-//! The longest single check of the embedded store while millions of keys are added, while they expire, and while it
-//! shrinks. Run it with `make micro`.
+//! The longest single check of the embedded store while millions of keys are added, while they
+//! expire, and while it shrinks. Run it with `make micro`.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! What metrics, spans and the summary of denied keys cost: decisions a second, against the same layer without them. Each
-//! setting is a process of its own, because a recorder and a subscriber are those of a process. They take turns in one run.
+//! What metrics, spans and the summary of denied keys cost: decisions a second, against the same
+//! layer without them. Each setting is a process of its own, because a recorder and a subscriber
+//! are those of a process. They take turns in one run.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -35,7 +36,8 @@ const SETTINGS: [&str; 5] = [
     "spans",
 ];
 
-/// Where it is measured: `memory` or the URL of a server, whether all requests are denied, and how many are sent at once.
+/// Where it is measured: `memory` or the URL of a server, whether all requests are denied, and how
+/// many are sent at once.
 type Place = (String, &'static str, usize);
 
 #[tokio::main]

@@ -1,19 +1,21 @@
 //! Refunds of a bucket, and charges beyond its capacity.
 //!
-//! A refund can lower a level by at most the level's minimum since the charge. Two lower bounds of that minimum are known, and at
-//! most the larger one is given back:
+//! A refund can lower a level by at most the level's minimum since the charge. Two lower bounds of
+//! that minimum are known, and at most the larger one is given back:
 //!
-//! - The cost of the charge, less what has drained since: of several charges in a level, none drains faster than if it
-//!   were alone.
-//! - The level after the charge, less what has drained since, less what was given back since. It is larger in a loaded
-//!   bucket, such as a token budget with long responses. A level counts what was given back (`returned`),
-//!   and a receipt has the time when the level would be empty with all of that still in it (`drains_at`). So neither
-//!   the level nor the count at the charge has to be known.
+//! - The cost of the charge, less what has drained since: of several charges in a level, none
+//!   drains faster than if it were alone.
+//! - The level after the charge, less what has drained since, less what was given back since. It is
+//!   larger in a loaded bucket, such as a token budget with long responses. A level counts what was
+//!   given back (`returned`), and a receipt has the time when the level would be empty with all of
+//!   that still in it (`drains_at`). So neither the level nor the count at the charge has to be
+//!   known.
 //!
-//! Checks that wait for reserved units keep their turns when units are given back before. Checks that come later
-//! would have theirs too soon, and many would be carried out at once. So while units are reserved, one of two more bounds
-//! holds. What is charged at a turn leaves room for `spare` units at least: so many can be given back. Or it is
-//! the cost less what was charged since. The last charge can always be undone.
+//! Checks that wait for reserved units keep their turns when units are given back before. Checks
+//! that come later would have theirs too soon, and many would be carried out at once. So while
+//! units are reserved, one of two more bounds holds. What is charged at a turn leaves room for
+//! `spare` units at least: so many can be given back. Or it is the cost less what was charged
+//! since. The last charge can always be undone.
 
 use super::{Bucket, Level, MAX_LEVEL, MAX_REFILL, Rate};
 use crate::algorithm::MAX_EXACT;
@@ -53,9 +55,9 @@ impl Bucket {
         }
     }
 
-    /// Refunds `units` of a charge, as far as they have not drained: see the module. A receipt from before
-    /// `since` gives nothing back: since that charge, the level was empty, or it drained at another rate or by
-    /// another clock.
+    /// Refunds `units` of a charge, as far as they have not drained: see the module. A receipt from
+    /// before `since` gives nothing back: since that charge, the level was empty, or it drained at
+    /// another rate or by another clock.
     pub(crate) fn refund(
         &self,
         state: &mut Option<Level>,
@@ -93,11 +95,12 @@ impl Bucket {
         let charged_since = (used + given_back.returned).saturating_sub(of_level);
         let mut back = (units.min(self.capacity) * micros).min(used);
         // The level stays at the time of its last charge. If it moved to `now`, a clock that is set
-        // back would credit the drain since then. Less than a unit, which has `micros` parts, was not charged.
+        // back would credit the drain since then. Less than a unit, which has `micros` parts, was
+        // not charged.
         let is_whole = units >= u64::from(receipt.cost);
         if is_whole && of_level > 0 && charged_since < micros {
-            // As if the last charge had not been made, also for receipts of earlier charges. After a part of it, a
-            // later charge would look like the other part.
+            // As if the last charge had not been made, also for receipts of earlier charges. After
+            // a part of it, a later charge would look like the other part.
             level.used -= back;
         } else {
             back = back.min(of_charge.max(of_level.saturating_sub(given_back.returned)));

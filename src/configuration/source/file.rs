@@ -17,7 +17,8 @@ use crate::configuration::{Config, Format};
 use crate::nouns::ConfigError;
 use crate::telemetry;
 
-/// The time after a change until the file is read. Editors and deployments change a file in several steps.
+/// The time after a change until the file is read. Editors and deployments change a file in several
+/// steps.
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// After so many changes, the file is read although they go on.
@@ -28,13 +29,14 @@ const POLL: Duration = Duration::from_secs(10);
 
 /// A file of limits that is watched. A new version is read within a second.
 ///
-/// - Its directory is watched, and not the file. So an editor may write a new file and rename it, and Kubernetes may
-///   swap the symbolic link of a `ConfigMap`.
+/// - Its directory is watched, and not the file. So an editor may write a new file and rename it,
+///   and Kubernetes may swap the symbolic link of a `ConfigMap`.
 /// - The file is also read every 10 seconds: network file systems report no changes.
-/// - A version is new if its text differs. One that cannot be read, or is not a configuration, is reported once.
+/// - A version is new if its text differs. One that cannot be read, or is not a configuration, is
+///   reported once.
 ///
-/// Replace a file by renaming another one. A file that is written in place is read when it has not changed for 50 ms,
-/// and a part of a file can be a valid configuration with fewer limits.
+/// Replace a file by renaming another one. A file that is written in place is read when it has not
+/// changed for 50 ms, and a part of a file can be a valid configuration with fewer limits.
 ///
 /// ```no_run
 /// use tollgate::config::{FileSource, LimitSet, Names};
@@ -110,7 +112,8 @@ impl FileSource {
         Config::parse(&self.path.display().to_string(), &text, self.format)
     }
 
-    /// Reads the file in a thread that may block: a network file system can hang. `None` if the runtime shuts down.
+    /// Reads the file in a thread that may block: a network file system can hang. `None` if the
+    /// runtime shuts down.
     async fn read_again(&self) -> Option<Result<String, String>> {
         let file = Arc::clone(&self.file);
         spawn_blocking(move || {
@@ -128,8 +131,8 @@ impl WatchedFile {
         read(&self.path).map_err(|error| error.to_string())
     }
 
-    /// Watches the directories of the file and of the symbolic links that lead to it. The watcher is made anew each time: a
-    /// directory of that name may be another one now.
+    /// Watches the directories of the file and of the symbolic links that lead to it. The watcher
+    /// is made anew each time: a directory of that name may be another one now.
     fn watch(&mut self) {
         let watcher = self.new_watcher();
         if let Err((path, error)) = &watcher
@@ -163,8 +166,8 @@ impl WatchedFile {
     }
 }
 
-/// The directories in which a change can change the file: its own, the directory of the file that a link names, and the
-/// directories of links among their parents.
+/// The directories in which a change can change the file: its own, the directory of the file that a
+/// link names, and the directories of links among their parents.
 fn directories_of(path: &Path) -> BTreeSet<PathBuf> {
     let real = std::fs::canonicalize(path).ok();
     let links = path

@@ -12,8 +12,8 @@ use crate::nouns::ConfigError;
 
 /// A source of new versions of a [`Config`], which a [`LimitSet`](crate::config::LimitSet) follows.
 ///
-/// Implemented by [`FileSource`], by `RedisSource`, and by the receiver of a `tokio::sync::watch` channel, for anything
-/// else:
+/// Implemented by [`FileSource`], by `RedisSource`, and by the receiver of a `tokio::sync::watch`
+/// channel, for anything else:
 ///
 /// ```
 /// use tokio::sync::watch;
@@ -36,8 +36,8 @@ use crate::nouns::ConfigError;
 pub trait ConfigSource: Send + 'static {
     /// Waits for the next version. `None` ends the source.
     ///
-    /// An error is a version that cannot be read. It is reported, the limits stay as they are, and this is called
-    /// again. So an error has to come once for each version, and not at once again.
+    /// An error is a version that cannot be read. It is reported, the limits stay as they are, and
+    /// this is called again. So an error has to come once for each version, and not at once again.
     fn next(&mut self) -> impl Future<Output = Option<Result<Config, ConfigError>>> + Send;
 }
 

@@ -7,7 +7,8 @@ use http::{HeaderMap, HeaderName};
 use super::address::{parse, trim};
 use super::forwarded;
 
-/// The most entries that are read, empty ones and empty lines included. No chain of proxies is so long.
+/// The most entries that are read, empty ones and empty lines included. No chain of proxies is so
+/// long.
 pub(super) const MAX_ENTRIES: usize = 64;
 
 /// The most bytes of a header that are read, from the end.
@@ -52,8 +53,8 @@ impl Chain {
     /// Calls `visit` with each entry, the newest first, until it returns a result. All lines of the
     /// header are one list, whose end is the newest entry.
     ///
-    /// The entries of a client are to the left of those that proxies append. So nothing to the left of the entry
-    /// that decides is read.
+    /// The entries of a client are to the left of those that proxies append. So nothing to the left
+    /// of the entry that decides is read.
     pub(super) fn find<T>(
         self,
         headers: &HeaderMap,

@@ -6,8 +6,8 @@
 //! forwarded-pair    = token "=" ( token / quoted-string )
 //! ```
 //!
-//! Whitespace is accepted around `,` and `;`. A line that does not follow the grammar is rejected as a
-//! whole: a client that leaves a quote open must not change what later elements mean.
+//! Whitespace is accepted around `,` and `;`. A line that does not follow the grammar is rejected
+//! as a whole: a client that leaves a quote open must not change what later elements mean.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -15,8 +15,8 @@ use std::net::IpAddr;
 use super::address;
 
 /// The addresses of the `for` parameters of a line, one for each element that is not empty. `None`
-/// where an element has none, more than one, or one that is not an address. Returns `None` if the line
-/// does not follow the grammar.
+/// where an element has none, more than one, or one that is not an address. Returns `None` if the
+/// line does not follow the grammar.
 pub(super) fn elements(line: &[u8]) -> Option<Vec<Option<IpAddr>>> {
     let mut parser = Parser { rest: line };
     let mut elements = Vec::new();

@@ -37,10 +37,10 @@ use crate::telemetry::{self, Throttle};
 /// [`behind`](Self::behind):
 ///
 /// 1. A peer outside of the trusted networks is the client. Its headers are ignored.
-/// 2. `X-Forwarded-For` is read from right to left, because each proxy appends the address of its own
-///    peer. All lines of the header are one list. Empty entries are skipped.
-/// 3. The first address outside of the trusted networks is the client. Entries to the left of it come
-///    from the client, and are not read.
+/// 2. `X-Forwarded-For` is read from right to left, because each proxy appends the address of its
+///    own peer. All lines of the header are one list. Empty entries are skipped.
+/// 3. The first address outside of the trusted networks is the client. Entries to the left of it
+///    come from the client, and are not read.
 /// 4. If all addresses are trusted, or there is no header, the request counts for the peer. With
 ///    [`reject_if_missing`](Self::reject_if_missing), a request without the header is rejected.
 /// 5. An entry that is not an address (garbage, `unknown`, an obfuscated identifier) ends the walk.
@@ -59,26 +59,26 @@ use crate::telemetry::{self, Throttle};
 /// # }
 /// ```
 ///
-/// The [guide](crate::guide::behind_a_proxy) has the settings for each proxy and platform. The peer's
-/// address comes from the server, as for [`PeerIp`](crate::key::PeerIp).
+/// The [guide](crate::guide::behind_a_proxy) has the settings for each proxy and platform. The
+/// peer's address comes from the server, as for [`PeerIp`](crate::key::PeerIp).
 ///
 /// # One client, one key
 ///
 /// An IPv6 client is counted by the first 64 bits of its address, because it usually has all
 /// addresses of a /64: see [`ipv6_prefix`](Self::ipv6_prefix). An IPv4-mapped address
-/// (`::ffff:192.0.2.1`) is the IPv4 address. Ports and zones (`%eth0`) are ignored. So an address has
-/// one key in all its spellings. Clients behind a translator from IPv4 to IPv6 (NAT64) share its
-/// network.
+/// (`::ffff:192.0.2.1`) is the IPv4 address. Ports and zones (`%eth0`) are ignored. So an address
+/// has one key in all its spellings. Clients behind a translator from IPv4 to IPv6 (NAT64) share
+/// its network.
 ///
 /// # Differences from other crates
 ///
-/// `client-ip` and `axum-client-ip` take the rightmost address of a header that the operator chooses.
-/// That is right behind exactly one proxy, and if no client can reach the service without it.
-/// `ClientIp` also verifies that the peer is a trusted proxy, walks through any number of proxies,
-/// accepts ports and IPv4-mapped addresses, and counts IPv6 clients by network. nginx's
-/// `real_ip_recursive` takes the leftmost address if all are trusted; `ClientIp` takes the peer, because
-/// a host in a trusted network could write any. tower_governor's `SmartIpKeyExtractor` takes the leftmost
-/// address, which the client chooses.
+/// `client-ip` and `axum-client-ip` take the rightmost address of a header that the operator
+/// chooses. That is right behind exactly one proxy, and if no client can reach the service without
+/// it. `ClientIp` also verifies that the peer is a trusted proxy, walks through any number of
+/// proxies, accepts ports and IPv4-mapped addresses, and counts IPv6 clients by network. nginx's
+/// `real_ip_recursive` takes the leftmost address if all are trusted; `ClientIp` takes the peer,
+/// because a host in a trusted network could write any. tower_governor's `SmartIpKeyExtractor`
+/// takes the leftmost address, which the client chooses.
 #[derive(Clone)]
 pub struct ClientIp {
     trust: Trust,
@@ -180,8 +180,8 @@ impl ClientIp {
         self.address(parts).map(|address| self.network_of(address))
     }
 
-    /// The network by which an address is counted. It converts into a key, to reset its budget or to
-    /// [block](crate::RateLimiter::block) it.
+    /// The network by which an address is counted. It converts into a key, to reset its budget or
+    /// to [block](crate::RateLimiter::block) it.
     #[must_use]
     pub fn network_of(&self, address: IpAddr) -> ClientNetwork {
         self.prefixes.network_of(address)
@@ -190,8 +190,8 @@ impl ClientIp {
     /// A predicate for the requests of clients in these networks, for
     /// [`skip`](crate::RateLimitLayer::skip).
     ///
-    /// A request whose client is unknown is in no network. This includes requests that count for the
-    /// proxy: otherwise, a network that contains the proxy would let them pass without a limit.
+    /// A request whose client is unknown is in no network. This includes requests that count for
+    /// the proxy: otherwise, a network that contains the proxy would let them pass without a limit.
     ///
     /// ```
     /// use tollgate::key::ClientIp;
@@ -200,7 +200,8 @@ impl ClientIp {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
     /// let client = ClientIp::behind(["10.0.1.0/24"])?;
-    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100), client.clone())?
+    /// let quota = Quota::per_minute(100);
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", quota, client.clone())?
     ///     .skip(client.is_in(["10.0.0.0/8"])?);
     /// # let _ = layer;
     /// # Ok(())
@@ -225,9 +226,9 @@ impl ClientIp {
     /// A predicate for the requests of clients that are in these networks, or may be: for
     /// [`forbid`](crate::RateLimitLayer::forbid).
     ///
-    /// It also matches a request that would be rejected for its unknown client. So no client leaves a
-    /// forbidden network by making its address unknown. It does not match a request that counts for the
-    /// proxy, such as a health check.
+    /// It also matches a request that would be rejected for its unknown client. So no client leaves
+    /// a forbidden network by making its address unknown. It does not match a request that counts
+    /// for the proxy, such as a health check.
     ///
     /// ```
     /// use tollgate::key::{ClientIp, Networks};
@@ -237,7 +238,8 @@ impl ClientIp {
     /// # let limiter = RateLimiter::in_memory();
     /// let client = ClientIp::behind(["10.0.1.0/24"])?;
     /// let forbidden = Networks::new(["198.51.100.0/24"])?;
-    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100), client.clone())?
+    /// let quota = Quota::per_minute(100);
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", quota, client.clone())?
     ///     .forbid(client.may_be_in(&forbidden)?);
     /// // While the service runs:
     /// forbidden.replace(["198.51.100.0/24", "203.0.113.7"])?;

@@ -17,9 +17,9 @@ const MAPPED_PREFIX: u8 = 96;
 /// A set of networks that can be replaced while the service runs.
 ///
 /// A clone is a handle on the same set. The default is empty. A string, and an array, a slice or a
-/// vector of strings convert into a set with `TryFrom`.
-/// A network is written as `10.0.0.0/8` or `fd00::/8`, and a single address as `10.0.0.1`. A network
-/// of IPv4-mapped addresses (`::ffff:10.0.0.0/104`) is the IPv4 network.
+/// vector of strings convert into a set with `TryFrom`. A network is written as `10.0.0.0/8` or
+/// `fd00::/8`, and a single address as `10.0.0.1`. A network of IPv4-mapped addresses
+/// (`::ffff:10.0.0.0/104`) is the IPv4 network.
 ///
 /// ```
 /// use tollgate::key::{ClientIp, Networks};
@@ -51,8 +51,8 @@ impl Networks {
     ///
     /// # Errors
     ///
-    /// Returns an error if a network is malformed or has bits beyond its prefix, or if together they
-    /// contain every IPv4 or every IPv6 address. Such a set would trust every client.
+    /// Returns an error if a network is malformed or has bits beyond its prefix, or if together
+    /// they contain every IPv4 or every IPv6 address. Such a set would trust every client.
     pub fn new<N: AsRef<str>>(networks: impl IntoIterator<Item = N>) -> Result<Self, ConfigError> {
         let networks: Result<Vec<_>, _> = networks
             .into_iter()
@@ -61,11 +61,12 @@ impl Networks {
         Self::from_networks(networks?)
     }
 
-    /// Reads a set from a file with one network a line. Empty lines and text after a `#` are ignored.
+    /// Reads a set from a file with one network a line. Empty lines and text after a `#` are
+    /// ignored.
     ///
-    /// Vendors publish such lists, for example `https://www.cloudflare.com/ips-v4`. The crate contains
-    /// none, because they change. To follow a change, write a new file, rename it over the old one, read
-    /// it again, and [replace](Self::replace) the set.
+    /// Vendors publish such lists, for example `https://www.cloudflare.com/ips-v4`. The crate
+    /// contains none, because they change. To follow a change, write a new file, rename it over the
+    /// old one, read it again, and [replace](Self::replace) the set.
     ///
     /// # Errors
     ///
@@ -124,7 +125,8 @@ impl Networks {
         ] {
             if has_all {
                 return Err(ConfigError::new(format!(
-                    "the networks contain every {kind} address, and so every client; use smaller ones"
+                    "the networks contain every {kind} address, and so every client; use smaller \
+                     ones"
                 )));
             }
         }
@@ -148,8 +150,8 @@ impl Networks {
         Ok(())
     }
 
-    /// Returns whether an address is in one of the networks. An IPv4 address is the same in its IPv6
-    /// notation.
+    /// Returns whether an address is in one of the networks. An IPv4 address is the same in its
+    /// IPv6 notation.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.current().contains(address)
@@ -198,7 +200,8 @@ fn parse(text: &str) -> Result<IpNet, ConfigError> {
     }
     let Ok(network) = text.parse::<IpNet>() else {
         return Err(ConfigError::new(format!(
-            "`{}` is not a network; use a network such as `10.0.0.0/8` or `fd00::/8`, or an address",
+            "`{}` is not a network; use a network such as `10.0.0.0/8` or `fd00::/8`, or an \
+             address",
             text.escape_debug()
         )));
     };

@@ -3,11 +3,11 @@
 use super::{ClientIp, Networks};
 use crate::nouns::ConfigError;
 
-/// The networks are those from which the proxy connects to this service. The crate contains no vendor's
-/// list, because lists change: see [`Networks::from_file`].
+/// The networks are those from which the proxy connects to this service. The crate contains no
+/// vendor's list, because lists change: see [`Networks::from_file`].
 impl ClientIp {
-    /// Behind nginx with `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;`, which appends
-    /// the address of its peer.
+    /// Behind nginx with `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;`, which
+    /// appends the address of its peer.
     ///
     /// With `proxy_set_header X-Real-IP $remote_addr;` alone, use [`behind`](Self::behind) and
     /// [`header("X-Real-IP")`](Self::header): `$remote_addr` overwrites what the client sent.
@@ -23,8 +23,8 @@ impl ClientIp {
 
     /// Behind HAProxy with `option forwardfor`, which adds a line of `X-Forwarded-For` at the end.
     ///
-    /// With `option forwarded` (HAProxy 2.8 and later), add [`forwarded`](Self::forwarded). Do not use
-    /// `forwardfor if-none`: it keeps a header that the client sent.
+    /// With `option forwarded` (HAProxy 2.8 and later), add [`forwarded`](Self::forwarded). Do not
+    /// use `forwardfor if-none`: it keeps a header that the client sent.
     ///
     /// # Errors
     ///
@@ -48,8 +48,9 @@ impl ClientIp {
     }
 
     /// Behind a Kubernetes ingress, which writes `X-Forwarded-For`. Pass the networks of the
-    /// ingress controller's pods, or of its nodes with `hostNetwork`. If that is the network of all pods,
-    /// every pod can choose its address: restrict access to the service with a network policy.
+    /// ingress controller's pods, or of its nodes with `hostNetwork`. If that is the network of all
+    /// pods, every pod can choose its address: restrict access to the service with a network
+    /// policy.
     ///
     /// The ingress sees clients only if its own service keeps their addresses: with
     /// `externalTrafficPolicy: Local`, or with the PROXY protocol from the load balancer. In
@@ -82,8 +83,8 @@ impl ClientIp {
     /// Behind CloudFront: `CloudFront-Viewer-Address`, if the origin request policy adds it. The
     /// networks are CloudFront's, which AWS publishes as `CLOUDFRONT_ORIGIN_FACING`.
     ///
-    /// All customers of CloudFront share these networks. Accept only your own distribution, by a secret
-    /// header that it adds and your service verifies.
+    /// All customers of CloudFront share these networks. Accept only your own distribution, by a
+    /// secret header that it adds and your service verifies.
     ///
     /// # Errors
     ///
@@ -95,13 +96,14 @@ impl ClientIp {
     }
 
     /// Behind Cloudflare: `CF-Connecting-IP`, which Cloudflare overwrites. The networks are
-    /// Cloudflare's, which it publishes at `https://www.cloudflare.com/ips/`: two lists, for IPv4 and for
-    /// IPv6.
+    /// Cloudflare's, which it publishes at `https://www.cloudflare.com/ips/`: two lists, for IPv4
+    /// and for IPv6.
     ///
-    /// All customers of Cloudflare share these networks. Accept only your own zone, by Authenticated
-    /// Origin Pulls or a tunnel. Do not use `X-Forwarded-For` here: another customer's Worker can send
-    /// any. With a proxy of your own between Cloudflare and the service, let that proxy take the client
-    /// from `CF-Connecting-IP`, if the request comes from Cloudflare, and send it as `X-Real-IP`.
+    /// All customers of Cloudflare share these networks. Accept only your own zone, by
+    /// Authenticated Origin Pulls or a tunnel. Do not use `X-Forwarded-For` here: another
+    /// customer's Worker can send any. With a proxy of your own between Cloudflare and the service,
+    /// let that proxy take the client from `CF-Connecting-IP`, if the request comes from
+    /// Cloudflare, and send it as `X-Real-IP`.
     ///
     /// # Errors
     ///
@@ -112,12 +114,12 @@ impl ClientIp {
         Self::behind(networks)?.header("cf-connecting-ip")
     }
 
-    /// Behind Fly.io's proxy: `Fly-Client-IP`. The networks are those from which the proxy connects.
-    /// Fly.io publishes no list: log the peer's address of a few requests.
+    /// Behind Fly.io's proxy: `Fly-Client-IP`. The networks are those from which the proxy
+    /// connects. Fly.io publishes no list: log the peer's address of a few requests.
     ///
     /// With another proxy before Fly.io's, `Fly-Client-IP` is the address of that proxy. Use
-    /// [`behind`](Self::behind) with the networks of both, and with the addresses that Fly.io assigned to
-    /// your app (`fly ips list`): Fly.io also appends them to `X-Forwarded-For`.
+    /// [`behind`](Self::behind) with the networks of both, and with the addresses that Fly.io
+    /// assigned to your app (`fly ips list`): Fly.io also appends them to `X-Forwarded-For`.
     ///
     /// # Errors
     ///

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
-/// The most addresses that are reported. A service with more private clients than that has no use for further events.
+/// The most addresses that are reported. A service with more private clients than that has no use
+/// for further events.
 const MOST: usize = 16;
 
 /// The first addresses that were reported, without a lock: every request of a private client asks.

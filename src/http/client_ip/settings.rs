@@ -14,10 +14,10 @@ use crate::nouns::ConfigError;
 impl ClientIp {
     /// Behind proxies in these networks, which append to `X-Forwarded-For`.
     ///
-    /// Trust the addresses from which your proxies connect, and no network in which clients are: a client
-    /// in a trusted network can choose its address. The proxies must write the header themselves: see the
-    /// [guide](crate::guide::behind_a_proxy). The networks can be [replaced](Networks::replace) while the
-    /// service runs. Without networks, no peer is trusted.
+    /// Trust the addresses from which your proxies connect, and no network in which clients are: a
+    /// client in a trusted network can choose its address. The proxies must write the header
+    /// themselves: see the [guide](crate::guide::behind_a_proxy). The networks can be
+    /// [replaced](Networks::replace) while the service runs. Without networks, no peer is trusted.
     ///
     /// # Errors
     ///
@@ -35,12 +35,13 @@ impl ClientIp {
     /// Behind `hops` proxies, 1 to 32, whatever their addresses: the client is the n-th address of
     /// `X-Forwarded-For` from the right.
     ///
-    /// **Every request must come through all these proxies.** A client that reaches the service with
-    /// fewer hops chooses its own address. If you know the addresses of the proxies, use
-    /// [`behind`](Self::behind). Behind an Envoy with `use_remote_address` and `xff_num_trusted_hops`,
-    /// count also that Envoy: one more than its hops.
+    /// **Every request must come through all these proxies.** A client that reaches the service
+    /// with fewer hops chooses its own address. If you know the addresses of the proxies, use
+    /// [`behind`](Self::behind). Behind an Envoy with `use_remote_address` and
+    /// `xff_num_trusted_hops`, count also that Envoy: one more than its hops.
     ///
-    /// A request with fewer addresses has no key, unless [`use_peer_if_missing`](Self::use_peer_if_missing) is set.
+    /// A request with fewer addresses has no key, unless
+    /// [`use_peer_if_missing`](Self::use_peer_if_missing) is set.
     ///
     /// # Errors
     ///
@@ -81,8 +82,8 @@ impl ClientIp {
     }
 
     /// Reads `Forwarded` (RFC 7239) in place of `X-Forwarded-For` or another header: the `for`
-    /// parameters of its elements, by the same rules. An element without one is invalid, and so is a line
-    /// that does not follow the grammar.
+    /// parameters of its elements, by the same rules. An element without one is invalid, and so is
+    /// a line that does not follow the grammar.
     #[must_use]
     pub fn forwarded(mut self) -> Self {
         match &mut self.trust {
@@ -94,14 +95,14 @@ impl ClientIp {
 
     /// Reads a header with one address, such as `X-Real-IP`, in place of `X-Forwarded-For`.
     ///
-    /// The peer itself must set this header, and overwrite what the client sent. Otherwise the client
-    /// chooses its address. An empty header, and one that is sent more than once, are invalid.
-    /// `CloudFront-Viewer-Address` has a port, which is ignored.
+    /// The peer itself must set this header, and overwrite what the client sent. Otherwise the
+    /// client chooses its address. An empty header, and one that is sent more than once, are
+    /// invalid. `CloudFront-Viewer-Address` has a port, which is ignored.
     ///
     /// # Errors
     ///
-    /// Returns an error if `name` is not a header name, is `X-Forwarded-For` or `Forwarded`, or if the
-    /// trust is by [hops](Self::behind_hops).
+    /// Returns an error if `name` is not a header name, is `X-Forwarded-For` or `Forwarded`, or if
+    /// the trust is by [hops](Self::behind_hops).
     pub fn header(mut self, name: &str) -> Result<Self, ConfigError> {
         let name: HeaderName = name.parse().map_err(|error| {
             ConfigError::new(format!(
@@ -132,7 +133,8 @@ impl ClientIp {
 
     /// Counts IPv6 clients by the first `bits` of their addresses. Range: 32 to 128. Default: 64.
     ///
-    /// A provider that gives each customer a /56 or a /48 gives it 256 or 65,536 networks of 64 bits.
+    /// A provider that gives each customer a /56 or a /48 gives it 256 or 65,536 networks of 64
+    /// bits.
     ///
     /// # Errors
     ///
@@ -152,28 +154,32 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// Rejects a request if a trusted proxy sends no header with it, or too few addresses for the number of hops. Default with
-    /// hops. Without hops, the default is [`use_peer_if_missing`](Self::use_peer_if_missing).
+    /// Rejects a request if a trusted proxy sends no header with it, or too few addresses for the
+    /// number of hops. Default with hops. Without hops, the default is
+    /// [`use_peer_if_missing`](Self::use_peer_if_missing).
     ///
-    /// A proxy sends no header with its own requests, such as health checks. Some proxies also remove the header if the client
-    /// lists it in `Connection`. [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit) does not skip an enforced limit
-    /// for such a request.
+    /// A proxy sends no header with its own requests, such as health checks. Some proxies also
+    /// remove the header if the client lists it in `Connection`.
+    /// [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit) does not skip an enforced
+    /// limit for such a request.
     #[must_use]
     pub fn reject_if_missing(mut self) -> Self {
         self.uses_peer_if_missing = false;
         self
     }
 
-    /// If a trusted proxy sends no header, or too few addresses for the number of hops, the request counts for that proxy. All such
-    /// requests share the proxy's budget. Default, except with hops.
+    /// If a trusted proxy sends no header, or too few addresses for the number of hops, the request
+    /// counts for that proxy. All such requests share the proxy's budget. Default, except with
+    /// hops.
     #[must_use]
     pub fn use_peer_if_missing(mut self) -> Self {
         self.uses_peer_if_missing = true;
         self
     }
 
-    /// If the entry that names the client is not an address, or the header of a trusted proxy is too long, the request counts for
-    /// that proxy. All such requests share the proxy's budget. Default: the request is rejected, and an event says why.
+    /// If the entry that names the client is not an address, or the header of a trusted proxy is
+    /// too long, the request counts for that proxy. All such requests share the proxy's budget.
+    /// Default: the request is rejected, and an event says why.
     #[must_use]
     pub fn use_peer_if_invalid(mut self) -> Self {
         self.uses_peer_if_invalid = true;
@@ -183,8 +189,8 @@ impl ClientIp {
     /// Sets where the peer's address comes from. Default: the server's connect info, as for
     /// [`PeerIp`](crate::key::PeerIp).
     ///
-    /// Use it behind a listener that speaks the PROXY protocol and puts the address that it received into the
-    /// request's extensions. See `examples/proxy_protocol.rs`.
+    /// Use it behind a listener that speaks the PROXY protocol and puts the address that it
+    /// received into the request's extensions. See `examples/proxy_protocol.rs`.
     ///
     /// ```
     /// use std::net::IpAddr;

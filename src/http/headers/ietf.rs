@@ -25,16 +25,18 @@ const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 
-/// A revision of the `RateLimit` header fields (draft-ietf-httpapi-ratelimit-headers). They are not a
-/// standard yet, and revisions do not understand each other.
+/// A revision of the `RateLimit` header fields (draft-ietf-httpapi-ratelimit-headers). They are not
+/// a standard yet, and revisions do not understand each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IetfDraft {
-    /// Revision 6: `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset` and `RateLimit-Policy`.
+    /// Revision 6: `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset` and
+    /// `RateLimit-Policy`.
     Draft6,
     /// Revision 7: the dictionary `RateLimit`, and `RateLimit-Policy`.
     Draft7,
-    /// Revisions 8 to 11: the lists `RateLimit` and `RateLimit-Policy`, with the names of the limits.
+    /// Revisions 8 to 11: the lists `RateLimit` and `RateLimit-Policy`, with the names of the
+    /// limits.
     Draft11,
 }
 
@@ -66,7 +68,8 @@ struct ReportedBudget {
     remaining: u64,
     /// The time until more units are available. `None` if no wait helps.
     reset: Option<Duration>,
-    /// If it is used up, the time until it allows the same request again, where that is known of all.
+    /// If it is used up, the time until it allows the same request again, where that is known of
+    /// all.
     next: Option<Duration>,
     partition: Option<Digest>,
     /// Whether it is also in `RateLimit`, and not only in `RateLimit-Policy`.
@@ -100,8 +103,8 @@ impl Ietf {
                 .filter(|_| is_next_known)
                 .map(Duration::from_micros),
             partition,
-            // `Retry-After` must not be earlier than any reset, so a denial reports only the limits that
-            // denied. Of a limit that failed open, nothing is known.
+            // `Retry-After` must not be earlier than any reset, so a denial reports only the limits
+            // that denied. Of a limit that failed open, nothing is known.
             is_reported: (decision.allowed() || !verdict.allowed()) && !verdict.is_unlimited(),
         };
         let mut partitions = partitions
@@ -177,8 +180,8 @@ impl Ietf {
         }
     }
 
-    /// Limit, remaining and reset of the deciding limit. `None` if no wait helps: these numbers would say
-    /// that it does.
+    /// Limit, remaining and reset of the deciding limit. `None` if no wait helps: these numbers
+    /// would say that it does.
     fn numbers(&self) -> Option<[u64; 3]> {
         let ReportedBudget {
             limit, remaining, ..
@@ -191,8 +194,8 @@ impl Ietf {
         Some(numbers.map(|it| it.min(LARGEST)))
     }
 
-    /// The seconds from now until a budget has more units. It is not to be later than `Retry-After`. Where it
-    /// would have to be, revisions 8 to 11 can leave it out.
+    /// The seconds from now until a budget has more units. It is not to be later than
+    /// `Retry-After`. Where it would have to be, revisions 8 to 11 can leave it out.
     fn reset(&self, budget: &ReportedBudget) -> Option<u64> {
         let from_now = |time: Duration| seconds(time.saturating_sub(self.made_at.elapsed()));
         let reset = from_now(budget.reset?);
@@ -265,8 +268,8 @@ fn with_parameters<'a, const COUNT: usize>(
     item
 }
 
-/// Adds members to a list, in one line: revision 6 allows no second one. A list of which a member starts
-/// otherwise is of another revision, or malformed, and stays as it is.
+/// Adds members to a list, in one line: revision 6 allows no second one. A list of which a member
+/// starts otherwise is of another revision, or malformed, and stays as it is.
 fn append(
     headers: &mut HeaderMap,
     name: HeaderName,
@@ -329,8 +332,8 @@ fn dictionary(headers: &HeaderMap) -> Option<[Option<u64>; 2]> {
     }))
 }
 
-/// The seconds in which the capacity is replenished: a whole window, or a bucket from empty to full. So
-/// capacity and window say the rate. `None` below a second, which the drafts cannot say.
+/// The seconds in which the capacity is replenished: a whole window, or a bucket from empty to
+/// full. So capacity and window say the rate. `None` below a second, which the drafts cannot say.
 fn window(limit: &Limit) -> Option<u64> {
     let quota = limit.quota();
     let micros = quota

@@ -145,8 +145,8 @@ impl HeaderSettings {
         fields
     }
 
-    /// The `Retry-After` for a wait, in whole seconds, rounded up, at least 1: 0 would say "now". Not
-    /// before the layers `outside` also allow the request.
+    /// The `Retry-After` for a wait, in whole seconds, rounded up, at least 1: 0 would say "now".
+    /// Not before the layers `outside` also allow the request.
     pub(super) fn retry_after(&self, wait: Duration, outside: Option<NextAllowed>) -> Duration {
         let outside = outside.map_or(0, NextAllowed::seconds);
         Duration::from_secs(self.jitter.lengthen(seconds(wait).max(outside).max(1)))
@@ -249,8 +249,8 @@ impl Fields {
     }
 
     /// Writes the fields to the response of the inner service. A response without a new
-    /// representation (304), and one that begins another protocol (101), get none. `inside` is of the layers
-    /// further inside.
+    /// representation (304), and one that begins another protocol (101), get none. `inside` is of
+    /// the layers further inside.
     #[inline]
     pub(super) fn write(
         self,
@@ -297,7 +297,8 @@ fn write_date(decision: &Decision, headers: &mut HeaderMap) {
     }
 }
 
-/// The time of a decision, in microseconds since the Unix epoch. For a store that does not set it, now.
+/// The time of a decision, in microseconds since the Unix epoch. For a store that does not set it,
+/// now.
 #[inline]
 fn decided_at(decision: &Decision) -> u64 {
     match decision.decided_at() {
@@ -332,8 +333,9 @@ struct UsedUp {
     inside: bool,
 }
 
-/// Returns whether the fields of this layer replace those that the response has. A used-up budget is stricter than
-/// another, then fewer units are, then a later reset. A value that is not a number stays.
+/// Returns whether the fields of this layer replace those that the response has. A used-up budget
+/// is stricter than another, then fewer units are, then a later reset. A value that is not a number
+/// stays.
 fn is_stricter(remaining: u64, theirs: &[Option<u64>], is_later: bool, used_up: UsedUp) -> bool {
     let Some(theirs) = theirs.iter().copied().collect::<Option<Vec<_>>>() else {
         return false;
@@ -348,7 +350,8 @@ fn is_stricter(remaining: u64, theirs: &[Option<u64>], is_later: bool, used_up: 
     }
 }
 
-/// Returns whether a reset is later than the reported ones. Seconds since the epoch and seconds from now do not compare.
+/// Returns whether a reset is later than the reported ones. Seconds since the epoch and seconds
+/// from now do not compare.
 fn is_later(reset: u64, theirs: &[Option<u64>]) -> bool {
     let is_epoch = |seconds: u64| seconds > 1_000_000_000;
     let latest = theirs.iter().copied().flatten().max();

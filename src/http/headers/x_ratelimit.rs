@@ -54,8 +54,8 @@ impl XRateLimit {
         }
     }
 
-    /// Writes the fields, unless the map has stricter ones, or a limit or a reset alone: they say too
-    /// little to compare. With `reset_at`, `X-RateLimit-Reset-After` follows them.
+    /// Writes the fields, unless the map has stricter ones, or a limit or a reset alone: they say
+    /// too little to compare. With `reset_at`, `X-RateLimit-Reset-After` follows them.
     #[inline]
     pub(super) fn write(self, headers: &mut HeaderMap, reset_at: Option<Instant>, used_up: UsedUp) {
         let reset = match self.reset {
@@ -116,14 +116,15 @@ fn replaces(
     is_stricter
 }
 
-/// Removes the times when the budget is full again: a request that exceeds the capacity is also denied then.
+/// Removes the times when the budget is full again: a request that exceeds the capacity is also
+/// denied then.
 pub(super) fn remove_resets(headers: &mut HeaderMap) {
     headers.remove(RESET);
     headers.remove(RESET_AFTER);
 }
 
-/// The time until the budget is full again, in microseconds, and at least until `Retry-After`, which
-/// may be later by its jitter.
+/// The time until the budget is full again, in microseconds, and at least until `Retry-After`,
+/// which may be later by its jitter.
 #[inline]
 fn reset_after(decision: &Decision, retry_after: Option<Duration>) -> u64 {
     let full_after = decision.deciding().outcome().reset_after;

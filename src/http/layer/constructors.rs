@@ -19,8 +19,8 @@ use crate::nouns::{ConfigError, Key, Limit, Quota};
 
 /// # Constructors
 ///
-/// Each takes the limiter, a limit, and the key by which requests are counted. They return an error if the name or a number
-/// is out of range, or if this limiter has another quota of that name.
+/// Each takes the limiter, a limit, and the key by which requests are counted. They return an error
+/// if the name or a number is out of range, or if this limiter has another quota of that name.
 impl RateLimitLayer {
     /// A burst at once, then the rate. See [`Limit::token_bucket`].
     ///
@@ -148,13 +148,13 @@ impl RateLimitLayer {
         )
     }
 
-    /// Limits that a closure chooses for each request: by the plan of an account, by the size of a request, for a
-    /// part of the traffic.
+    /// Limits that a closure chooses for each request: by the plan of an account, by the size of a
+    /// request, for a part of the traffic.
     ///
-    /// The closure creates the checks, with their keys and costs. All checks of the layer are decided in one
-    /// call: all are charged, or none. Limits of one name share a budget: a client that changes from one plan to
-    /// another keeps what it used. [`cost`](Self::cost) does not apply. A check of a [concurrency limit](Limit::concurrency)
-    /// asks for a permit.
+    /// The closure creates the checks, with their keys and costs. All checks of the layer are
+    /// decided in one call: all are charged, or none. Limits of one name share a budget: a client
+    /// that changes from one plan to another keeps what it used. [`cost`](Self::cost) does not
+    /// apply. A check of a [concurrency limit](Limit::concurrency) asks for a permit.
     ///
     /// ```
     /// use tollgate::layer::ChosenLimits;
@@ -182,7 +182,8 @@ impl RateLimitLayer {
     /// # }
     /// ```
     ///
-    /// If the checks are more than 255, or two of one budget, the request is answered with 500, and an event says why.
+    /// If the checks are more than 255, or two of one budget, the request is answered with 500, and
+    /// an event says why.
     ///
     /// # Errors
     ///
@@ -194,10 +195,12 @@ impl RateLimitLayer {
         Self::of_rule(limiter.into(), LayerRule::Chosen(by_request(choose)))
     }
 
-    /// Limits that a closure chooses for each request, by a key that an extractor takes from it. A request without a
-    /// key is handled [as for other limits](Self::on_missing_key). See [`from_fn`](Self::from_fn).
+    /// Limits that a closure chooses for each request, by a key that an extractor takes from it. A
+    /// request without a key is handled [as for other limits](Self::on_missing_key). See
+    /// [`from_fn`](Self::from_fn).
     ///
-    /// The closure gets the key [as it is counted](Key::as_str), to pass it on. What it chooses by is in the request's head.
+    /// The closure gets the key [as it is counted](Key::as_str), to pass it on. What it chooses by
+    /// is in the request's head.
     ///
     /// ```
     /// use http::request::Parts;
@@ -235,14 +238,15 @@ impl RateLimitLayer {
         Self::of_rule(limiter.into(), LayerRule::Chosen(by_key(key, choose)))
     }
 
-    /// Limits that a closure chooses for each request, by what the application looks up: the plan of an account in a
-    /// database. See [`Lookup`] for its cache, and [`from_fn`](Self::from_fn).
+    /// Limits that a closure chooses for each request, by what the application looks up: the plan
+    /// of an account in a database. See [`Lookup`] for its cache, and [`from_fn`](Self::from_fn).
     ///
-    /// The closure gets the request's head, the id, and what was found. So it also chooses the outcome of an unknown id and
-    /// of a look-up that failed.
+    /// The closure gets the request's head, the id, and what was found. So it also chooses the
+    /// outcome of an unknown id and of a look-up that failed.
     ///
-    /// The look-up comes before all checks and permits of the layer, and a rejected request consumes nothing. To protect the
-    /// database from a client that sends many ids, put a limit by address into a layer outside.
+    /// The look-up comes before all checks and permits of the layer, and a rejected request
+    /// consumes nothing. To protect the database from a client that sends many ids, put a limit by
+    /// address into a layer outside.
     ///
     /// # Errors
     ///
@@ -263,12 +267,14 @@ impl RateLimitLayer {
     /// The limits of a configuration, which can be replaced while the service runs. See
     /// [`LimitSet`](crate::config::LimitSet).
     ///
-    /// One layer on a whole router is enough: the configuration says which limits apply to which routes. All limits that
-    /// apply to a request are decided in one call: all are charged, or none.
+    /// One layer on a whole router is enough: the configuration says which limits apply to which
+    /// routes. All limits that apply to a request are decided in one call: all are charged, or
+    /// none.
     ///
     /// # Errors
     ///
-    /// Returns an error if this limiter has another limit of one of the names, or its store cannot decide one.
+    /// Returns an error if this limiter has another limit of one of the names, or its store cannot
+    /// decide one.
     #[cfg(feature = "config")]
     pub fn from_config(
         limiter: impl Into<RateLimiter>,

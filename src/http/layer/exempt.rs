@@ -8,11 +8,11 @@ use super::RateLimitLayer;
 
 /// # Requests that are not limited, or forbidden
 impl RateLimitLayer {
-    /// Adds a predicate for requests that are not limited, for example health checks. A request is skipped if
-    /// one of them matches. Default: CORS preflight requests only.
+    /// Adds a predicate for requests that are not limited, for example health checks. A request is
+    /// skipped if one of them matches. Default: CORS preflight requests only.
     ///
-    /// In a nested router, `parts.uri` has the rest of the path. [`original_path`](crate::layer::original_path) has the
-    /// whole, as limits in files do:
+    /// In a nested router, `parts.uri` has the rest of the path.
+    /// [`original_path`](crate::layer::original_path) has the whole, as limits in files do:
     ///
     /// ```
     /// # use tollgate::key::Global;
@@ -32,9 +32,9 @@ impl RateLimitLayer {
     }
 
     /// Adds a predicate for requests that are answered with 403, for example requests from
-    /// [forbidden networks](crate::key::ClientIp::may_be_in). They consume nothing, and the store is not
-    /// asked. A request that a `skip` predicate also matches is forbidden. Default: none. The whole path of a request is its
-    /// [`original_path`](crate::layer::original_path).
+    /// [forbidden networks](crate::key::ClientIp::may_be_in). They consume nothing, and the store
+    /// is not asked. A request that a `skip` predicate also matches is forbidden. Default: none.
+    /// The whole path of a request is its [`original_path`](crate::layer::original_path).
     pub fn forbid(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.forbid.push(Arc::new(predicate)))
     }
@@ -42,9 +42,9 @@ impl RateLimitLayer {
     /// Also limits CORS preflight requests.
     ///
     /// A preflight request is an `OPTIONS` request with two headers that any client can send. By
-    /// default it is not limited, because a browser sends it unasked and a CORS layer answers it. If
-    /// the service itself does costly work for `OPTIONS` (a catch-all handler, a proxy), limit it.
-    /// Behind a CORS layer this changes nothing: no preflight request gets here.
+    /// default it is not limited, because a browser sends it unasked and a CORS layer answers it.
+    /// If the service itself does costly work for `OPTIONS` (a catch-all handler, a proxy), limit
+    /// it. Behind a CORS layer this changes nothing: no preflight request gets here.
     pub fn limit_preflight(self) -> Self {
         self.with(|settings| settings.policy.limits_preflight = true)
     }

@@ -9,12 +9,13 @@ use crate::nouns::{ConfigError, OnStoreFailure};
 
 /// # Failures
 impl RateLimitLayer {
-    /// Sets the outcome of a request when the store [is unavailable](crate::Error::is_unavailable), for the limits
-    /// without [one of their own](Limit::with_on_store_failure). Default: fail open. Of several limits, the strictest
-    /// outcome decides.
+    /// Sets the outcome of a request when the store [is unavailable](crate::Error::is_unavailable),
+    /// for the limits without [one of their own](Limit::with_on_store_failure). Default: fail open.
+    /// Of several limits, the strictest outcome decides.
     ///
-    /// A denial that is still in force stands all the same: a `RedisStore` [remembers](crate::store::RedisStoreBuilder::deny_for)
-    /// it. A store that is [full](crate::Error::is_full) always fails closed: clients send more keys than it may keep.
+    /// A denial that is still in force stands all the same: a `RedisStore`
+    /// [remembers](crate::store::RedisStoreBuilder::deny_for) it. A store that is
+    /// [full](crate::Error::is_full) always fails closed: clients send more keys than it may keep.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;
@@ -33,7 +34,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the number of replicas is out of its range, or if the share of one cannot be decided.
+    /// Returns an error if the number of replicas is out of its range, or if the share of one
+    /// cannot be decided.
     pub fn on_store_failure(mut self, outcome: OnStoreFailure) -> Result<Self, ConfigError> {
         let settings = Arc::make_mut(&mut self.settings);
         settings.policy.set_on_store_failure(outcome)?;
@@ -41,9 +43,9 @@ impl RateLimitLayer {
     }
 
     /// Forwards a request, unlimited and without rate limit headers, when the store [is
-    /// overloaded](crate::Error::is_overloaded): more checks wait for an answer than it was built for. Default: the request is
-    /// rejected with 503 and a `Retry-After` of at least a second, because a flood of requests is not an outage, and would
-    /// open the limit to itself.
+    /// overloaded](crate::Error::is_overloaded): more checks wait for an answer than it was built
+    /// for. Default: the request is rejected with 503 and a `Retry-After` of at least a second,
+    /// because a flood of requests is not an outage, and would open the limit to itself.
     pub fn fail_open_when_overloaded(self) -> Self {
         self.with(|settings| settings.is_open_when_overloaded = true)
     }

@@ -13,9 +13,9 @@ use crate::nouns::ConfigError;
 
 /// # Headers
 impl RateLimitLayer {
-    /// The names of the headers that this layer sends, for a CORS layer outside of it. They belong to the
-    /// settings so far, so take them when the layer is complete. With the feature
-    /// `grpc`, also the headers of a gRPC status, which gRPC-Web clients read. Without
+    /// The names of the headers that this layer sends, for a CORS layer outside of it. They belong
+    /// to the settings so far, so take them when the layer is complete. With the feature `grpc`,
+    /// also the headers of a gRPC status, which gRPC-Web clients read. Without
     /// `Access-Control-Expose-Headers`, scripts in browsers do not see them.
     ///
     /// ```
@@ -29,7 +29,10 @@ impl RateLimitLayer {
     /// let limit = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100), PeerIp)?;
     /// let cors = CorsLayer::new().allow_origin(Any).expose_headers(limit.exposed_headers());
     /// // The CORS layer is added last, so it is outside: its headers are also on denials.
-    /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit).layer(cors);
+    /// let app: Router = Router::new()
+    ///     .route("/", get(|| async { "hello" }))
+    ///     .layer(limit)
+    ///     .layer(cors);
     /// # let _ = app;
     /// # Ok(())
     /// # }
@@ -43,31 +46,33 @@ impl RateLimitLayer {
 
     /// Sends `X-RateLimit-Reset` in seconds from now.
     ///
-    /// Default: seconds since the Unix epoch, as GitHub and most others send them, by the store's clock. A denial that has them also
-    /// has a `Date` by the same clock.
+    /// Default: seconds since the Unix epoch, as GitHub and most others send them, by the store's
+    /// clock. A denial that has them also has a `Date` by the same clock.
     pub fn reset_in_delta_seconds(self) -> Self {
         self.with(|settings| settings.headers.resets_in_delta_seconds = true)
     }
 
-    /// Reports budgets on denials only. Default: on all responses. The headers of the other responses stay as they are.
+    /// Reports budgets on denials only. Default: on all responses. The headers of the other
+    /// responses stay as they are.
     pub fn report_denials_only(self) -> Self {
         self.with(|settings| settings.headers.report_on = ReportOn::Denials)
     }
 
-    /// Sends no budget headers. Headers of the inner service stay as they are. A denial that a wait can end still has
-    /// `Retry-After`.
+    /// Sends no budget headers. Headers of the inner service stay as they are. A denial that a wait
+    /// can end still has `Retry-After`.
     pub fn report_nothing(self) -> Self {
         self.with(|settings| settings.headers.report_on = ReportOn::Nothing)
     }
 
-    /// Also sends the `RateLimit` and `RateLimit-Policy` fields of an [IETF draft](IetfDraft). They are
-    /// not a standard yet, so choose the revision that your clients read.
+    /// Also sends the `RateLimit` and `RateLimit-Policy` fields of an [IETF draft](IetfDraft). They
+    /// are not a standard yet, so choose the revision that your clients read.
     ///
-    /// `RateLimit-Policy` has every limit that was checked: its capacity, and the seconds in which it is
-    /// replenished. A period below a second cannot be said: revisions 6 and 7 leave the limit out, later
-    /// ones the period. `RateLimit` has the units that are left, and the seconds until the budget is full
-    /// again. In a denial, it has the limits that denied, and the seconds until each allows the request.
-    /// Where a revision reports one limit only, it is the deciding one. Numbers have at most 15 digits.
+    /// `RateLimit-Policy` has every limit that was checked: its capacity, and the seconds in which
+    /// it is replenished. A period below a second cannot be said: revisions 6 and 7 leave the limit
+    /// out, later ones the period. `RateLimit` has the units that are left, and the seconds until
+    /// the budget is full again. In a denial, it has the limits that denied, and the seconds until
+    /// each allows the request. Where a revision reports one limit only, it is the deciding one.
+    /// Numbers have at most 15 digits.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;
@@ -88,9 +93,9 @@ impl RateLimitLayer {
         self.with(|settings| settings.headers.ietf = Some(draft))
     }
 
-    /// Adds the parameter `pk` to the fields of [`IetfDraft::Draft11`]: it identifies the budget. It is
-    /// the first 16 bytes of the HMAC-SHA256, under `secret`, of the limit's name, a zero byte and the
-    /// key. So it does not disclose the key. All replicas need the same secret.
+    /// Adds the parameter `pk` to the fields of [`IetfDraft::Draft11`]: it identifies the budget.
+    /// It is the first 16 bytes of the HMAC-SHA256, under `secret`, of the limit's name, a zero
+    /// byte and the key. So it does not disclose the key. All replicas need the same secret.
     ///
     /// # Errors
     ///
@@ -113,8 +118,9 @@ impl RateLimitLayer {
         self.with(|settings| settings.headers.sends_reset_after = true)
     }
 
-    /// Adds a random 0 to `most` seconds to `Retry-After`, so that clients do not all return at once.
-    /// Default: 0. Range: up to a day. Rounded up to whole seconds. The other headers agree with it.
+    /// Adds a random 0 to `most` seconds to `Retry-After`, so that clients do not all return at
+    /// once. Default: 0. Range: up to a day. Rounded up to whole seconds. The other headers agree
+    /// with it.
     ///
     /// # Errors
     ///

@@ -6,11 +6,12 @@ use crate::http::InFlight;
 
 /// # Requests in flight
 impl RateLimitLayer {
-    /// Puts the permits of a request into its extensions, as [`InFlight`]. Default: they are not there.
+    /// Puts the permits of a request into its extensions, as [`InFlight`]. Default: they are not
+    /// there.
     ///
-    /// The permits are given back when the response body has ended, and the last clone is dropped. An upgraded
-    /// connection outlasts its response: move the clone of a handler into the task that serves it. So does work that
-    /// continues in the background.
+    /// The permits are given back when the response body has ended, and the last clone is dropped.
+    /// An upgraded connection outlasts its response: move the clone of a handler into the task that
+    /// serves it. So does work that continues in the background.
     pub fn insert_permits(self) -> Self {
         self.with(|settings| settings.inserts_permits = true)
     }

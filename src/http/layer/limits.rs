@@ -11,8 +11,8 @@ use crate::nouns::{ConfigError, Limit};
 
 /// # Limits and costs
 impl RateLimitLayer {
-    /// Adds a limit, under a key of its own. A request costs 1 unit, or the [cost](Self::cost) of the layer. All limits of the
-    /// layer are decided in one call: all are charged, or none is.
+    /// Adds a limit, under a key of its own. A request costs 1 unit, or the [cost](Self::cost) of
+    /// the layer. All limits of the layer are decided in one call: all are charged, or none is.
     ///
     /// ```
     /// use tollgate::key::{Header, PeerIp};
@@ -30,16 +30,19 @@ impl RateLimitLayer {
     /// # }
     /// ```
     ///
-    /// Under a [concurrency limit](Limit::concurrency), a request holds a permit until its response body ends: a stream of
-    /// events counts for as long as it is sent. See [`insert_permits`](Self::insert_permits) for upgraded connections. A
-    /// request first acquires its permits, the permit of the smallest limit before the others, and then is charged. So a request
-    /// without a permit is charged under no limit, and one that a rate denies gives its permits back. A request without a
-    /// permit is answered 429. With [`wait_up_to`](Self::wait_up_to) it waits for its permits, and after that for its units,
+    /// Under a [concurrency limit](Limit::concurrency), a request holds a permit until its response
+    /// body ends: a stream of events counts for as long as it is sent. See
+    /// [`insert_permits`](Self::insert_permits) for upgraded connections. A request first acquires
+    /// its permits, the permit of the smallest limit before the others, and then is charged. So a
+    /// request without a permit is charged under no limit, and one that a rate denies gives its
+    /// permits back. A request without a permit is answered 429. With
+    /// [`wait_up_to`](Self::wait_up_to) it waits for its permits, and after that for its units,
     /// until one deadline.
     ///
     /// # Errors
     ///
-    /// Returns an error if the layer has a limit of this name or 255 limits already, or like all constructors.
+    /// Returns an error if the layer has a limit of this name or 255 limits already, or like all
+    /// constructors.
     pub fn limit(self, limit: Limit, key: impl KeyExtractor) -> Result<Self, ConfigError> {
         self.with_rule(LayerRule::Fixed(KeyedLimit::new(limit, key, None)))
     }
@@ -66,8 +69,9 @@ impl RateLimitLayer {
     /// let limiter = RateLimiter::in_memory();
     /// let user = Header::new("x-user")?;
     /// let requests = Limit::token_bucket("requests", Quota::per_minute(60))?;
+    /// let used = Limit::token_bucket("tokens", Quota::per_minute(40_000))?;
     /// let layer = RateLimitLayer::new(&limiter, requests, user.clone())?
-    ///     .limit_with_cost(Limit::token_bucket("tokens", Quota::per_minute(40_000))?, user, tokens)?;
+    ///     .limit_with_cost(used, user, tokens)?;
     /// # let _ = layer;
     /// # Ok(())
     /// # }
@@ -75,8 +79,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error like [`limit`](Self::limit), and for a [concurrency limit](Limit::concurrency): a request holds one
-    /// permit.
+    /// Returns an error like [`limit`](Self::limit), and for a [concurrency
+    /// limit](Limit::concurrency): a request holds one permit.
     pub fn limit_with_cost(
         self,
         limit: Limit,
@@ -85,7 +89,8 @@ impl RateLimitLayer {
     ) -> Result<Self, ConfigError> {
         if limit.is_concurrency() {
             return Err(ConfigError::new(
-                "a request holds one permit of a concurrency limit, whatever it costs; add it with `.limit(...)`",
+                "a request holds one permit of a concurrency limit, whatever it costs; add it with \
+                 `.limit(...)`",
             )
             .of_limit(limit.name()));
         }
@@ -101,8 +106,8 @@ impl RateLimitLayer {
     /// It applies to each limit of the layer without a
     /// [cost of its own](Self::limit_with_cost).
     ///
-    /// A request that carries several operations can cost as many, for example a GraphQL query or a batch.
-    /// Bound the cost: `cost` reads what a client sent. The whole path of a request is its
+    /// A request that carries several operations can cost as many, for example a GraphQL query or a
+    /// batch. Bound the cost: `cost` reads what a client sent. The whole path of a request is its
     /// [`original_path`](crate::layer::original_path).
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.cost = Some(Arc::new(cost)))

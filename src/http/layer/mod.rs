@@ -35,11 +35,10 @@ use super::settings::LayerSettings;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = RateLimiter::in_memory();
+/// let quota = Quota::per_second(10).burst(20);
 /// let app: Router = Router::new()
 ///     .route("/search", get(|| async { "found" }))
-///     .layer(
-///         RateLimitLayer::token_bucket(&limiter, "search", Quota::per_second(10).burst(20), PeerIp)?,
-///     );
+///     .layer(RateLimitLayer::token_bucket(&limiter, "search", quota, PeerIp)?);
 /// # Ok(())
 /// # }
 /// ```
@@ -47,30 +46,33 @@ use super::settings::LayerSettings;
 /// # The path of a request
 ///
 /// 1. A request that a [`forbid`](Self::forbid) predicate matches is answered with 403. One that a
-///    [`skip`](Self::skip) predicate matches is not limited. Nor are CORS preflight requests, unless
-///    [`limit_preflight`](Self::limit_preflight) is set.
-/// 2. The key is extracted. A layer cannot be built without a key, because no default is safe. A request
-///    without a key is rejected with 400, unless [`on_missing_key`](Self::on_missing_key) is set.
-///    If the layer has [concurrency limits](crate::Limit::concurrency), the request
+///    [`skip`](Self::skip) predicate matches is not limited. Nor are CORS preflight requests,
+///    unless [`limit_preflight`](Self::limit_preflight) is set.
+/// 2. The key is extracted. A layer cannot be built without a key, because no default is safe. A
+///    request without a key is rejected with 400, unless [`on_missing_key`](Self::on_missing_key)
+///    is set. If the layer has [concurrency limits](crate::Limit::concurrency), the request
 ///    acquires its permits then, and holds them until the body of its response ends.
 /// 3. All limits of the layer are decided in one call: all are charged, or none.
-/// 4. A denied request is answered with 429, `Retry-After` in whole seconds, rounded up, at least 1,
-///    `Cache-Control: no-store`, and a line of text. A request whose [cost](Self::cost) is above the
-///    capacity is answered with 422, and no `Retry-After` or reset: no wait helps.
+/// 4. A denied request is answered with 429, `Retry-After` in whole seconds, rounded up, at least
+///    1, `Cache-Control: no-store`, and a line of text. A request whose [cost](Self::cost) is above
+///    the capacity is answered with 422, and no `Retry-After` or reset: no wait helps.
 ///    [`respond_with`](Self::respond_with) changes these and all other responses of the layer.
 /// 5. An allowed request waits out a leaky bucket's delay, and is forwarded. A request that waits,
 ///    for a decision or for its delay, does not hold the inner service ready: it waits for the
 ///    service again afterwards. A decision that needs no wait uses the service that is ready.
 ///    Dropping the response future cancels the wait.
 /// 6. Both responses carry `X-RateLimit-Limit`, `X-RateLimit-Remaining` and
-///    [`X-RateLimit-Reset`](Self::reset_in_delta_seconds), and the [`RateLimit` fields](Self::ietf_headers) if
-///    they are set. [`report_denials_only`](Self::report_denials_only) and [`report_nothing`](Self::report_nothing) restrict that. Fields of the inner service stay
+///    [`X-RateLimit-Reset`](Self::reset_in_delta_seconds), and the [`RateLimit`
+///    fields](Self::ietf_headers) if they are set.
+///    [`report_denials_only`](Self::report_denials_only) and
+///    [`report_nothing`](Self::report_nothing) restrict that. Fields of the inner service stay
 ///    where they are stricter or cannot be compared, and lists are added to. A response with status
-///    304 or 101, and the response to an allowed `CONNECT`, have none. The response to a denied request has the
-///    [`Decision`](crate::Decision) in its extensions, for layers outside. For allowed requests,
-///    see [`insert_decision`](Self::insert_decision).
-/// 7. When the store is unavailable, the request is forwarded without rate limit headers, or answered with 503,
-///    or limited in this process: see [`on_store_failure`](Self::on_store_failure). An event reports it.
+///    304 or 101, and the response to an allowed `CONNECT`, have none. The response to a denied
+///    request has the [`Decision`](crate::Decision) in its extensions, for layers outside. For
+///    allowed requests, see [`insert_decision`](Self::insert_decision).
+/// 7. When the store is unavailable, the request is forwarded without rate limit headers, or
+///    answered with 503, or limited in this process: see
+///    [`on_store_failure`](Self::on_store_failure). An event reports it.
 ///
 /// # Several layers
 ///
@@ -81,10 +83,11 @@ use super::settings::LayerSettings;
 ///
 /// If two of them share a budget, a request charges it twice.
 ///
-/// With stacked layers, the headers report a budget that is used up, or else the one with the fewest units
-/// left. Give the layers the same settings for headers: fields of different kinds are not compared. The
-/// headers of a denial come from the layer that denied. Its `Retry-After` names a time at which the layers outside also
-/// allow the request. The same holds for the `Retry-After` of a 429 or 503 of your service. There are three exceptions:
+/// With stacked layers, the headers report a budget that is used up, or else the one with the
+/// fewest units left. Give the layers the same settings for headers: fields of different kinds are
+/// not compared. The headers of a denial come from the layer that denied. Its `Retry-After` names a
+/// time at which the layers outside also allow the request. The same holds for the `Retry-After` of
+/// a 429 or 503 of your service. There are three exceptions:
 ///
 /// - The layers inside of one that denied were not asked, and may deny the next request.
 /// - When a sliding window or a log outside allows the next request is not known.
@@ -93,8 +96,9 @@ use super::settings::LayerSettings;
 /// One layer with several limits has none of them.
 ///
 /// The decision in the extensions is the strictest of the layers with
-/// [`insert_decision`](Self::insert_decision). Of equally strict decisions, the outer layer's stays. With stacked layers it
-/// has the receipt of that one layer only. To refund all charges of a request, put its limits into one layer.
+/// [`insert_decision`](Self::insert_decision). Of equally strict decisions, the outer layer's
+/// stays. With stacked layers it has the receipt of that one layer only. To refund all charges of a
+/// request, put its limits into one layer.
 ///
 /// Put the layer inside a CORS layer, so that its responses carry the CORS headers, and let that
 /// layer expose [its headers](Self::exposed_headers). Put it inside authentication if the key is a

@@ -29,8 +29,8 @@ impl RateLimitLayer {
         }
     }
 
-    /// Sets the format of the body of rejected requests. Default: a line of plain text. JSON, problem
-    /// details and a choice by `Accept` need the feature `json`.
+    /// Sets the format of the body of rejected requests. Default: a line of plain text. JSON,
+    /// problem details and a choice by `Accept` need the feature `json`.
     pub fn body_format(self, format: BodyFormat) -> Self {
         self.with(|settings| settings.responder.format = format)
     }
@@ -39,11 +39,11 @@ impl RateLimitLayer {
     ///
     /// It gets the [`Rejection`]: the [reason](Rejection::reason), the limit, the decision if there
     /// is one, and the request's head. It also gets the default response, whose status, rate limit
-    /// headers and `Retry-After` are set. The response that it returns is sent as it is, without its body
-    /// if the request is a `HEAD`. Its body is anything that converts into `Bytes`: serialize JSON
-    /// yourself, or see [`body_format`](Self::body_format).
-    /// A gRPC call (feature `grpc`) gets a response without a body, with status 200 and `grpc-status`:
-    /// return that as it is.
+    /// headers and `Retry-After` are set. The response that it returns is sent as it is, without
+    /// its body if the request is a `HEAD`. Its body is anything that converts into `Bytes`:
+    /// serialize JSON yourself, or see [`body_format`](Self::body_format). A gRPC call (feature
+    /// `grpc`) gets a response without a body, with status 200 and `grpc-status`: return that as it
+    /// is.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;
@@ -77,11 +77,12 @@ impl RateLimitLayer {
         })
     }
 
-    /// Answers gRPC calls as all other requests: with an HTTP status and a body. Default: with HTTP 200 and a
-    /// gRPC status, if the request is a `POST` with the content type `application/grpc`.
+    /// Answers gRPC calls as all other requests: with an HTTP status and a body. Default: with HTTP
+    /// 200 and a gRPC status, if the request is a `POST` with the content type `application/grpc`.
     ///
-    /// gRPC clients do not read an HTTP status. Use it for a service without gRPC, if something in front of it
-    /// counts rejected requests by their HTTP status: any client can send that content type.
+    /// gRPC clients do not read an HTTP status. Use it for a service without gRPC, if something in
+    /// front of it counts rejected requests by their HTTP status: any client can send that content
+    /// type.
     #[cfg(feature = "grpc")]
     pub fn without_grpc_status(self) -> Self {
         self.with(|settings| settings.responder.ignores_grpc = true)

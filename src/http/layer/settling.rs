@@ -10,8 +10,8 @@ use crate::nouns::{ConfigError, Limit};
 
 /// # Costs that are known later
 impl RateLimitLayer {
-    /// Puts a [`Settlement`](crate::layer::Settlement) into the request's extensions, with which the handler states the
-    /// real cost. Default: off.
+    /// Puts a [`Settlement`](crate::layer::Settlement) into the request's extensions, with which
+    /// the handler states the real cost. Default: off.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;
@@ -22,8 +22,10 @@ impl RateLimitLayer {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
     /// // 60 requests and 40,000 tokens a minute. An answer is estimated to use 500 tokens.
-    /// let layer = RateLimitLayer::new(&limiter, Limit::token_bucket("requests", Quota::per_minute(60))?, PeerIp)?
-    ///     .limit_with_cost(Limit::token_bucket("tokens", Quota::per_minute(40_000))?, PeerIp, |_| 500)?
+    /// let requests = Limit::token_bucket("requests", Quota::per_minute(60))?;
+    /// let tokens = Limit::token_bucket("tokens", Quota::per_minute(40_000))?;
+    /// let layer = RateLimitLayer::new(&limiter, requests, PeerIp)?
+    ///     .limit_with_cost(tokens, PeerIp, |_| 500)?
     ///     .insert_settlement();
     /// let app: Router = Router::new()
     ///     .route("/chat", post(|Extension(settlement): Extension<Settlement>| async move {
@@ -39,18 +41,19 @@ impl RateLimitLayer {
         self.with(|settings| settings.settlement.inserts = true)
     }
 
-    /// Settles the cost under a limit of this layer by the head of the response, such as a header with the real cost.
-    /// Default: none.
+    /// Settles the cost under a limit of this layer by the head of the response, such as a header
+    /// with the real cost. Default: none.
     ///
-    /// `cost` returns the real cost in units. `None` keeps the charged cost. It is not called for a request
-    /// that the layer rejects, or whose inner service fails without a response.
+    /// `cost` returns the real cost in units. `None` keeps the charged cost. It is not called for a
+    /// request that the layer rejects, or whose inner service fails without a response.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;
     /// # use tollgate::{Quota, RateLimitLayer, RateLimiter};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
-    /// let layer = RateLimitLayer::token_bucket(&limiter, "points", Quota::per_minute(1_000), PeerIp)?
+    /// let quota = Quota::per_minute(1_000);
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "points", quota, PeerIp)?
     ///     .cost(|_| 10)
     ///     .settle_on_response("points", |response| {
     ///         response.headers.get("x-query-cost")?.to_str().ok()?.parse().ok()
@@ -62,8 +65,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the layer has no limit of this name. The names of limits that are chosen for each request are
-    /// not known: a layer with such limits accepts any name.
+    /// Returns an error if the layer has no limit of this name. The names of limits that are chosen
+    /// for each request are not known: a layer with such limits accepts any name.
     pub fn settle_on_response(
         self,
         limit: impl Into<String>,
@@ -93,12 +96,12 @@ impl RateLimitLayer {
         }))
     }
 
-    /// Gives back what this layer charged for a request if its response should be free, such as a 5xx, a 304 or a hit of
-    /// a cache. Default: never.
+    /// Gives back what this layer charged for a request if its response should be free, such as a
+    /// 5xx, a 304 or a hit of a cache. Default: never.
     ///
-    /// The predicate gets the head of the response. It is not called for a request whose inner service fails without a
-    /// response. What the handler has [settled](crate::layer::Settlement) is not given back. The headers of the response
-    /// report the budget before the refund.
+    /// The predicate gets the head of the response. It is not called for a request whose inner
+    /// service fails without a response. What the handler has [settled](crate::layer::Settlement)
+    /// is not given back. The headers of the response report the budget before the refund.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;

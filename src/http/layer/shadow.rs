@@ -9,12 +9,13 @@ use crate::nouns::Limit;
 
 /// # Shadow mode
 impl RateLimitLayer {
-    /// Enforces the layer's limits for a share of their keys, in percent. Default: 100. For all other keys, they are in
-    /// *shadow mode*: they decide, count and report, and never deny. See [`Limit::with_enforced_percent`].
+    /// Enforces the layer's limits for a share of their keys, in percent. Default: 100. For all
+    /// other keys, they are in *shadow mode*: they decide, count and report, and never deny. See
+    /// [`Limit::with_enforced_percent`].
     ///
-    /// It replaces what the limits say, also of those that a closure
-    /// [chooses](Self::from_fn). Below 100 percent, a request without a key is not rejected. Nor is a request
-    /// that the closure rejects.
+    /// It replaces what the limits say, also of those that a closure [chooses](Self::from_fn).
+    /// Below 100 percent, a request without a key is not rejected. Nor is a request that the
+    /// closure rejects.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;

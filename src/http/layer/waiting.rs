@@ -10,11 +10,12 @@ use crate::nouns::OnStoreFailure;
 
 /// # Waiting
 impl RateLimitLayer {
-    /// Lets a request wait for its units for up to `max_wait`, instead of being denied. Default: it does not wait.
+    /// Lets a request wait for its units for up to `max_wait`, instead of being denied. Default: it
+    /// does not wait.
     ///
-    /// A request that fits is decided as without this setting. Any other waits if its `retry_after` is within
-    /// `max_wait`, and there are not too many [waiters](Self::max_waiters). Else it is denied at once. While it
-    /// waits, it does not hold the inner service ready.
+    /// A request that fits is decided as without this setting. Any other waits if its `retry_after`
+    /// is within `max_wait`, and there are not too many [waiters](Self::max_waiters). Else it is
+    /// denied at once. While it waits, it does not hold the inner service ready.
     ///
     /// | limits of the layer | order within a process | order across processes |
     /// |---|---|---|
@@ -22,17 +23,17 @@ impl RateLimitLayer {
     /// | one of another algorithm | first come, first served | when units are available, the first process to ask gets them |
     /// | several | a request queues only for the budgets that denied it | the same |
     ///
-    /// A client that disconnects gives up its place, and its turn goes to the next waiter of this process. If there is
-    /// none, its units are given back as far as they are not before other turns. The place in a leaky bucket as a
-    /// queue stays taken.
+    /// A client that disconnects gives up its place, and its turn goes to the next waiter of this
+    /// process. If there is none, its units are given back as far as they are not before other
+    /// turns. The place in a leaky bucket as a queue stays taken.
     ///
-    /// `max_wait` starts when the request is sent. It bounds the wait for
-    /// [permits](Self::limit) and for units together. It does not bound the store's answers,
-    /// which have the store's own deadline: a request that fits is forwarded, however short `max_wait` is. The time of
-    /// a look-up counts, and is bounded by the [look-up](crate::layer::Lookup). If the store
-    /// is unavailable, the layer's [failure policy](Self::on_store_failure) decides at once, also for requests that wait.
-    /// **By default it fails open: all of them are forwarded.** To protect a provider during an outage, choose
-    /// [`OnStoreFailure::Local`].
+    /// `max_wait` starts when the request is sent. It bounds the wait for [permits](Self::limit)
+    /// and for units together. It does not bound the store's answers, which have the store's own
+    /// deadline: a request that fits is forwarded, however short `max_wait` is. The time of a
+    /// look-up counts, and is bounded by the [look-up](crate::layer::Lookup). If the store is
+    /// unavailable, the layer's [failure policy](Self::on_store_failure) decides at once, also for
+    /// requests that wait. **By default it fails open: all of them are forwarded.** To protect a
+    /// provider during an outage, choose [`OnStoreFailure::Local`].
     ///
     /// ```
     /// # use tollgate::key::Global;
@@ -43,7 +44,8 @@ impl RateLimitLayer {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
     /// // Around an HTTP client: 5 calls a second to a provider, over all processes, evenly.
-    /// let layer = RateLimitLayer::token_bucket(&limiter, "provider", Quota::per_second(5).burst(1), Global)?
+    /// let quota = Quota::per_second(5).burst(1);
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "provider", quota, Global)?
     ///     .on_store_failure(OnStoreFailure::Local { replicas: 3 })?
     ///     .wait_up_to(Duration::from_secs(10))?;
     /// # let _ = layer;
@@ -61,15 +63,15 @@ impl RateLimitLayer {
         Ok(self)
     }
 
-    /// Sets the most requests that wait in this process, of this layer and its clones. Default: 1,024. The layer denies
-    /// any further request at once.
+    /// Sets the most requests that wait in this process, of this layer and its clones. Default:
+    /// 1,024. The layer denies any further request at once.
     pub fn max_waiters(self, waiters: usize) -> Self {
         self.with(|settings| settings.wait.max_waiters = waiters)
     }
 
-    /// Sets the most requests that wait for one budget, or for the permits of one key, in this process. Default: 64. The layer denies any further request
-    /// at once. So one client does not take the places of all. The burst of a leaky bucket as a queue bounds its
-    /// waiters instead.
+    /// Sets the most requests that wait for one budget, or for the permits of one key, in this
+    /// process. Default: 64. The layer denies any further request at once. So one client does not
+    /// take the places of all. The burst of a leaky bucket as a queue bounds its waiters instead.
     pub fn max_waiters_per_key(self, waiters: usize) -> Self {
         self.with(|settings| settings.wait.max_waiters_per_key = waiters)
     }

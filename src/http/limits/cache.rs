@@ -1,4 +1,5 @@
-//! The cache of a look-up: bounded, one look-up in flight for each id, and old values while look-ups fail.
+//! The cache of a look-up: bounded, one look-up in flight for each id, and old values while
+//! look-ups fail.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -201,7 +202,8 @@ where
         }
     }
 
-    /// The look-up of an id that is in flight, or that starts now. `None` if too many are in flight.
+    /// The look-up of an id that is in flight, or that starts now. `None` if too many are in
+    /// flight.
     fn flight(self: &Arc<Self>, id: I) -> Option<LookUpInFlight<T>> {
         let mut flights = self.flights();
         if let Some(flight) = flights.get(&id) {
@@ -261,7 +263,8 @@ where
         KnownValue::Failed
     }
 
-    /// Keeps a result. After a failure, an old value stays, and is used for a while without a look-up.
+    /// Keeps a result. After a failure, an old value stays, and is used for a while without a
+    /// look-up.
     fn store(&self, id: I, flight: u64, known: KnownValue<T>) {
         let now = Instant::now();
         let settings = &self.settings;

@@ -3,7 +3,8 @@
 use super::{ChosenLimits, Reject};
 use crate::nouns::{Check, Enforced, Limit, OnStoreFailure};
 
-/// The settings that limits inherit from the layer, if they are chosen for each request, or come from a configuration.
+/// The settings that limits inherit from the layer, if they are chosen for each request, or come
+/// from a configuration.
 #[derive(Clone, Copy)]
 pub(in crate::http) struct Inherited {
     pub(in crate::http) on_store_failure: OnStoreFailure,
@@ -37,7 +38,8 @@ impl Inherited {
         if limit.on_store_failure().is_some() {
             return limit;
         }
-        // The share of a later version may be too small to be decided. That must not open the limit.
+        // The share of a later version may be too small to be decided. That must not open the
+        // limit.
         let closed = |_| {
             limit
                 .clone()

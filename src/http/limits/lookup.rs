@@ -16,15 +16,16 @@ use crate::store::RedisChannel;
 
 /// An asynchronous look-up with a bounded cache, such as of a user's plan in a database.
 ///
-/// - One look-up is in flight for each id. All requests of the id wait for it. It is a task, so a client that
-///   disconnects does not cancel it for others.
-/// - A value is fresh for [`ttl`](Self::ttl). An id that the application does not know is also remembered, for
-///   [`unknown_ttl`](Self::unknown_ttl).
+/// - One look-up is in flight for each id. All requests of the id wait for it. It is a task, so a
+///   client that disconnects does not cancel it for others.
+/// - A value is fresh for [`ttl`](Self::ttl). An id that the application does not know is also
+///   remembered, for [`unknown_ttl`](Self::unknown_ttl).
 /// - The first request after that starts a new look-up. If that fails, or takes longer than
-///   [`patience`](Self::patience), the old value is used, for up to [`stale_for`](Self::stale_for). A failed
-///   look-up is repeated after a second at the earliest.
+///   [`patience`](Self::patience), the old value is used, for up to [`stale_for`](Self::stale_for).
+///   A failed look-up is repeated after a second at the earliest.
 /// - Without an old value, a request waits for up to [`timeout`](Self::timeout), and then gets
-///   [`LookupResult::Failed`](crate::layer::LookupResult::Failed). It also does if [`max_in_flight`](Self::max_in_flight) look-ups of other ids are in flight.
+///   [`LookupResult::Failed`](crate::layer::LookupResult::Failed). It also does if
+///   [`max_in_flight`](Self::max_in_flight) look-ups of other ids are in flight.
 ///
 /// | setting | default |
 /// |---|---|
@@ -40,7 +41,7 @@ use crate::store::RedisChannel;
 ///
 /// ```
 /// use http::request::Parts;
-/// use tollgate::layer::{LookupResult, ChosenLimits, Lookup};
+/// use tollgate::layer::{ChosenLimits, Lookup, LookupResult};
 /// use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
 ///
 /// #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -57,17 +58,19 @@ use crate::store::RedisChannel;
 /// // The name is the same, so an upgrade keeps what was used.
 /// let free = Limit::token_bucket("api", Quota::per_minute(10))?;
 /// let pro = Limit::token_bucket("api", Quota::per_minute(1_000))?;
-/// // While the database is away. A name of its own: in the budget of `api`, an account that used more than this
-/// // would be locked out.
+/// // While the database is away. A name of its own: in the budget of `api`, an account that used
+/// // more than this would be locked out.
 /// let fallback = Limit::token_bucket("fallback", Quota::per_minute(100))?;
 ///
 /// let user = |request: &Parts| request.extensions.get::<UserId>().copied();
-/// let layer = RateLimitLayer::from_lookup(RateLimiter::in_memory(), Lookup::new(user, plan_of), move |_, user, plan| match plan {
-///         LookupResult::Known(Plan::Pro) => Check::new(&pro, user.0).into(),
-///         LookupResult::Known(Plan::Free) => Check::new(&free, user.0).into(),
-///         LookupResult::Unknown => ChosenLimits::reject("no such account"),
-///         LookupResult::Failed => Check::new(&fallback, user.0).into(),
-///     })?;
+/// let plans = Lookup::new(user, plan_of);
+/// let limiter = RateLimiter::in_memory();
+/// let layer = RateLimitLayer::from_lookup(&limiter, plans, move |_, user, plan| match plan {
+///     LookupResult::Known(Plan::Pro) => Check::new(&pro, user.0).into(),
+///     LookupResult::Known(Plan::Free) => Check::new(&free, user.0).into(),
+///     LookupResult::Unknown => ChosenLimits::reject("no such account"),
+///     LookupResult::Failed => Check::new(&fallback, user.0).into(),
+/// })?;
 /// # let _ = layer;
 /// # Ok(())
 /// # }
@@ -84,9 +87,9 @@ where
 {
     /// Creates a look-up.
     ///
-    /// `id` takes an id from a request's head. A request without an id is handled [like one without a
-    /// key](crate::RateLimitLayer::on_missing_key). `fetch` looks the id up: `Ok(None)` says that it is not known. An error
-    /// is reported as an event.
+    /// `id` takes an id from a request's head. A request without an id is handled [like one without
+    /// a key](crate::RateLimitLayer::on_missing_key). `fetch` looks the id up: `Ok(None)` says that
+    /// it is not known. An error is reported as an event.
     pub fn new<F, E>(
         id: impl Fn(&Parts) -> Option<I> + Send + Sync + 'static,
         fetch: impl Fn(I) -> F + Send + Sync + 'static,
@@ -123,14 +126,15 @@ where
         self.with(|settings| settings.unknown_ttl = ttl)
     }
 
-    /// Sets the time after its `ttl` for which a value is used if a look-up fails or is slow. Default: 1 h.
+    /// Sets the time after its `ttl` for which a value is used if a look-up fails or is slow.
+    /// Default: 1 h.
     #[must_use]
     pub fn stale_for(self, time: Duration) -> Self {
         self.with(|settings| settings.stale_for = time)
     }
 
-    /// Sets the time for which requests wait for a new look-up if there is an old value. Default: 50 ms. Zero: they do not
-    /// wait, and a later request gets the new value.
+    /// Sets the time for which requests wait for a new look-up if there is an old value. Default:
+    /// 50 ms. Zero: they do not wait, and a later request gets the new value.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
         self.with(|settings| settings.patience = patience)
@@ -142,27 +146,30 @@ where
         self.with(|settings| settings.timeout = timeout)
     }
 
-    /// Sets the most look-ups in flight, so that a flood of ids does not overload the database. Default: 64. At least 1.
+    /// Sets the most look-ups in flight, so that a flood of ids does not overload the database.
+    /// Default: 64. At least 1.
     #[must_use]
     pub fn max_in_flight(self, lookups: usize) -> Self {
         self.with(|settings| settings.max_in_flight = lookups)
     }
 
-    /// Removes an id and its value from the cache: the next request looks it up. Call it when a plan changes. Other processes have
-    /// caches of their own: on Redis they can [`follow`](Self::follow) announcements. With another messaging system, call
-    /// `forget` for each message, and [`expire_all`](Self::expire_all) after a lost connection.
+    /// Removes an id and its value from the cache: the next request looks it up. Call it when a
+    /// plan changes. Other processes have caches of their own: on Redis they can
+    /// [`follow`](Self::follow) announcements. With another messaging system, call `forget` for
+    /// each message, and [`expire_all`](Self::expire_all) after a lost connection.
     pub fn forget(&self, id: &I) {
         self.cache.forget(id);
     }
 
-    /// Ends the [`ttl`](Self::ttl) of all values: each id is looked up anew with its next request. The old value is used if that
-    /// fails or is slow.
+    /// Ends the [`ttl`](Self::ttl) of all values: each id is looked up anew with its next request.
+    /// The old value is used if that fails or is slow.
     pub fn expire_all(&self) {
         self.cache.expire_all();
     }
 
-    /// Removes each id that is announced on this channel from the cache, in a task that ends when the look-up and its layers are
-    /// dropped. If announcements may have been missed, it [expires all](Self::expire_all).
+    /// Removes each id that is announced on this channel from the cache, in a task that ends when
+    /// the look-up and its layers are dropped. If announcements may have been missed, it [expires
+    /// all](Self::expire_all).
     ///
     /// Call this after the setters, which make a new cache.
     ///
@@ -171,7 +178,8 @@ where
     /// use tollgate::RedisStore;
     /// use tollgate::store::RedisChannel;
     ///
-    /// # async fn plans(user: fn(&http::request::Parts) -> Option<u64>) -> Result<(), tollgate::ConfigError> {
+    /// # type Id = fn(&http::request::Parts) -> Option<u64>;
+    /// # async fn plans(user: Id) -> Result<(), tollgate::ConfigError> {
     /// # async fn plan_of(user: u64) -> Result<Option<String>, std::io::Error> { Ok(None) }
     /// let store = RedisStore::connect("redis://127.0.0.1/", "shop").await?;
     /// let changes = RedisChannel::new(&store, "plans")?;

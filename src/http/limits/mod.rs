@@ -1,4 +1,5 @@
-//! Limits that are chosen for each request: by a closure, by the request's key, or by a look-up in the application.
+//! Limits that are chosen for each request: by a closure, by the request's key, or by a look-up in
+//! the application.
 
 mod cache;
 mod chosen;
@@ -38,8 +39,9 @@ use crate::nouns::Check;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChosenLimits {
-    /// The request is decided by these checks and the checks of the layer's other limits, as one group: all are
-    /// charged, or none. No checks mean no limit. A limit without a failure policy has the layer's.
+    /// The request is decided by these checks and the checks of the layer's other limits, as one
+    /// group: all are charged, or none. No checks mean no limit. A limit without a failure policy
+    /// has the layer's.
     Checks(Vec<Check>),
     /// The request is not limited here. The layer's other limits decide.
     Unlimited,
@@ -70,8 +72,8 @@ impl ChosenLimits {
         self
     }
 
-    /// Rejects the request with a status from 400 to 599. Any other counts as 403. Use 402 for an account that has to
-    /// pay. For 503, add [`with_retry_after`](Self::with_retry_after).
+    /// Rejects the request with a status from 400 to 599. Any other counts as 403. Use 402 for an
+    /// account that has to pay. For 503, add [`with_retry_after`](Self::with_retry_after).
     #[must_use]
     pub fn reject_with(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
         Self::Reject {

@@ -107,7 +107,8 @@ fn check_reached(first_of: &[OneOrMany<String>]) -> Result<(), ConfigError> {
         let is_last = number + 1 == first_of.len();
         if keys.iter().all(|name| name == "global") && !is_last && !keys.is_empty() {
             return Err(ConfigError::new(
-                "every request has the key `global`, so the names after it are never used; write it last",
+                "every request has the key `global`, so the names after it are never used; write \
+                 it last",
             ));
         }
     }
@@ -140,7 +141,8 @@ fn joined(
     let mut extractors = keys.as_slice().iter().map(|name| names.key_of(name));
     let Some(first) = extractors.next() else {
         return Err(ConfigError::new(
-            "the list of extractors is empty; name one, such as `peer_ip`, or `global` for one budget of all requests",
+            "the list of extractors is empty; name one, such as `peer_ip`, or `global` for one \
+             budget of all requests",
         ));
     };
     let joined = extractors.try_fold(first?, |first, next| {
@@ -175,7 +177,8 @@ fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans
             .plan_of(name)
             .map_err(|error| (at.clone().name("plan"), error))?,
         (None, false) => {
-            let error = "`plan` is missing; name the function of the application that says the plan of a request";
+            let error = "`plan` is missing; name the function of the application that says the \
+                         plan of a request";
             return Err((at.clone().name("plans"), ConfigError::new(error)));
         }
         (Some(_), true) => {

@@ -11,11 +11,12 @@ use crate::http::request_fn::RequestFn;
 use crate::http::{Global, KeyExtractor, PeerIp};
 use crate::nouns::ConfigError;
 
-/// The names that an application gives to its key extractors, plans and costs, for a configuration to use.
+/// The names that an application gives to its key extractors, plans and costs, for a configuration
+/// to use.
 ///
-/// Three extractors have names from the start: `global`, [one key for all requests](crate::key::Global); `peer_ip`, [the
-/// peer's address](crate::key::PeerIp); and with the feature `axum`, `route`, [the matched
-/// route](crate::key::Route).
+/// Three extractors have names from the start: `global`, [one key for all
+/// requests](crate::key::Global); `peer_ip`, [the peer's address](crate::key::PeerIp); and with the
+/// feature `axum`, `route`, [the matched route](crate::key::Route).
 ///
 /// ```
 /// use tollgate::config::Names;
@@ -30,7 +31,8 @@ use crate::nouns::ConfigError;
 ///     .key("client_ip", ClientIp::behind(["10.0.0.0/8"])?)
 ///     .plan("account", |request| Some(request.extensions.get::<Account>()?.plan))
 ///     .cost("items", |request| {
-///         let items = request.headers.get("x-items").and_then(|items| items.to_str().ok()?.parse().ok());
+///         let items = request.headers.get("x-items");
+///         let items = items.and_then(|items| items.to_str().ok()?.parse().ok());
 ///         items.unwrap_or(1).clamp(1, 100)
 ///     });
 /// # let _ = names;
@@ -73,8 +75,8 @@ impl Names {
         self
     }
 
-    /// Names a function that says the plan of a request, such as by the account that authentication has put into its
-    /// extensions. Without a plan, a request has the quota of the limit itself.
+    /// Names a function that says the plan of a request, such as by the account that authentication
+    /// has put into its extensions. Without a plan, a request has the quota of the limit itself.
     #[must_use]
     pub fn plan<P: Into<Cow<'static, str>>>(
         mut self,
@@ -88,7 +90,8 @@ impl Names {
         self
     }
 
-    /// Names a function that says the cost of a request, in units. Bound it: it reads what a client sent.
+    /// Names a function that says the cost of a request, in units. Bound it: it reads what a client
+    /// sent.
     #[must_use]
     pub fn cost(
         mut self,

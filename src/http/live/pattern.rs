@@ -45,7 +45,8 @@ pub(in crate::http) struct RequestRoute<'a> {
 
 /// The other paths that a router or a proxy may read in a path.
 enum Spellings {
-    /// The path is plain: nothing that reads it takes it for another one, but for a slash at the end.
+    /// The path is plain: nothing that reads it takes it for another one, but for a slash at the
+    /// end.
     Plain(Vec<Segmented<'static>>),
     Some(Vec<Segmented<'static>>),
     /// Anything: the path is not plain, and too long to find out.
@@ -71,8 +72,8 @@ impl Pattern {
         })
     }
 
-    /// Returns whether this may be such a request: by its route, or by any spelling of its path. For limits: a client must not
-    /// leave one by another spelling.
+    /// Returns whether this may be such a request: by its route, or by any spelling of its path.
+    /// For limits: a client must not leave one by another spelling.
     pub(super) fn may_match(&self, route: &RequestRoute<'_>) -> bool {
         self.matches_method(&route.method)
             && self.path.as_ref().is_none_or(|path| {
@@ -86,8 +87,8 @@ impl Pattern {
             })
     }
 
-    /// Returns whether this must be such a request: by its route, or by a path that has only one spelling. For exceptions: a
-    /// client must not take one by another spelling.
+    /// Returns whether this must be such a request: by its route, or by a path that has only one
+    /// spelling. For exceptions: a client must not take one by another spelling.
     pub(super) fn must_match(&self, route: &RequestRoute<'_>) -> bool {
         let is_plain = matches!(route.spellings, Spellings::Plain(_));
         self.matches_method(&route.method)
@@ -230,7 +231,8 @@ impl<'a> RequestRoute<'a> {
         }
     }
 
-    /// The same, if the path may also be this one: its rest in a nested router, or what a layer outside rewrote it to.
+    /// The same, if the path may also be this one: its rest in a nested router, or what a layer
+    /// outside rewrote it to.
     fn also_at(mut self, path: &str, is_rest: bool) -> Self {
         let before = self.spellings;
         let now = Spellings::new(path);

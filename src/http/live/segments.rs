@@ -1,7 +1,7 @@
 //! Paths and templates of routes, segment by segment.
 //!
-//! A template matches the paths that Axum's router, `matchit`, finds for it: a test compares the two. The work for a
-//! path is bounded by the length of the template, however long the path is.
+//! A template matches the paths that Axum's router, `matchit`, finds for it: a test compares the
+//! two. The work for a path is bounded by the length of the template, however long the path is.
 
 use std::borrow::Cow;
 
@@ -220,7 +220,10 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(8_000))]
 
         #[test]
-        fn template_matches_the_paths_that_the_router_finds(template in template(), path in path()) {
+        fn template_matches_the_paths_that_the_router_finds(
+            template in template(),
+            path in path(),
+        ) {
             if let Some(router) = router(&template) {
                 let found = router.at(&path).is_ok();
                 prop_assert_eq!(is_at(&segments(&template), &Segmented::new(&path)), found);
@@ -236,7 +239,8 @@ mod tests {
             let (Some(own), Some(theirs)) = (router(&one), router(&other)) else { return Ok(()) };
             let is_covered = covers(&segments(&one), &segments(&other));
             if is_covered && theirs.at(&path).is_ok() {
-                prop_assert!(own.at(&path).is_ok(), "`{}` of `{}` is not of `{}`", path, other, one);
+                let found = own.at(&path).is_ok();
+                prop_assert!(found, "`{}` of `{}` is not of `{}`", path, other, one);
             }
         }
     }

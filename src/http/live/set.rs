@@ -16,17 +16,19 @@ use crate::limiter::{RateLimiter, WeakLimiter};
 use crate::nouns::{ConfigError, Limit, MAX_GROUP};
 use crate::telemetry::{self, GaugeLevel};
 
-/// The limits of a configuration that are in force, and can be replaced while requests are in flight.
+/// The limits of a configuration that are in force, and can be replaced while requests are in
+/// flight.
 ///
 /// A set is a handle: its clones have the same limits. A layer of
-/// [`RateLimitLayer::from_config`](crate::RateLimitLayer::from_config) asks the limits of its set for each request. A
-/// request in flight keeps the limits that it began with.
+/// [`RateLimitLayer::from_config`](crate::RateLimitLayer::from_config) asks the limits of its set
+/// for each request. A request in flight keeps the limits that it began with.
 ///
 /// Units that were used stay used: see the guide about [live
-/// configuration](crate::guide::live_configuration#what-a-change-does) for what a new version changes.
+/// configuration](crate::guide::live_configuration#what-a-change-does) for what a new version
+/// changes.
 ///
-/// While replicas have different versions, as in a rolling deployment, each decides by its own quotas, over the same
-/// budgets.
+/// While replicas have different versions, as in a rolling deployment, each decides by its own
+/// quotas, over the same budgets.
 ///
 /// ```
 /// use tollgate::config::{Config, Format, LimitSet, Names};
@@ -107,12 +109,13 @@ struct Attached {
 }
 
 impl LimitSet {
-    /// Creates a set with the limits of a configuration, which uses the names that the application gives.
+    /// Creates a set with the limits of a configuration, which uses the names that the application
+    /// gives.
     ///
     /// # Errors
     ///
-    /// Returns an error if a limit is out of range, two limits have one name, or the configuration uses a name that the
-    /// application did not give. It names the file, the line and the field.
+    /// Returns an error if a limit is out of range, two limits have one name, or the configuration
+    /// uses a name that the application did not give. It names the file, the line and the field.
     pub fn new(config: Config, names: Names) -> Result<Self, ConfigError> {
         let in_force = ArcSwap::from_pointee(InForce::compile(config, &names, 1)?);
         let shared = SharedSet {
@@ -128,13 +131,13 @@ impl LimitSet {
         })
     }
 
-    /// Replaces all limits by a new version. Requests in flight keep their limits. A version that equals the one
-    /// in force changes nothing.
+    /// Replaces all limits by a new version. Requests in flight keep their limits. A version that
+    /// equals the one in force changes nothing.
     ///
     /// # Errors
     ///
-    /// Returns an error like [`new`](Self::new), or if a layer cannot have the new limits. Then the limits stay as they
-    /// are.
+    /// Returns an error like [`new`](Self::new), or if a layer cannot have the new limits. Then the
+    /// limits stay as they are.
     pub fn replace(&self, config: Config) -> Result<(), ConfigError> {
         let mut layers = lock(&self.shared.layers);
         let replaced = self.replace_for(&mut layers, config)?;
@@ -176,8 +179,9 @@ impl LimitSet {
         Ok(Replaced::By { before, after })
     }
 
-    /// Replaces the limits whenever a source has a new version, in a task that ends with the last handle of this set. A
-    /// version with an error is reported, and leaves the limits as they are: see [`rejected`](Self::rejected).
+    /// Replaces the limits whenever a source has a new version, in a task that ends with the last
+    /// handle of this set. A version with an error is reported, and leaves the limits as they are:
+    /// see [`rejected`](Self::rejected).
     ///
     /// # Panics
     ///
@@ -200,8 +204,8 @@ impl LimitSet {
     fn try_replace(&self, version: Result<Config, ConfigError>) {
         // The outcome is kept before another version can be put into force.
         let mut layers = lock(&self.shared.layers);
-        // A version that makes a panic, in a name of the application or in a subscriber, must not end the task: the next
-        // one may be well.
+        // A version that makes a panic, in a name of the application or in a subscriber, must not
+        // end the task: the next one may be well.
         let replacing = || version.and_then(|config| self.replace_for(&mut layers, config));
         let outcome = catch_unwind(AssertUnwindSafe(replacing)).unwrap_or_else(|_| {
             Err(ConfigError::new(
@@ -219,8 +223,8 @@ impl LimitSet {
         drop(catch_unwind(AssertUnwindSafe(reporting)));
     }
 
-    /// Returns whether a source that was followed has not ended, for health endpoints. A source ends with the sender of a `watch`,
-    /// and if it panics.
+    /// Returns whether a source that was followed has not ended, for health endpoints. A source
+    /// ends with the sender of a `watch`, and if it panics.
     #[must_use]
     pub fn is_followed(&self) -> bool {
         lock(&self.shared.tasks)
@@ -228,15 +232,16 @@ impl LimitSet {
             .any(|task| !task.is_finished())
     }
 
-    /// The number of the version in force, from 1. It counts in this process: replicas that started at other times have
-    /// other numbers.
+    /// The number of the version in force, from 1. It counts in this process: replicas that started
+    /// at other times have other numbers.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.in_force().version
     }
 
-    /// The limit of this name, as it is in force, without its plans: to [block](crate::RateLimiter::block) a key under it, to reset
-    /// a budget, or to peek. `None` if there is none.
+    /// The limit of this name, as it is in force, without its plans: to
+    /// [block](crate::RateLimiter::block) a key under it, to reset a budget, or to peek. `None` if
+    /// there is none.
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Limit> {
         let in_force = self.shared.in_force.load();
@@ -254,8 +259,8 @@ impl LimitSet {
         (*self.in_force().config).clone()
     }
 
-    /// The error of the newest version of the sources, if that is not in force because of it. A version that is put into
-    /// force later clears it.
+    /// The error of the newest version of the sources, if that is not in force because of it. A
+    /// version that is put into force later clears it.
     #[must_use]
     pub fn rejected(&self) -> Option<ConfigError> {
         lock(&self.shared.rejected)
@@ -313,8 +318,8 @@ fn check_room(in_force: &InForce, fixed: usize) -> Result<(), Misplaced> {
     Ok(())
 }
 
-/// The set, for the task that follows its source. It reports that the source has ended, even by a panic, unless the runtime
-/// was shut down.
+/// The set, for the task that follows its source. It reports that the source has ended, even by a
+/// panic, unless the runtime was shut down.
 struct Following(Weak<SharedSet>);
 
 impl Following {

@@ -4,14 +4,16 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// The longest path whose spellings are looked for, in bytes. Servers and proxies accept few longer ones.
+/// The longest path whose spellings are looked for, in bytes. Servers and proxies accept few longer
+/// ones.
 pub(super) const MOST_SPELLED: usize = 8_192;
 
 /// How often a path is decoded, at most. A proxy and a service behind may each do so.
 const MOST_DECODINGS: usize = 3;
 
-/// The paths that a router or a proxy behind may take a path for, if there are others: it may decode the path, and remove
-/// repeated slashes, dot segments, parameters after a `;`, and a slash at the end, before or after.
+/// The paths that a router or a proxy behind may take a path for, if there are others: it may
+/// decode the path, and remove repeated slashes, dot segments, parameters after a `;`, and a slash
+/// at the end, before or after.
 pub(super) fn spellings(path: &str, is_plain: bool) -> Vec<String> {
     if is_plain && (path.len() == 1 || !path.ends_with('/')) {
         return Vec::new();
@@ -39,8 +41,8 @@ pub(super) fn spellings(path: &str, is_plain: bool) -> Vec<String> {
     spellings
 }
 
-/// Returns whether nothing that reads the path takes it for another one, but for a slash at the end. One pass, because a client
-/// chooses how long the path is.
+/// Returns whether nothing that reads the path takes it for another one, but for a slash at the
+/// end. One pass, because a client chooses how long the path is.
 pub(super) fn is_plain(path: &str) -> bool {
     let mut has_dots = path.starts_with('.');
     let mut before = 0;
@@ -67,7 +69,8 @@ fn without_parameters(path: &str) -> String {
     segments.collect::<Vec<_>>().join("/")
 }
 
-/// A path without dot segments, where an empty segment is one that `..` removes (RFC 3986, section 5.2.4).
+/// A path without dot segments, where an empty segment is one that `..` removes (RFC 3986, section
+/// 5.2.4).
 fn without_dots(path: &str) -> String {
     let mut segments: Vec<&str> = Vec::new();
     for segment in path.split('/').skip(1) {

@@ -9,13 +9,14 @@ use super::{InForce, LimitSet};
 use crate::limiter::RateLimiter;
 use crate::nouns::{ConfigError, Limit, OnStoreFailure};
 
-/// A set of limits in a layer. What the layer sets for all of its rates is applied once for each version, and not for each
-/// request.
+/// A set of limits in a layer. What the layer sets for all of its rates is applied once for each
+/// version, and not for each request.
 #[derive(Clone)]
 pub(in crate::http) struct Live {
     set: LimitSet,
     view: Arc<ArcSwapOption<InForce>>,
-    /// The number of fixed limits beside the set. Shared by the clones of a layer, whatever their settings.
+    /// The number of fixed limits beside the set. Shared by the clones of a layer, whatever their
+    /// settings.
     layer: Arc<AtomicUsize>,
 }
 

@@ -7,8 +7,9 @@ use mediatype::MediaType;
 /// Longer headers are not parsed.
 const MAX_BYTES: usize = 1024;
 
-/// The format that a request prefers, of those that are available, by their media types. The first one is preferred by a
-/// client without a preference. `None` if the client accepts none of them, or its preference is malformed.
+/// The format that a request prefers, of those that are available, by their media types. The first
+/// one is preferred by a client without a preference. `None` if the client accepts none of them, or
+/// its preference is malformed.
 pub(super) fn preferred<T: Copy>(headers: &HeaderMap, available: &[(&str, T)]) -> Option<T> {
     let lines: Result<Vec<_>, _> = headers
         .get_all(header::ACCEPT)
@@ -32,8 +33,8 @@ pub(super) fn preferred<T: Copy>(headers: &HeaderMap, available: &[(&str, T)]) -
     format.map(|(_, format)| *format)
 }
 
-/// A media range with its quality alone. Other parameters, such as a charset, make no difference between
-/// the formats. A header with a quoted comma counts as malformed.
+/// A media range with its quality alone. Other parameters, such as a charset, make no difference
+/// between the formats. A header with a quoted comma counts as malformed.
 fn without_parameters(range: &str) -> String {
     let mut parts = range.split(';').map(str::trim);
     let name = parts.next().unwrap_or_default().to_owned();

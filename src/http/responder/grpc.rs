@@ -1,7 +1,7 @@
 //! Responses to gRPC calls: a status in the headers, without a body ("trailers-only").
 //!
-//! A client reads an HTTP 429 as `UNAVAILABLE`, or fails to parse its body. So a rejected call is answered
-//! with HTTP 200 and a gRPC status. Its details have the time of the next try (gRFC A6,
+//! A client reads an HTTP 429 as `UNAVAILABLE`, or fails to parse its body. So a rejected call is
+//! answered with HTTP 200 and a gRPC status. Its details have the time of the next try (gRFC A6,
 //! `google.rpc.RetryInfo`) and the limits that denied (`QuotaFailure`).
 
 use bytes::Bytes;

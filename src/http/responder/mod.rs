@@ -62,14 +62,16 @@ pub enum Reason {
     Rejected,
     /// The request has no key.
     MissingKey,
-    /// The store is unavailable, and the layer [fails closed](crate::limit::OnStoreFailure::FailClosed).
+    /// The store is unavailable, and the layer [fails
+    /// closed](crate::limit::OnStoreFailure::FailClosed).
     StoreUnavailable,
     /// More checks wait for the store than it was built for.
     Overloaded,
     /// The store has no room for one more budget.
     StoreFull,
-    /// The store can never decide the layer's limits: a mistake of the application, such as a closure that repeats a limit with the
-    /// same name and key, or a wrapper of a store that does not pass [`check_limits`](crate::store::Store::check_limits) on.
+    /// The store can never decide the layer's limits: a mistake of the application, such as a
+    /// closure that repeats a limit with the same name and key, or a wrapper of a store that does
+    /// not pass [`check_limits`](crate::store::Store::check_limits) on.
     Misconfigured,
 }
 
@@ -106,9 +108,10 @@ impl<'a> Rejection<'a> {
         self.reason
     }
 
-    /// The limit that rejects the request: the limit that denied it, that has no permit left, or whose key is missing. `None`
-    /// if the store did not decide. While the store is unavailable, the number of a concurrency limit may be the
-    /// [share](crate::limit::OnStoreFailure::Local) of this replica.
+    /// The limit that rejects the request: the limit that denied it, that has no permit left, or
+    /// whose key is missing. `None` if the store did not decide. While the store is unavailable,
+    /// the number of a concurrency limit may be the [share](crate::limit::OnStoreFailure::Local) of
+    /// this replica.
     #[must_use]
     pub fn limit(&self) -> Option<&'a Limit> {
         match (self.decision, self.missing_key) {
@@ -124,9 +127,10 @@ impl<'a> Rejection<'a> {
         self.decision
     }
 
-    /// The time that `Retry-After` says: whole seconds, with jitter. `None` if no wait helps. It may be longer
-    /// than the time of the [decision](Self::decision): a layer outside may deny the request for longer. If the
-    /// store is unavailable, its circuit breaker probes it then. Without a breaker, it is a second.
+    /// The time that `Retry-After` says: whole seconds, with jitter. `None` if no wait helps. It
+    /// may be longer than the time of the [decision](Self::decision): a layer outside may deny the
+    /// request for longer. If the store is unavailable, its circuit breaker probes it then. Without
+    /// a breaker, it is a second.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
@@ -188,7 +192,8 @@ impl<'a> Rejection<'a> {
     }
 }
 
-/// The message has no time: `Retry-After` is an estimate, because the end of a request is not known in advance.
+/// The message has no time: `Retry-After` is an estimate, because the end of a request is not known
+/// in advance.
 fn too_many_in_flight(limit: &Limit) -> String {
     let name = limit.name();
     let number = limit.permits();

@@ -20,17 +20,19 @@ pub use self::summary::{DeniedKey, DeniedSummary};
 use super::RateLimiter;
 use crate::nouns::{ConfigError, Decision, DigestSecret, Group, Key, Source};
 
-/// A power of two. Keys are spread over so many sketches, so that threads rarely wait for each other.
+/// A power of two. Keys are spread over so many sketches, so that threads rarely wait for each
+/// other.
 const SHARDS: usize = 16;
 
 /// The keys that an event names.
 const IN_EVENT: usize = 10;
 
-/// The keys that a limiter denies most often, counted in this process: which clients to look at, or to
-/// [block](RateLimiter::block).
+/// The keys that a limiter denies most often, counted in this process: which clients to look at, or
+/// to [block](RateLimiter::block).
 ///
-/// It is off until a limiter [counts](RateLimiter::count_denied_keys) with it. Then the event `most denied keys` names the first
-/// ten, once in each minute with a denial, and [`current`](Self::current) and [`previous`](Self::previous) return more. Metrics cannot do this:
+/// It is off until a limiter [counts](RateLimiter::count_denied_keys) with it. Then the event
+/// `most denied keys` names the first ten, once in each minute with a denial, and
+/// [`current`](Self::current) and [`previous`](Self::previous) return more. Metrics cannot do this:
 /// a key is not a label.
 ///
 /// ```
@@ -57,18 +59,22 @@ const IN_EVENT: usize = 10;
 ///
 /// # Bounds
 ///
-/// It needs at most 1,024 counters, whatever clients send: about 200 KB. Up to about 600 different keys in a period, every count
-/// is exact. With more, the count of a key may be too large, by at most [`overcount`](DeniedKey::overcount). A key with more than 1/64 of
-/// the denials of its shard, a sixteenth of all keys, is always found.
+/// It needs at most 1,024 counters, whatever clients send: about 200 KB. Up to about 600 different
+/// keys in a period, every count is exact. With more, the count of a key may be too large, by at
+/// most [`overcount`](DeniedKey::overcount). A key with more than 1/64 of the denials of its shard,
+/// a sixteenth of all keys, is always found.
 ///
-/// If there are more than 65,536 denials in a period, a growing part is left out at random, and the others count for them. Of ten million
-/// denials, 97 % are left out. The count of a key with a hundredth of them is then wrong by about 4 %.
+/// If there are more than 65,536 denials in a period, a growing part is left out at random, and the
+/// others count for them. Of ten million denials, 97 % are left out. The count of a key with a
+/// hundredth of them is then wrong by about 4 %.
 ///
-/// Denials of a limit in shadow mode do not count, nor do requests that are rejected because the store is unavailable.
+/// Denials of a limit in shadow mode do not count, nor do requests that are rejected because the
+/// store is unavailable.
 ///
 /// # Privacy
 ///
-/// Keys are often personal data: addresses, names. [`hashed`](Self::hashed) returns digests in their place.
+/// Keys are often personal data: addresses, names. [`hashed`](Self::hashed) returns digests in
+/// their place.
 #[derive(Clone)]
 pub struct DeniedKeys {
     shared: Arc<SharedCounts>,
@@ -96,8 +102,9 @@ impl DeniedKeys {
         Self::build(None)
     }
 
-    /// Shows digests in place of keys: the first 16 bytes of an HMAC-SHA256 of the limit's name and the key, in hexadecimal. They are
-    /// the same on all replicas with this secret, and equal the partition keys of `RateLimitLayer::partition_key` with it.
+    /// Shows digests in place of keys: the first 16 bytes of an HMAC-SHA256 of the limit's name and
+    /// the key, in hexadecimal. They are the same on all replicas with this secret, and equal the
+    /// partition keys of `RateLimitLayer::partition_key` with it.
     ///
     /// # Errors
     ///
@@ -217,8 +224,8 @@ fn lock(shard: &Mutex<SketchShard>) -> MutexGuard<'_, SketchShard> {
 }
 
 impl RateLimiter {
-    /// Counts the keys that this limiter denies, in all its layers and direct calls: those without units, and those without a
-    /// permit.
+    /// Counts the keys that this limiter denies, in all its layers and direct calls: those without
+    /// units, and those without a permit.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! The event about the most denied keys: once in each minute with a denial.
 //!
-//! A period begins with its first denial, which starts a task that sleeps for the period. While nothing is denied, the limiter has no
-//! task.
+//! A period begins with its first denial, which starts a task that sleeps for the period. While
+//! nothing is denied, the limiter has no task.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -16,7 +16,8 @@ use crate::telemetry;
 const PERIOD: Duration = Duration::from_secs(60);
 
 impl SharedCounts {
-    /// Reports the denials of the period when it ends. Outside of a runtime, a later denial inside one starts that.
+    /// Reports the denials of the period when it ends. Outside of a runtime, a later denial inside
+    /// one starts that.
     pub(super) fn report(shared: &Arc<Self>) {
         let is_due = &shared.report_is_due;
         if is_due.load(Ordering::Relaxed) {
@@ -44,7 +45,8 @@ impl Drop for PeriodEnd {
         let Some(shared) = self.0.upgrade() else {
             return;
         };
-        // A denial that is counted from here on begins a period of its own, even if this one still has it.
+        // A denial that is counted from here on begins a period of its own, even if this one still
+        // has it.
         shared.report_is_due.store(false, Ordering::Release);
         let ended = shared.next_period();
         let keys: Vec<_> = ended

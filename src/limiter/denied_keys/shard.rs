@@ -1,8 +1,8 @@
 //! The denied keys of one shard: a sketch of a sample of its denials.
 //!
-//! A flood of denials of ever new keys is what an attack looks like, and each of them replaces a key of the sketch. So after the
-//! first [`ALL_COUNTED`] denials every second one counts, for two, then every fourth, and so on: the time for counting grows with the logarithm
-//! of the denials.
+//! A flood of denials of ever new keys is what an attack looks like, and each of them replaces a
+//! key of the sketch. So after the first [`ALL_COUNTED`] denials every second one counts, for two,
+//! then every fourth, and so on: the time for counting grows with the logarithm of the denials.
 
 use super::sketch::{Counted, Sketch};
 use crate::nouns::Key;

@@ -1,9 +1,9 @@
-//! The most frequent of a stream, in bounded memory: the space-saving algorithm (Metwally, Agrawal and El Abbadi,
-//! "Efficient Computation of Frequent and Top-k Elements in Data Streams", 2005).
+//! The most frequent of a stream, in bounded memory: the space-saving algorithm (Metwally, Agrawal
+//! and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams", 2005).
 //!
-//! There are `capacity` counters. A new item takes the counter with the smallest count and adds to it, so a count is too
-//! large by at most the one that was taken over: its `error`. After `n` items in all, that is at most `n / capacity`, and every
-//! item with more than that has a counter.
+//! There are `capacity` counters. A new item takes the counter with the smallest count and adds to
+//! it, so a count is too large by at most the one that was taken over: its `error`. After `n` items
+//! in all, that is at most `n / capacity`, and every item with more than that has a counter.
 
 use hashbrown::HashTable;
 

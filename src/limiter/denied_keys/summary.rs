@@ -37,7 +37,8 @@ impl DeniedSummary {
         self.period
     }
 
-    /// All denials of the period, of these and of other keys. A request that two limits deny counts twice.
+    /// All denials of the period, of these and of other keys. A request that two limits deny counts
+    /// twice.
     #[must_use]
     pub const fn denials(&self) -> u64 {
         self.denials

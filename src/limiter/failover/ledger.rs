@@ -57,7 +57,8 @@ impl Ledger {
         self.budgets.load(Ordering::Acquire) == 0
     }
 
-    /// Enters the units of a check that was charged at a local time. The budgets are bounded: a new one may be left out.
+    /// Enters the units of a check that was charged at a local time. The budgets are bounded: a new
+    /// one may be left out.
     pub(super) fn add(&self, check: &Check, at: Micros) {
         let units = u64::from(check.cost());
         if units == 0 {

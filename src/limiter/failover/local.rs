@@ -33,8 +33,9 @@ impl Local {
         }
     }
 
-    /// Decides a group in which at least one limit has a share. The others fail open. `wait` is the time until the store
-    /// is asked again. What the store may have charged is not owed to it: it would be charged twice.
+    /// Decides a group in which at least one limit has a share. The others fail open. `wait` is the
+    /// time until the store is asked again. What the store may have charged is not owed to it: it
+    /// would be charged twice.
     pub(super) fn decide(
         &self,
         op: Op,
@@ -67,8 +68,8 @@ impl Local {
         Ok(decided.made_at(decision.decided_at()))
     }
 
-    /// Gives back units of a local charge, or settles it. Returns whether it was still owed to the store: then the store need
-    /// not be asked.
+    /// Gives back units of a local charge, or settles it. Returns whether it was still owed to the
+    /// store: then the store need not be asked.
     pub(super) fn settle(&self, op: Op, check: &Check, charged: Receipt) -> bool {
         let cost = match op {
             Op::Refund => charged.cost.saturating_sub(check.cost()),
@@ -82,8 +83,8 @@ impl Local {
         is_owed
     }
 
-    /// Resets the local budgets of a group, or blocks their keys, whatever the failure policies of its limits. After a
-    /// reset there is nothing to settle any more.
+    /// Resets the local budgets of a group, or blocks their keys, whatever the failure policies of
+    /// its limits. After a reset there is nothing to settle any more.
     pub(super) fn change(&self, op: Op, group: &[Check]) {
         for check in group {
             if op == Op::Reset {
@@ -107,7 +108,8 @@ impl Local {
 
 fn full(_: Error) -> Error {
     Error::full(format!(
-        "the local limit keeps {MAX_BUDGETS} budgets, all are exhausted, and an exhausted budget is never evicted"
+        "the local limit keeps {MAX_BUDGETS} budgets, all are exhausted, and an exhausted budget \
+         is never evicted"
     ))
 }
 

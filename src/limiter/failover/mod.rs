@@ -1,7 +1,7 @@
 //! The outcome of a check when the store is unavailable, by the policies of its limits.
 //!
-//! The policies apply outside of all wrappers of a store. Inside, they would hide failures from a wrapper. So they are
-//! part of the limiter. All layers of a limiter share its local budgets.
+//! The policies apply outside of all wrappers of a store. Inside, they would hide failures from a
+//! wrapper. So they are part of the limiter. All layers of a limiter share its local budgets.
 
 mod ledger;
 mod local;
@@ -96,7 +96,8 @@ impl Failover {
         answer.resolved(move |answer| failover.resolve(answer, op, &group, policy))
     }
 
-    /// Asks the store, without anything to decide in its place. Its answer also starts the repayment of local charges.
+    /// Asks the store, without anything to decide in its place. Its answer also starts the
+    /// repayment of local charges.
     fn ask_store(self: &Arc<Self>, op: Op, group: Group) -> Answer {
         let answer = self.store().apply(op, group);
         if !self.owes_charges() {
@@ -114,7 +115,8 @@ impl Failover {
         })
     }
 
-    /// Gives back or settles charges of which the store does not know yet, or, after the outage, only that they were made.
+    /// Gives back or settles charges of which the store does not know yet, or, after the outage,
+    /// only that they were made.
     fn settle_local_charges(self: &Arc<Self>, op: Op, group: &Group) -> Answer {
         let mut are_all_owed = true;
         let mut left = Vec::with_capacity(group.len());
@@ -142,7 +144,8 @@ impl Failover {
         }
     }
 
-    /// Also resets or blocks the local budgets. Otherwise a client that an operator lets in again stays denied.
+    /// Also resets or blocks the local budgets. Otherwise a client that an operator lets in again
+    /// stays denied.
     fn change_local(&self, op: Op, group: Group) -> Answer {
         if let Some(local) = self.local.get() {
             local.change(op, &group);
@@ -151,8 +154,8 @@ impl Failover {
     }
 }
 
-/// The strictest policy of a group. `None` if a limit has none: then the check fails. A limit in shadow mode never
-/// denies, so it does not count.
+/// The strictest policy of a group. `None` if a limit has none: then the check fails. A limit in
+/// shadow mode never denies, so it does not count.
 fn policy(group: &[Check]) -> Option<OnStoreFailure> {
     let policies = group.iter().map(|check| match check.is_shadow() {
         true => check.failure_policy().and(Some(OnStoreFailure::FailOpen)),
@@ -169,7 +172,8 @@ fn was_charged_locally(check: &Check) -> bool {
         .is_some_and(|receipt| receipt.local().is_some())
 }
 
-/// Returns whether a check can be decided without the store. A limit in shadow mode never denies, so it always can.
+/// Returns whether a check can be decided without the store. A limit in shadow mode never denies,
+/// so it always can.
 fn has_outcome(check: &Check) -> bool {
     check.is_shadow() || check.of_share().is_ok()
 }

@@ -1,7 +1,7 @@
 //! After an outage: what was allowed locally is charged to the store.
 //!
-//! Without it, each outage would give every client a second budget. A charge is made once: if its answer is lost,
-//! it is not repeated.
+//! Without it, each outage would give every client a second budget. A charge is made once: if its
+//! answer is lost, it is not repeated.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,8 +15,8 @@ use super::Failover;
 use crate::nouns::{Check, Decision, Error, Micros, Op};
 use crate::telemetry;
 
-/// The charges that are made at once, in a round trip. More would hold up the checks of a store that has just recovered,
-/// and fewer would make a distant one take long for many budgets.
+/// The charges that are made at once, in a round trip. More would hold up the checks of a store
+/// that has just recovered, and fewer would make a distant one take long for many budgets.
 const AT_ONCE: usize = 512;
 
 /// After so many failures, the store as a whole seems to be unavailable.
@@ -42,8 +42,8 @@ impl Drop for RepaymentTurn {
     }
 }
 
-/// Starts a task that charges what is owed, if anything is. Outside of a runtime, a later answer of the store
-/// starts it.
+/// Starts a task that charges what is owed, if anything is. Outside of a runtime, a later answer of
+/// the store starts it.
 #[inline]
 pub(super) fn start(failover: &Arc<Failover>) {
     if let Some(local) = failover
@@ -90,8 +90,8 @@ struct Repaid {
     units: u64,
 }
 
-/// Charges what is owed, each budget once. Returns the units that are certainly not charged: one part of a store may
-/// be unavailable, as a node of a cluster. `None` if the limiter is gone.
+/// Charges what is owed, each budget once. Returns the units that are certainly not charged: one
+/// part of a store may be unavailable, as a node of a cluster. `None` if the limiter is gone.
 async fn repay_once(
     failover: &Weak<Failover>,
     repaid: &mut Repaid,
@@ -108,7 +108,8 @@ async fn repay_once(
         let charges = owed.into_iter().filter_map(|(check, units, since)| {
             // Units that have drained since are not owed.
             let units = units.min(local.used(&check));
-            // It is not a request of the client, so it is not blocked, and its denial is not an offence.
+            // It is not a request of the client, so it is not blocked, and its denial is not an
+            // offence.
             let check = check.without_blocks();
             let check = check.with_cost(u32::try_from(units).unwrap_or(u32::MAX));
             let answer =
@@ -136,8 +137,8 @@ async fn repay_once(
     Some(unpaid)
 }
 
-/// Finishes the charge of a budget. If it has fewer units left than are owed, those are charged. Returns the charged
-/// units, or the check that is certainly not charged.
+/// Finishes the charge of a budget. If it has fewer units left than are owed, those are charged.
+/// Returns the charged units, or the check that is certainly not charged.
 async fn finish(
     failover: &Failover,
     check: &Check,
@@ -172,7 +173,8 @@ fn left(error: &Error, check: Check) -> Option<Check> {
     (may_pass && !error.may_have_charged()).then_some(check)
 }
 
-/// Charges a key that an operator blocked. A settlement is not denied, and without debts it charges what is left at most.
+/// Charges a key that an operator blocked. A settlement is not denied, and without debts it charges
+/// what is left at most.
 async fn repay_blocked(failover: &Failover, check: &Check) -> Result<Decision, Error> {
     let limit = check
         .limit()

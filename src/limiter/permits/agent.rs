@@ -1,7 +1,7 @@
 //! An agent claims what the callers of its keys want, hold and give back.
 //!
-//! On an embedded store, each change is claimed at once. For any other store, slots with changes are queued, and the
-//! [`task`](super::task) claims them.
+//! On an embedded store, each change is claimed at once. For any other store, slots with changes
+//! are queued, and the [`task`](super::task) claims them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
@@ -31,8 +31,8 @@ const RECENT: Duration = Duration::from_millis(2);
 /// The shortest and the longest time after which a claim counts as lost.
 const LOST_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(200)];
 
-/// The most claims of a slot in a row while its agent is locked. A few are enough, unless a wrapper of the store goes on
-/// granting too much.
+/// The most claims of a slot in a row while its agent is locked. A few are enough, unless a wrapper
+/// of the store goes on granting too much.
 const MOST_IN_A_ROW: usize = 16;
 
 /// A store that has answered so recently is not away.
@@ -163,8 +163,9 @@ impl Agent {
         }
     }
 
-    /// The error for a caller whose outcome takes too long. If the store answers others, and the claim for this caller had to wait
-    /// for them, there are too many callers. That is not an outage.
+    /// The error for a caller whose outcome takes too long. If the store answers others, and the
+    /// claim for this caller had to wait for them, there are too many callers. That is not an
+    /// outage.
     pub(super) fn late_error(&self, key: &SlotKey) -> Error {
         let now = Instant::now();
         let state = self.lock();
@@ -264,8 +265,8 @@ impl Agent {
         })
     }
 
-    /// Claims a slot that has changed: at once on an embedded store, else by the task. A wrapper of an embedded store may answer
-    /// later, and then the task awaits its answer.
+    /// Claims a slot that has changed: at once on an embedded store, else by the task. A wrapper of
+    /// an embedded store may answer later, and then the task awaits its answer.
     fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, Slots>, key: &SlotKey) {
         let Slots { slots, queues, .. } = &mut *state;
         let Some(slot) = slots.get_mut(key) else {
@@ -298,7 +299,8 @@ impl Agent {
         let mut deliveries = Vec::new();
         let mut failure = None;
         let now = Instant::now();
-        // A permit that was granted to a caller that is gone needs another claim, which gives it back.
+        // A permit that was granted to a caller that is gone needs another claim, which gives it
+        // back.
         for _ in 0..MOST_IN_A_ROW {
             if slot.next_claim().is_none() {
                 break;
@@ -333,7 +335,8 @@ impl Agent {
         }
     }
 
-    /// Gives callers their outcomes. The state must not be locked: a caller that is gone drops its permit.
+    /// Gives callers their outcomes. The state must not be locked: a caller that is gone drops its
+    /// permit.
     pub(super) fn deliver(
         self: &Arc<Self>,
         key: &SlotKey,
@@ -357,8 +360,8 @@ impl Agent {
         }
     }
 
-    /// Claims the slots whose time has come. Watched slots are looked at each time, and all slots at longer intervals, because there
-    /// may be many.
+    /// Claims the slots whose time has come. Watched slots are looked at each time, and all slots
+    /// at longer intervals, because there may be many.
     pub(super) fn claim_due(self: &Arc<Self>) {
         let now = Instant::now();
         let mut guard = self.lock();

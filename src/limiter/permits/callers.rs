@@ -28,7 +28,8 @@ impl PermitCaller {
     }
 }
 
-/// The callers that want a permit at once. A claim has one limit, so it is for the callers of that limit alone.
+/// The callers that want a permit at once. A claim has one limit, so it is for the callers of that
+/// limit alone.
 #[derive(Default)]
 pub(super) struct AtOnceCallers {
     /// Those that no claim has asked for yet.
@@ -42,8 +43,8 @@ impl AtOnceCallers {
         self.new.push_back(caller);
     }
 
-    /// Chooses the callers of the next claim: the last ones again, if their claim is repeated, or all that have the limit of the
-    /// first one. Returns their limit.
+    /// Chooses the callers of the next claim: the last ones again, if their claim is repeated, or
+    /// all that have the limit of the first one. Returns their limit.
     pub(super) fn choose_claimed(&mut self) -> Option<u32> {
         self.claimed.retain(|caller| !caller.is_gone());
         if self.claimed.is_empty() {
@@ -84,7 +85,8 @@ impl AtOnceCallers {
     }
 }
 
-/// The callers that wait. Their limits are counted, because the smallest one decides for all of a claim.
+/// The callers that wait. Their limits are counted, because the smallest one decides for all of a
+/// claim.
 #[derive(Default)]
 pub(super) struct Waiters {
     callers: VecDeque<PermitCaller>,
@@ -114,7 +116,8 @@ impl Waiters {
         Some(first)
     }
 
-    /// The first waiter that is still there, if it may have a permit that was granted under this limit.
+    /// The first waiter that is still there, if it may have a permit that was granted under this
+    /// limit.
     pub(super) fn pop_granted_under(&mut self, limit: u32) -> Option<PermitCaller> {
         while self.callers.front()?.is_gone() {
             self.pop();
@@ -133,8 +136,8 @@ impl Waiters {
         self.callers.drain(..)
     }
 
-    /// Counts a waiter that left. A removal looks at the whole queue. So it waits until half of the queue is gone, or all that
-    /// wait under the smallest limit. Returns whether any was removed.
+    /// Counts a waiter that left. A removal looks at the whole queue. So it waits until half of the
+    /// queue is gone, or all that wait under the smallest limit. Returns whether any was removed.
     pub(super) fn leave(&mut self, limit: u32) -> bool {
         self.gone += 1;
         if let Some(count) = self.limits.get_mut(&limit) {

@@ -40,10 +40,12 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// The interval at which waiting callers, and `flush`, check that the task runs.
 const LOOK_AFTER: Duration = Duration::from_millis(500);
 
-/// Threads rarely contend for one of so many. With more, each sends fewer claims at a time: 16 were a tenth slower on Redis.
+/// Threads rarely contend for one of so many. With more, each sends fewer claims at a time: 16 were
+/// a tenth slower on Redis.
 const AGENTS: usize = 4;
 
-/// The interval at which callers check that all tasks run. A task that stands still is replaced before a lease of a second expires.
+/// The interval at which callers check that all tasks run. A task that stands still is replaced
+/// before a lease of a second expires.
 const CHECK_TASKS_EVERY: Duration = Duration::from_millis(250);
 
 /// The permits of this process. Each key has one of the agents.
@@ -73,8 +75,8 @@ impl Agents {
         }
     }
 
-    /// Sees to it that all agents have a task that runs. A runtime that is blocked or shut down may run the tasks that renew the
-    /// permits of other runtimes.
+    /// Sees to it that all agents have a task that runs. A runtime that is blocked or shut down may
+    /// run the tasks that renew the permits of other runtimes.
     fn check_tasks(&self, runtime: &Runtime) {
         let is_new = self.runtimes.add(runtime);
         // Nothing expires in an embedded store.
@@ -103,22 +105,25 @@ impl Agents {
 
 /// # Requests in flight
 ///
-/// Acquiring a permit needs a tokio runtime: outside of one, the error [is misuse](Error::is_misuse).
+/// Acquiring a permit needs a tokio runtime: outside of one, the error [is
+/// misuse](Error::is_misuse).
 impl RateLimiter {
-    /// Acquires a permit of a [concurrency limit](Limit::concurrency), if one is free and no caller waits. `None`: no permit
-    /// is free.
+    /// Acquires a permit of a [concurrency limit](Limit::concurrency), if one is free and no caller
+    /// waits. `None`: no permit is free.
     ///
-    /// The permit is held until it is dropped, so bind it to a name: `let Some(_permit) = ... else { ... }`. With `.is_some()` or
-    /// `let Some(_)` it is given back at once, and nothing is limited.
+    /// The permit is held until it is dropped, so bind it to a name:
+    /// `let Some(_permit) = ... else { ... }`. With `.is_some()` or `let Some(_)` it is given back
+    /// at once, and nothing is limited.
     ///
-    /// While the store is unavailable, the [failure policy](Limit::with_on_store_failure) of the limit decides. Without one,
-    /// permits are granted: [`Permit::source`] returns that. (A check without a policy is an error then.)
+    /// While the store is unavailable, the [failure policy](Limit::with_on_store_failure) of the
+    /// limit decides. Without one, permits are granted: [`Permit::source`] returns that. (A check
+    /// without a policy is an error then.)
     ///
     /// # Errors
     ///
-    /// Returns an error if the store is unavailable, and the limit fails closed, or if more than about 16,384 keys with callers
-    /// wait for the store: it [is overloaded](Error::is_overloaded). It [is misuse](Error::is_misuse) if the limit is not a concurrency
-    /// limit.
+    /// Returns an error if the store is unavailable, and the limit fails closed, or if more than
+    /// about 16,384 keys with callers wait for the store: it [is overloaded](Error::is_overloaded).
+    /// It [is misuse](Error::is_misuse) if the limit is not a concurrency limit.
     pub async fn try_acquire_permit(
         &self,
         limit: &Limit,
@@ -131,8 +136,8 @@ impl RateLimiter {
             .permit)
     }
 
-    /// Acquires a permit of a [concurrency limit](Limit::concurrency), and waits for it for at most `max_wait`. `None`: no
-    /// permit was free in time. The caller works, and drops the permit.
+    /// Acquires a permit of a [concurrency limit](Limit::concurrency), and waits for it for at most
+    /// `max_wait`. `None`: no permit was free in time. The caller works, and drops the permit.
     ///
     /// ```
     /// use std::time::Duration;
@@ -157,30 +162,38 @@ impl RateLimiter {
     /// # }
     /// ```
     ///
-    /// A free permit is granted even if `max_wait` is shorter than the store's latency: the first answer may take up to a
-    /// second. Dropping the future gives up the place in the queue. If the store becomes unavailable, the [failure
-    /// policy](Limit::with_on_store_failure) decides all waiting callers at once.
+    /// A free permit is granted even if `max_wait` is shorter than the store's latency: the first
+    /// answer may take up to a second. Dropping the future gives up the place in the queue. If the
+    /// store becomes unavailable, the [failure policy](Limit::with_on_store_failure) decides all
+    /// waiting callers at once.
     ///
     /// # Guarantees
     ///
     /// - **At most the limit.** The store counts the permits of all processes, atomically.
-    /// - **First come, first served**, on all replicas: a new caller does not pass callers that wait. A process has one place
-    ///   for each of its callers. If a caller gives up, the later callers of the same process move up. A permit that another
-    ///   process has released reaches a waiting caller within about 25 ms and two round trips to the store.
-    /// - **Leases.** A process renews its permits three times in a [lease](Self::set_permit_lease) of 10 seconds. If the
-    ///   process crashes, its permits and its places in the queue count as released when the lease expires.
-    /// - **Lost state.** After a failover, the new Redis master may lack the last permits, or all of them. Each process
-    ///   restores its own within a third of a lease. Until then at most twice the limit is in flight. Afterwards, a new
-    ///   permit is granted as soon as fewer than the limit are in flight.
-    /// - **Store unavailable.** The limit's policy decides. Permits stay valid. Permits that were granted meanwhile count
-    ///   when the store answers again. [`Permit::source`] returns the source of a grant.
-    /// - **Expired leases.** A process that was blocked, or could not reach Redis, for longer than a lease may hold permits
-    ///   that other processes also have. [`Permit::is_renewed`] and an event report that.
-    /// - **The end of a program.** Permits are released in the background. Call [`flush`](Self::flush) last.
+    /// - **First come, first served**, on all replicas: a new caller does not pass callers that
+    ///   wait. A process has one place for each of its callers. If a caller gives up, the later
+    ///   callers of the same process move up. A permit that another process has released reaches a
+    ///   waiting caller within about 25 ms and two round trips to the store.
+    /// - **Leases.** A process renews its permits three times in a [lease](Self::set_permit_lease)
+    ///   of 10 seconds. If the process crashes, its permits and its places in the queue count as
+    ///   released when the lease expires.
+    /// - **Lost state.** After a failover, the new Redis master may lack the last permits, or all
+    ///   of them. Each process restores its own within a third of a lease. Until then at most twice
+    ///   the limit is in flight. Afterwards, a new permit is granted as soon as fewer than the
+    ///   limit are in flight.
+    /// - **Store unavailable.** The limit's policy decides. Permits stay valid. Permits that were
+    ///   granted meanwhile count when the store answers again. [`Permit::source`] returns the
+    ///   source of a grant.
+    /// - **Expired leases.** A process that was blocked, or could not reach Redis, for longer than
+    ///   a lease may hold permits that other processes also have. [`Permit::is_renewed`] and an
+    ///   event report that.
+    /// - **The end of a program.** Permits are released in the background. Call
+    ///   [`flush`](Self::flush) last.
     ///
-    /// A claim has the permits and the waiters of this process for one key. Claims are sent to Redis together with checks.
-    /// Tasks renew the permits, in a runtime that uses the limiter. If that runtime is blocked, the next caller in another one moves
-    /// them. A current-thread runtime drives them only inside `block_on`.
+    /// A claim has the permits and the waiters of this process for one key. Claims are sent to
+    /// Redis together with checks. Tasks renew the permits, in a runtime that uses the limiter. If
+    /// that runtime is blocked, the next caller in another one moves them. A current-thread runtime
+    /// drives them only inside `block_on`.
     ///
     /// # Errors
     ///
@@ -204,8 +217,8 @@ impl RateLimiter {
         Ok(self.observe_permit(&check, true, acquiring).await?.permit)
     }
 
-    /// Sets the time after which the permits of a process that crashed count as given back. Range: 1 second to 10
-    /// minutes. Default: 10 seconds. All replicas should have the same.
+    /// Sets the time after which the permits of a process that crashed count as given back. Range:
+    /// 1 second to 10 minutes. Default: 10 seconds. All replicas should have the same.
     ///
     /// # Errors
     ///
@@ -219,7 +232,8 @@ impl RateLimiter {
         }
         self.shared.permit_lease.set(lease).map_err(|_| {
             ConfigError::new(
-                "the lease of permits is set or used already; call `set_permit_lease` once, before permits are acquired",
+                "the lease of permits is set or used already; call `set_permit_lease` once, before \
+                 permits are acquired",
             )
         })
     }
@@ -253,7 +267,8 @@ impl RateLimiter {
         or_decide_locally(agent, &slot_key, check, outcome)
     }
 
-    /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this process.
+    /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this
+    /// process.
     pub(crate) async fn wait_for_permit(
         &self,
         check: &Check,
@@ -299,7 +314,8 @@ impl RateLimiter {
         let name = check.limit().name();
         if !check.limit().is_concurrency() {
             return Err(Error::misuse(format!(
-                "limit `{name}` is not a concurrency limit, and has no permits; use `RateLimiter::check`"
+                "limit `{name}` is not a concurrency limit, and has no permits; use \
+                 `RateLimiter::check`"
             )));
         }
         let agents = self.agents();

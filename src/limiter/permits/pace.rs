@@ -29,8 +29,8 @@ pub(super) struct ClaimHistory {
     /// When the last claim that was answered was sent: its lease starts then.
     confirmed_at: Option<Instant>,
     has_failed: bool,
-    /// How many answers in a row granted more than their claims asked for. One may include the permits of a claim that was lost. A
-    /// store that does so twice may go on.
+    /// How many answers in a row granted more than their claims asked for. One may include the
+    /// permits of a claim that was lost. A store that does so twice may go on.
     surpluses: u32,
     /// How many claims in a row ended without an answer.
     losses: u32,
@@ -91,7 +91,8 @@ impl ClaimHistory {
         self.has_failed || self.surpluses > 1
     }
 
-    /// Returns whether the next claim has to pause even for a caller: a claim that is lost twice may be lost each time.
+    /// Returns whether the next claim has to pause even for a caller: a claim that is lost twice
+    /// may be lost each time.
     pub(super) const fn has_to_pause(&self) -> bool {
         self.losses > 1
     }
@@ -113,7 +114,8 @@ impl ClaimHistory {
         if !has_waiters {
             return idle >= paces.renew;
         }
-        // Releases of this process wait behind a claim in flight, so a slow store is claimed less often.
+        // Releases of this process wait behind a claim in flight, so a slow store is claimed less
+        // often.
         let latency = ended.saturating_duration_since(sent);
         idle >= latency.min(paces.poll) && now.saturating_duration_since(sent) >= paces.recent
     }

@@ -18,7 +18,8 @@ pub(crate) struct Acquired {
 }
 
 impl Acquired {
-    /// Returns whether a wait can help: the store had no free permit. The decision of a failure policy stands.
+    /// Returns whether a wait can help: the store had no free permit. The decision of a failure
+    /// policy stands.
     pub(crate) const fn may_wait(&self) -> bool {
         self.permit.is_none() && matches!(self.source, Source::Store)
     }
@@ -26,7 +27,8 @@ impl Acquired {
 
 /// A key under the name of a limit. Limits of one name share their permits, whatever their numbers.
 ///
-/// Its copies share a reference count of their own, because all threads that use the limit change the limit's count.
+/// Its copies share a reference count of their own, because all threads that use the limit change
+/// the limit's count.
 #[derive(Clone)]
 pub(super) struct SlotKey(Arc<(Limit, Key)>);
 
@@ -70,16 +72,19 @@ impl Hash for SlotKey {
     }
 }
 
-/// The agent that granted a permit, and takes it back. A trait, because an agent knows slots, and a slot knows permits.
+/// The agent that granted a permit, and takes it back. A trait, because an agent knows slots, and a
+/// slot knows permits.
 pub(super) trait Grantor: Send + Sync {
     fn take_back(self: Arc<Self>, slot_key: &SlotKey);
 
-    /// Returns whether the store has confirmed a permit within a lease. One that this process granted counts from then on.
+    /// Returns whether the store has confirmed a permit within a lease. One that this process
+    /// granted counts from then on.
     fn is_renewed(&self, slot_key: &SlotKey, granted_here: Option<Instant>) -> bool;
 }
 
-/// A permit of a [concurrency limit](Limit::concurrency): at most so many requests of a key are in flight. Dropping it gives
-/// it back. See [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit).
+/// A permit of a [concurrency limit](Limit::concurrency): at most so many requests of a key are in
+/// flight. Dropping it gives it back. See
+/// [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit).
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct Permit {
     grantor: Arc<dyn Grantor>,
@@ -127,9 +132,10 @@ impl Permit {
         self.source
     }
 
-    /// Returns whether the store has confirmed the permit within the last [lease](crate::RateLimiter::set_permit_lease). Otherwise
-    /// another process may also hold it: this process was blocked, or could not reach the store. A long job can check this
-    /// before each step.
+    /// Returns whether the store has confirmed the permit within the last
+    /// [lease](crate::RateLimiter::set_permit_lease). Otherwise another process may also hold it:
+    /// this process was blocked, or could not reach the store. A long job can check this before
+    /// each step.
     #[must_use]
     pub fn is_renewed(&self) -> bool {
         self.grantor.is_renewed(&self.slot_key, self.granted_here)

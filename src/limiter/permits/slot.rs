@@ -1,11 +1,13 @@
 //! The permits and the callers of one process for one key: a state without I/O.
 //!
-//! A slot is idle if this process holds no permit of the key, has no caller of it, and no claim is queued or in flight. An idle
-//! slot is removed
+//! A slot is idle if this process holds no permit of the key, has no caller of it, and no claim is
+//! queued or in flight. An idle slot is removed
 //!
 //! - when the store has confirmed that: nothing has changed since the last claim;
-//! - when the last claim failed, and the store has nothing of the slot: it has applied no claim, and no permit was granted here;
-//! - when the last claim failed, and many other slots are like this one. Its permits are free when its lease expires.
+//! - when the last claim failed, and the store has nothing of the slot: it has applied no claim,
+//!   and no permit was granted here;
+//! - when the last claim failed, and many other slots are like this one. Its permits are free when
+//!   its lease expires.
 
 use std::time::Duration;
 
@@ -17,7 +19,8 @@ use super::pace::{ClaimHistory, Paces};
 use super::permit::SlotKey;
 use crate::nouns::{Check, Claim, Error};
 
-/// An outcome that a caller is to be given. It is given when no slot is locked: a caller that is gone drops its permit.
+/// An outcome that a caller is to be given. It is given when no slot is locked: a caller that is
+/// gone drops its permit.
 pub(super) enum Delivery {
     Permit(Sender<PermitOutcome>),
     None(Sender<PermitOutcome>),
@@ -33,7 +36,8 @@ pub(super) struct Slot {
     granted_in_claim: u64,
     /// How many permits the last claim asked for.
     asked_in_claim: u64,
-    /// The largest limit of the claims since the last answer, which may have granted permits that are not known yet.
+    /// The largest limit of the claims since the last answer, which may have granted permits that
+    /// are not known yet.
     granted_under: u32,
     waiters: Waiters,
     at_once: AtOnceCallers,
@@ -42,7 +46,8 @@ pub(super) struct Slot {
     stage: ClaimStage,
     /// Whether a change has not been claimed.
     is_changed: bool,
-    /// Whether its time for a claim has come: for a poll, a renewal, or another attempt after a failure.
+    /// Whether its time for a claim has come: for a poll, a renewal, or another attempt after a
+    /// failure.
     is_due: bool,
     history: ClaimHistory,
 }
@@ -55,8 +60,8 @@ enum ClaimStage {
     InFlight,
 }
 
-/// The reason for a claim, in the order of priority. Each kind has its own queue and its own places in flight, so that no kind
-/// holds up another.
+/// The reason for a claim, in the order of priority. Each kind has its own queue and its own places
+/// in flight, so that no kind holds up another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ClaimKind {
     /// Something changed, and there are callers.
@@ -109,7 +114,8 @@ impl Slot {
         self.is_changed = true;
     }
 
-    /// Takes a permit without the store, if fewer than `limit` are held here. The next claim includes it.
+    /// Takes a permit without the store, if fewer than `limit` are held here. The next claim
+    /// includes it.
     pub(super) fn take_locally(&mut self, limit: u32) -> bool {
         let is_free = self.held() < u64::from(limit);
         if is_free {
@@ -185,8 +191,8 @@ impl Slot {
         is_due
     }
 
-    /// Returns the kind of its next claim, if it has to be claimed now. A paced slot waits until it is due, or until there is a
-    /// caller.
+    /// Returns the kind of its next claim, if it has to be claimed now. A paced slot waits until it
+    /// is due, or until there is a caller.
     pub(super) fn next_claim(&self) -> Option<ClaimKind> {
         if self.stage == ClaimStage::InFlight {
             return None;
@@ -207,8 +213,8 @@ impl Slot {
         self.is_due.then_some(kind)
     }
 
-    /// Enters a queue if it needs a claim. Returns the queue. A slot that is queued leaves its queue only for one of a higher
-    /// priority.
+    /// Enters a queue if it needs a claim. Returns the queue. A slot that is queued leaves its
+    /// queue only for one of a higher priority.
     pub(super) fn enter_queue(&mut self) -> Option<ClaimKind> {
         let kind = self.next_claim()?;
         if let ClaimStage::Queued(before) = self.stage
@@ -276,9 +282,9 @@ impl Slot {
         self.history.note_answer(now, new > self.asked_in_claim);
     }
 
-    /// Gives permits to callers: first to those that wait, and then to those that wanted one at once, of which the others get none.
-    /// A waiter that came after the claim, and has a smaller limit than it, gets none of them.
-    /// Returns how many permits are left.
+    /// Gives permits to callers: first to those that wait, and then to those that wanted one at
+    /// once, of which the others get none. A waiter that came after the claim, and has a smaller
+    /// limit than it, gets none of them. Returns how many permits are left.
     fn distribute(&mut self, permits: u64, deliveries: &mut Vec<Delivery>) -> u64 {
         let mut left = permits;
         while left > 0
@@ -341,8 +347,8 @@ mod tests {
         (PermitCaller { outcome, limit }, receiver)
     }
 
-    /// Whether a waiter under 5 gets the permit of a claim for a caller under 10, which was sent before it came. The claim is
-    /// answered, or lost and repeated.
+    /// Whether a waiter under 5 gets the permit of a claim for a caller under 10, which was sent
+    /// before it came. The claim is answered, or lost and repeated.
     fn granted_to_the_waiter(is_lost: bool) -> bool {
         let now = Instant::now();
         let mut slot = Slot::new([0; 8], 10);

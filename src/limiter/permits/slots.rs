@@ -1,4 +1,5 @@
-//! The slots of an agent, the queues in which they wait to be claimed, and the claims in flight. It sends nothing itself.
+//! The slots of an agent, the queues in which they wait to be claimed, and the claims in flight. It
+//! sends nothing itself.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -20,8 +21,8 @@ const KEPT_CAPACITY: usize = 1_024;
 /// The most slots with callers that wait to be claimed. As many checks wait for a Redis by default.
 pub(super) const MOST_QUEUED: usize = 16_384 / AGENTS;
 
-/// The most claims of each kind in flight. A thousand claims of all agents are four calls to Redis, so checks do not wait long
-/// behind them.
+/// The most claims of each kind in flight. A thousand claims of all agents are four calls to Redis,
+/// so checks do not wait long behind them.
 const fn most_in_flight(kind: ClaimKind) -> usize {
     match kind {
         ClaimKind::Caller => 1_024 / AGENTS,
@@ -161,14 +162,15 @@ impl Slots {
         Some((key, slot))
     }
 
-    /// Returns whether a caller of this key would be one too many: the slots with callers that wait to be claimed are as many as may
-    /// be.
+    /// Returns whether a caller of this key would be one too many: the slots with callers that wait
+    /// to be claimed are as many as may be.
     pub(super) fn is_overloaded_for(&self, key: &SlotKey) -> bool {
         self.queues.queued[ClaimKind::Caller as usize].len() >= MOST_QUEUED
             && !self.slots.get(key).is_some_and(Slot::has_callers)
     }
 
-    /// Returns whether the store has confirmed all changes. All slots are looked at only if no changed slot is queued.
+    /// Returns whether the store has confirmed all changes. All slots are looked at only if no
+    /// changed slot is queued.
     pub(super) fn are_confirmed(&self) -> bool {
         !self.queues.has_changes() && self.slots.values().all(Slot::is_confirmed)
     }

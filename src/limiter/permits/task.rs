@@ -17,15 +17,17 @@ use super::slots::Slots;
 use crate::nouns::{Decision, Error, Op, later};
 use crate::store::Answer;
 
-/// The most slots of an agent that hold nothing and whose claim failed. Any further one is forgotten: its lease expires.
+/// The most slots of an agent that hold nothing and whose claim failed. Any further one is
+/// forgotten: its lease expires.
 const MOST_UNCONFIRMED: usize = 10_000 / AGENTS;
 
-/// The age of the last round at which the task counts as blocked. It is above the longest pause of the task, and below the
-/// half second after which callers check.
+/// The age of the last round at which the task counts as blocked. It is above the longest pause of
+/// the task, and below the half second after which callers check.
 const BLOCKED_AFTER: Duration = Duration::from_millis(400);
 
 impl Agent {
-    /// Starts the task, unless it runs. A blocked task is replaced. Outside of a runtime, a known one runs it.
+    /// Starts the task, unless it runs. A blocked task is replaced. Outside of a runtime, a known
+    /// one runs it.
     pub(super) fn ensure_task(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.task.rounds.is_alive(Instant::now(), BLOCKED_AFTER) {
@@ -53,7 +55,8 @@ impl Agent {
         self.give_up(&stuck);
     }
 
-    /// A new task, if one is needed. Start it after the state is unlocked: a runtime that shuts down drops it at once.
+    /// A new task, if one is needed. Start it after the state is unlocked: a runtime that shuts
+    /// down drops it at once.
     fn new_task(self: &Arc<Self>, state: &mut Slots, runtime: Runtime) -> Option<Running> {
         if self.has_nothing_to_do(state) {
             return None;
@@ -86,7 +89,8 @@ impl Agent {
         if under_way.numbers.is_empty() {
             return;
         }
-        // tokio's cooperative budget would be used up by the timers of the first claims, and the last ones would never get theirs.
+        // tokio's cooperative budget would be used up by the timers of the first claims, and the
+        // last ones would never get theirs.
         tokio::spawn(unconstrained(async move {
             let agent = &under_way.agent;
             let mut answers = unawaited;
@@ -170,7 +174,8 @@ impl Agent {
         self.wake.notify_one();
     }
 
-    /// Queues a slot whose claim is over if it has changed meanwhile, and forgets it if nothing is left.
+    /// Queues a slot whose claim is over if it has changed meanwhile, and forgets it if nothing is
+    /// left.
     fn requeue_or_remove(&self, state: &mut Slots, key: &SlotKey) {
         let Some(slot) = state.slots.get_mut(key) else {
             return;
@@ -191,7 +196,8 @@ impl Agent {
         }
     }
 
-    /// Gives up the claims that are not answered, and queues their slots again. A claim that arrives twice changes nothing.
+    /// Gives up the claims that are not answered, and queues their slots again. A claim that
+    /// arrives twice changes nothing.
     fn give_up(self: &Arc<Self>, numbers: &[u64]) {
         let now = Instant::now();
         let mut are_lost = false;
@@ -219,7 +225,8 @@ impl Agent {
     }
 }
 
-/// Claims in flight. Those without an answer are lost when this is dropped: after a deadline, or with their runtime.
+/// Claims in flight. Those without an answer are lost when this is dropped: after a deadline, or
+/// with their runtime.
 struct ClaimsUnderWay {
     agent: Arc<Agent>,
     numbers: Vec<u64>,

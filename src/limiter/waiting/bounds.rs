@@ -10,8 +10,8 @@ use crate::nouns::{Decision, Error, Source, later};
 /// its wait is shorter. The details are at most this old when the caller gets them.
 const PEEK_BEFORE: Duration = Duration::from_millis(100);
 
-/// The time bounds of one call. They bound the wait for units. An answer of the store has the store's own deadline: a
-/// charge whose answer is not awaited would consume units for nothing.
+/// The time bounds of one call. They bound the wait for units. An answer of the store has the
+/// store's own deadline: a charge whose answer is not awaited would consume units for nothing.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
     max_wait: Duration,
@@ -60,8 +60,8 @@ impl Bounds {
         self.left().is_zero() && !self.max_wait.is_zero()
     }
 
-    /// Returns whether the caller still has to wait after an answer. A store that is unavailable is asked again if the caller
-    /// waits for it.
+    /// Returns whether the caller still has to wait after an answer. A store that is unavailable is
+    /// asked again if the caller waits for it.
     pub(super) fn has_to_wait(&self, answer: &Result<Decision, Error>) -> bool {
         answer
             .as_ref()

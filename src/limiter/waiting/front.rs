@@ -20,8 +20,9 @@ use crate::nouns::{Check, Decision, Error, Group, Op, Source, later};
 use crate::store::Answer;
 
 impl RateLimiter {
-    /// Charges as soon as the units are available. No other waiter is in front, for the `contested` checks. `Break` is the
-    /// decision. `Continue` is a denial by other checks of the group: the caller queues for these.
+    /// Charges as soon as the units are available. No other waiter is in front, for the `contested`
+    /// checks. `Break` is the decision. `Continue` is a denial by other checks of the group: the
+    /// caller queues for these.
     pub(super) async fn acquire_in_front(
         &self,
         group: &Group,
@@ -86,8 +87,8 @@ impl RateLimiter {
 
     /// Reserves the units of a single check, and waits for them at the front of the queue.
     ///
-    /// The other waiters of this process have no reservation yet. So one of them that gives up costs nothing, and the
-    /// one at the front can hand its units over to the next.
+    /// The other waiters of this process have no reservation yet. So one of them that gives up
+    /// costs nothing, and the one at the front can hand its units over to the next.
     pub(super) async fn acquire_reserved(
         &self,
         group: &Group,
@@ -111,7 +112,8 @@ impl RateLimiter {
         }
     }
 
-    /// Charges a check that waits for its units. Returns the decision if there is nothing to wait for.
+    /// Charges a check that waits for its units. Returns the decision if there is nothing to wait
+    /// for.
     async fn reserve(
         &self,
         group: &Group,
@@ -196,10 +198,11 @@ fn is_denied_by(decision: &Decision, group: &Group, contested: &[Check]) -> bool
     verdicts.all(|(check, verdict)| verdict.allowed() || is_contested(check))
 }
 
-/// The store's decision after the refund of a charge that the caller cannot use, or the decision of the charge if
-/// the runtime shuts down.
+/// The store's decision after the refund of a charge that the caller cannot use, or the decision of
+/// the charge if the runtime shuts down.
 ///
-/// A refund that is not ready at once continues in a task, so that a dropped future does not lose it.
+/// A refund that is not ready at once continues in a task, so that a dropped future does not lose
+/// it.
 async fn after_refund(charged: Decision, mut refund: Answer) -> Result<Decision, Error> {
     let answer = match poll_fn(|cx| Poll::Ready(Pin::new(&mut refund).poll(cx))).await {
         Poll::Ready(answer) => answer,

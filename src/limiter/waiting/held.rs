@@ -6,7 +6,8 @@ use super::reservation::Reservation;
 use super::turns::Turn;
 use crate::nouns::Decision;
 
-/// The reservation of the waiter at the front of a queue. A waiter that is dropped hands it over to the next one.
+/// The reservation of the waiter at the front of a queue. A waiter that is dropped hands it over to
+/// the next one.
 pub(super) struct Held<'a> {
     reservation: Option<Reservation>,
     turn: &'a Turn,

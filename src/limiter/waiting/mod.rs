@@ -1,8 +1,8 @@
 //! Waiting for units, for a bounded time.
 //!
-//! The waiters of one process for one budget queue (`turns`). The one at the front asks the store (`front`): again
-//! when the store says that the units are available, or once, for units that it reserves (`reservation`). If the store is
-//! far away, several ask at once (`width`).
+//! The waiters of one process for one budget queue (`turns`). The one at the front asks the store
+//! (`front`): again when the store says that the units are available, or once, for units that it
+//! reserves (`reservation`). If the store is far away, several ask at once (`width`).
 
 mod bounds;
 mod front;
@@ -32,7 +32,8 @@ use crate::store::Answer;
 /// The resolution of a store's time.
 const TICK: Duration = Duration::from_micros(1);
 
-/// When a denied caller asks again: when its units are available, or at once if a budget has changed since it asked.
+/// When a denied caller asks again: when its units are available, or at once if a budget has
+/// changed since it asked.
 #[derive(Clone, Copy)]
 struct AskAgain {
     at: Instant,
@@ -72,34 +73,38 @@ fn counts_denials(group: &Group) -> bool {
 
 /// # Waiting for units
 ///
-/// Each call needs a tokio runtime for its timers: outside of one, the error [is misuse](Error::is_misuse).
+/// Each call needs a tokio runtime for its timers: outside of one, the error [is
+/// misuse](Error::is_misuse).
 impl RateLimiter {
     /// Consumes a unit, and waits for it for at most `max_wait`.
     ///
     /// The store's decision contains the time at which the units are available. The store is not
     /// asked again before that time, unless this limiter refunds or resets one of the budgets.
     /// Waiters of one process for one budget are served first come, first served, so small requests
-    /// do not starve a large one. A leaky bucket's delay is part of the wait. While units are free and the store's answers
-    /// take longer, several waiters ask at once, in their order: a distant store serves more than one a round trip.
+    /// do not starve a large one. A leaky bucket's delay is part of the wait. While units are free
+    /// and the store's answers take longer, several waiters ask at once, in their order: a distant
+    /// store serves more than one a round trip.
     ///
-    /// A caller that does not find others waiting is decided at once, and waits only if it is denied. Under a token
-    /// bucket, GCRA, or a leaky bucket as a meter, the first waiter of a process [reserves its
-    /// units](Check::with_max_wait). So the processes take turns, in the order in which the store decided. A turn
-    /// stays where it is, even if units are given back before it. Under other algorithms, and for groups, the processes
-    /// ask when the units are available, and the first one to ask gets them.
+    /// A caller that does not find others waiting is decided at once, and waits only if it is
+    /// denied. Under a token bucket, GCRA, or a leaky bucket as a meter, the first waiter of a
+    /// process [reserves its units](Check::with_max_wait). So the processes take turns, in the
+    /// order in which the store decided. A turn stays where it is, even if units are given back
+    /// before it. Under other algorithms, and for groups, the processes ask when the units are
+    /// available, and the first one to ask gets them.
     ///
-    /// If the units will not be available in time, the caller is denied at once. Behind waiters that reserve their units, it
-    /// is also denied at once if the queue of this process is too long. Else the denial comes after
-    /// `max_wait`. Dropping the future cancels the wait. Reserved units are left to the
-    /// next waiter of this process, or given back. The place in a leaky bucket as a queue stays taken.
+    /// If the units will not be available in time, the caller is denied at once. Behind waiters
+    /// that reserve their units, it is also denied at once if the queue of this process is too
+    /// long. Else the denial comes after `max_wait`. Dropping the future cancels the wait. Reserved
+    /// units are left to the next waiter of this process, or given back. The place in a leaky
+    /// bucket as a queue stays taken.
     ///
-    /// `max_wait` bounds the wait for units. Each answer of the store has the store's own deadline, so the call ends at
-    /// most two such deadlines after `max_wait`: of the last charge, and of its refund if its units come too late. Zero asks
-    /// once and does not wait for units.
+    /// `max_wait` bounds the wait for units. Each answer of the store has the store's own deadline,
+    /// so the call ends at most two such deadlines after `max_wait`: of the last charge, and of its
+    /// refund if its units come too late. Zero asks once and does not wait for units.
     ///
-    /// If the store is unavailable, the limit's [failure policy](Limit::with_on_store_failure) decides. A limit that fails
-    /// closed is asked again after each `retry_after`, until `max_wait`. Without a policy, the error is returned at
-    /// once. Retry after a pause.
+    /// If the store is unavailable, the limit's [failure policy](Limit::with_on_store_failure)
+    /// decides. A limit that fails closed is asked again after each `retry_after`, until
+    /// `max_wait`. Without a policy, the error is returned at once. Retry after a pause.
     ///
     /// # Errors
     ///
@@ -134,8 +139,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error like [`acquire`](Self::acquire). It [is misuse](Error::is_misuse) if there are
-    /// no checks, more than 255, or two checks of one budget.
+    /// Returns an error like [`acquire`](Self::acquire). It [is misuse](Error::is_misuse) if there
+    /// are no checks, more than 255, or two checks of one budget.
     pub async fn acquire_all(
         &self,
         group: impl TryInto<Group, Error: Into<Error>>,
@@ -167,8 +172,8 @@ impl RateLimiter {
             .await
     }
 
-    /// Charges a group, and waits for its units as the settings say. A request that need not wait is decided like
-    /// any other. No delay is left to be waited out.
+    /// Charges a group, and waits for its units as the settings say. A request that need not wait
+    /// is decided like any other. No delay is left to be waited out.
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
         let bounds = Bounds::new(settings.max_wait, false);
         let changes = self.shared.turns.changes(&group);
@@ -198,8 +203,8 @@ impl RateLimiter {
         (!is_behind_others).then(|| self.apply_unobserved(Op::Charge, patient(group, max_wait)))
     }
 
-    /// Waits for the units of a group that is denied at `first`, or was not charged because others wait. `changes` are those
-    /// of its budgets before.
+    /// Waits for the units of a group that is denied at `first`, or was not charged because others
+    /// wait. `changes` are those of its budgets before.
     async fn wait_in_bounds(
         &self,
         group: &Group,
@@ -274,8 +279,8 @@ impl RateLimiter {
         }
     }
 
-    /// Charges a group when it is its turn in the queues of the `contested` checks, unless one of them has `most` waiters,
-    /// or is so long that the turn cannot be in time.
+    /// Charges a group when it is its turn in the queues of the `contested` checks, unless one of
+    /// them has `most` waiters, or is so long that the turn cannot be in time.
     ///
     /// A group does not queue for a budget that has room: others would wait behind it for nothing.
     async fn acquire_in_turn(

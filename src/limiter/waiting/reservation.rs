@@ -9,7 +9,8 @@ use crate::limiter::RateLimiter;
 use crate::nouns::{Check, Decision, Group, Op, later};
 use crate::store::Answer;
 
-/// An allowed group whose delay is not over. If it is dropped before it is used, its units are given back.
+/// An allowed group whose delay is not over. If it is dropped before it is used, its units are
+/// given back.
 pub(super) struct Reservation {
     limiter: RateLimiter,
     group: Group,
@@ -33,8 +34,8 @@ impl Reservation {
         }
     }
 
-    /// Returns whether the units were reserved by the same checks, with a turn from now to `deadline`. Units whose turn is over may be
-    /// in the bucket again.
+    /// Returns whether the units were reserved by the same checks, with a turn from now to
+    /// `deadline`. Units whose turn is over may be in the bucket again.
     pub(super) fn suits(&self, group: &Group, deadline: Instant) -> bool {
         let is_same = |(one, other): (&Check, &Check)| {
             one.limit().decides_as(other.limit()) && one.cost() == other.cost()
@@ -90,7 +91,8 @@ impl Drop for Reservation {
             return;
         }
         let mut answer = self.refund();
-        // A task finishes what is not ready at once. Without a runtime, the units count until they are replenished.
+        // A task finishes what is not ready at once. Without a runtime, the units count until they
+        // are replenished.
         if answer.take_ready().is_none()
             && let Ok(runtime) = Runtime::try_current()
         {

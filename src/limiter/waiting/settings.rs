@@ -16,7 +16,8 @@ pub(crate) struct WaitSettings {
     pub(super) max_wait: Duration,
     pub(crate) max_waiters: usize,
     pub(crate) max_waiters_per_key: usize,
-    /// The number of waiters, in all layers that share these settings. `None`: they are not counted.
+    /// The number of waiters, in all layers that share these settings. `None`: they are not
+    /// counted.
     waiting: Option<Arc<AtomicUsize>>,
 }
 
@@ -88,7 +89,8 @@ impl WaitSettings {
     }
 }
 
-/// The place of one waiter, if it is counted: with the number of waiters, and its part of their gauge.
+/// The place of one waiter, if it is counted: with the number of waiters, and its part of their
+/// gauge.
 pub(crate) struct WaiterGuard(Option<(Arc<AtomicUsize>, GaugeLevel)>);
 
 impl Drop for WaiterGuard {

@@ -39,13 +39,14 @@ fn lock(queues: &Budgets) -> MutexGuard<'_, HashMap<BudgetId, Arc<WaitingQueue>>
 #[derive(Default)]
 struct WaitingQueue {
     front: Width,
-    /// The waiters at the front that were denied there. They ask again in the order of their denials.
+    /// The waiters at the front that were denied there. They ask again in the order of their
+    /// denials.
     repeats: Width,
     waiting: AtomicUsize,
     /// The costs of all waiters.
     units: AtomicU64,
-    /// How many waiters that reserve nothing have each cost. Of several costs, a small request that asks beside a large one
-    /// might overtake it.
+    /// How many waiters that reserve nothing have each cost. Of several costs, a small request that
+    /// asks beside a large one might overtake it.
     costs: Mutex<BTreeMap<u64, usize>>,
     reserved: Mutex<Reserved>,
     replenished: Notify,
@@ -77,7 +78,8 @@ impl WaitingQueue {
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a waiter that reserves nothing. If it has another cost than those before, one at a time asks from now on.
+    /// Counts a waiter that reserves nothing. If it has another cost than those before, one at a
+    /// time asks from now on.
     fn add_cost(&self, cost: u64) {
         let mut costs = self.costs();
         *costs.entry(cost).or_default() += 1;
@@ -126,7 +128,8 @@ struct Place {
 }
 
 impl Turns {
-    /// Waits for the front of the queue of every budget of the group. `None` if one of the queues has `most` waiters.
+    /// Waits for the front of the queue of every budget of the group. `None` if one of the queues
+    /// has `most` waiters.
     pub(super) async fn wait(&self, group: &[Check], most: usize) -> Option<Turn> {
         let costs = group.iter().map(|check| u64::from(check.cost()));
         let mut budgets: Vec<(BudgetId, u64)> = group.iter().map(budget).zip(costs).collect();
@@ -171,8 +174,8 @@ impl Turns {
         (before < most).then_some(place)
     }
 
-    /// The least time until the turn of a check behind the waiters of this process. `None` if it is not known: for
-    /// groups, and for algorithms that reserve no units.
+    /// The least time until the turn of a check behind the waiters of this process. `None` if it is
+    /// not known: for groups, and for algorithms that reserve no units.
     pub(super) fn least_wait(&self, group: &[Check]) -> Option<Duration> {
         let [check] = group else { return None };
         let limit = check.limit();
@@ -209,8 +212,9 @@ impl Turns {
         contested.cloned().collect()
     }
 
-    /// The number of changes of the budgets of a group. Changes of others may count with them: a caller that compares two of
-    /// these numbers asks the store too often then, and never too rarely.
+    /// The number of changes of the budgets of a group. Changes of others may count with them: a
+    /// caller that compares two of these numbers asks the store too often then, and never too
+    /// rarely.
     pub(super) fn changes(&self, group: &[Check]) -> u64 {
         let changes = group.iter().map(|check| self.changes_of(check));
         changes.fold(0, |sum, changes| {
@@ -225,14 +229,15 @@ impl Turns {
         &self.changes[hasher.finish() as usize % self.changes.len()]
     }
 
-    /// Wakes the waiters at the front of the budgets that an operation has changed: units may be available earlier than
-    /// they expect. Callers that have no place yet see it in the number of [`changes`](Self::changes). A reset voids units
-    /// that waiters reserved.
+    /// Wakes the waiters at the front of the budgets that an operation has changed: units may be
+    /// available earlier than they expect. Callers that have no place yet see it in the number of
+    /// [`changes`](Self::changes). A reset voids units that waiters reserved.
     pub(in crate::limiter) fn changed(&self, by: Op, group: &[Check]) {
         for check in group {
             self.changes_of(check).fetch_add(1, Ordering::SeqCst);
         }
-        // A caller takes its place before it compares the numbers. So either it sees this change, or its place is seen here.
+        // A caller takes its place before it compares the numbers. So either it sees this change,
+        // or its place is seen here.
         if self.places.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -288,8 +293,8 @@ impl Turn {
         }
     }
 
-    /// Adapts to an answer of the store how many waiters for these checks ask at once. Those that ask again are apart from the
-    /// others: the first ones go on only when these have their units.
+    /// Adapts to an answer of the store how many waiters for these checks ask at once. Those that
+    /// ask again are apart from the others: the first ones go on only when these have their units.
     pub(super) fn adapt(
         &self,
         checks: &[Check],
@@ -346,7 +351,8 @@ impl Turn {
             .collect()
     }
 
-    /// Takes the units that suit a group best, of those that waiters handed over. Those whose time is over are given back.
+    /// Takes the units that suit a group best, of those that waiters handed over. Those whose time
+    /// is over are given back.
     pub(super) fn take_suiting(&self, group: &Group, deadline: Instant) -> Option<Reservation> {
         let mut all = self.take_handed_over();
         all.retain(|reservation| !reservation.is_late_for(Instant::now()));
@@ -393,7 +399,8 @@ impl Drop for Place {
         let mut left = None;
         let mut is_last = false;
         if let Some(queue) = self.queue.take() {
-            // Counted under the lock, so that the last of several concurrent drops removes the queue.
+            // Counted under the lock, so that the last of several concurrent drops removes the
+            // queue.
             is_last = queue.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
             queue.units.fetch_sub(self.units, Ordering::AcqRel);
             if self.has_cost {
@@ -408,7 +415,8 @@ impl Drop for Place {
         };
         drop(queues);
         self.places.fetch_sub(1, Ordering::AcqRel);
-        // Without the lock: the next waiter is woken, and units that were handed over are given back.
+        // Without the lock: the next waiter is woken, and units that were handed over are given
+        // back.
         drop(left);
         drop(unused);
     }

@@ -1,7 +1,8 @@
 //! How many waiters of a queue ask at once.
 //!
-//! One, where the store answers sooner than units are replenished. A distant store replenishes the units of many in a round
-//! trip. If each of them waited for the answer to the one before, a full budget would serve one a round trip.
+//! One, where the store answers sooner than units are replenished. A distant store replenishes the
+//! units of many in a round trip. If each of them waited for the answer to the one before, a full
+//! budget would serve one a round trip.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +12,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// More callers at once are as fast as they will be.
 const WIDEST: usize = 1_024;
 
-/// The front of a queue, where one waiter has a place, or several. The semaphore is fair: first come, first served.
+/// The front of a queue, where one waiter has a place, or several. The semaphore is fair: first
+/// come, first served.
 pub(super) struct Width {
     places: Arc<Semaphore>,
     size: Mutex<Size>,
@@ -58,7 +60,8 @@ impl Width {
         Arc::clone(&self.places)
     }
 
-    /// Leaves a place. Returns it if the next waiter gets it. Dropping it wakes that waiter, so no lock may be held then.
+    /// Leaves a place. Returns it if the next waiter gets it. Dropping it wakes that waiter, so no
+    /// lock may be held then.
     pub(super) fn leave(&self, place: OwnedSemaphorePermit) -> Option<OwnedSemaphorePermit> {
         let mut size = self.size();
         if size.ending == 0 {

@@ -36,8 +36,8 @@ const MAX_SHOWN: usize = 128;
 ///
 /// - A list of one part is that part: `from_parts(["a"])` is `new("a")`.
 /// - A list of no parts is [`global`](Self::global).
-/// - A number or an address is its text: `from(42)` is `new("42")`. The key extractors count clients by network: see
-///   `PeerIp::key_of`.
+/// - A number or an address is its text: `from(42)` is `new("42")`. The key extractors count
+///   clients by network: see `PeerIp::key_of`.
 /// - All other trees differ. `["a:b", "c"]` is not `["a", "b:c"]`. A join is not a list, and
 ///   `a.join(b).join(c)` is not `a.join(b.join(c))`.
 ///
@@ -111,8 +111,8 @@ impl Key {
 
     /// Marks this key as a fallback. It differs from every key without the mark.
     ///
-    /// The extractor `a.or(b)` marks the keys of `b` this way, and does not change the keys of `a`. A
-    /// reset or a refund of a fallback's budget needs the marked key.
+    /// The extractor `a.or(b)` marks the keys of `b` this way, and does not change the keys of `a`.
+    /// A reset or a refund of a fallback's budget needs the marked key.
     ///
     /// ```
     /// use tollgate::Key;
@@ -144,8 +144,8 @@ impl Key {
         str::from_utf8(self.0.as_bytes()).unwrap_or_default()
     }
 
-    /// Creates a key of its [encoded form](Self::as_str), as events and Redis show it. An operator can copy it from there. In a
-    /// URL it has to be percent-encoded.
+    /// Creates a key of its [encoded form](Self::as_str), as events and Redis show it. An operator
+    /// can copy it from there. In a URL it has to be percent-encoded.
     ///
     /// ```
     /// use tollgate::Key;

@@ -21,9 +21,10 @@ const DEFAULT_LENGTH: Duration = Duration::from_secs(10 * 60);
 
 /// When a limit blocks a key that keeps being denied, and for how long.
 ///
-/// The denials of a key are counted in the store, in a window that starts with the first one. The one that reaches the
-/// number blocks the key, on all replicas. While a key is blocked, all its checks under the limit are denied, and they are
-/// not counted. See the guide about [offenders](crate::guide::offenders).
+/// The denials of a key are counted in the store, in a window that starts with the first one. The
+/// one that reaches the number blocks the key, on all replicas. While a key is blocked, all its
+/// checks under the limit are denied, and they are not counted. See the guide about
+/// [offenders](crate::guide::offenders).
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,9 +53,10 @@ pub struct BlockPolicy {
 }
 
 impl BlockPolicy {
-    /// Blocks a key that is denied `denials` times in a window of `within`, which starts with the first of these
-    /// denials. Ranges: 1 to 1,000,000 denials, 1 us to 366 days. Use a window that is several times as long as the period of
-    /// the limit: within one, a client that retries once or twice a period is not an offender.
+    /// Blocks a key that is denied `denials` times in a window of `within`, which starts with the
+    /// first of these denials. Ranges: 1 to 1,000,000 denials, 1 us to 366 days. Use a window that
+    /// is several times as long as the period of the limit: within one, a client that retries once
+    /// or twice a period is not an offender.
     pub const fn after(denials: u32, within: Duration) -> Self {
         Self {
             denials: Some(denials),
@@ -64,8 +66,9 @@ impl BlockPolicy {
         }
     }
 
-    /// Blocks only the keys that an operator [blocks](crate::RateLimiter::block), which works under any limit. With this
-    /// policy, replicas remember the denial of a blocked key for ten seconds, as they do with any policy, and not for one.
+    /// Blocks only the keys that an operator [blocks](crate::RateLimiter::block), which works under
+    /// any limit. With this policy, replicas remember the denial of a blocked key for ten seconds,
+    /// as they do with any policy, and not for one.
     pub const fn by_operators() -> Self {
         Self {
             denials: None,
@@ -82,18 +85,19 @@ impl BlockPolicy {
         self
     }
 
-    /// Makes each further block longer than the last by a factor, up to `longest`. Ranges: 1 to 100, and the length of the
-    /// first block to 366 days. Default: all blocks are equally long.
+    /// Makes each further block longer than the last by a factor, up to `longest`. Ranges: 1 to
+    /// 100, and the length of the first block to 366 days. Default: all blocks are equally long.
     ///
-    /// A key that is not blocked for `longest` after the end of its last block starts with the first length again.
+    /// A key that is not blocked for `longest` after the end of its last block starts with the
+    /// first length again.
     pub const fn growing(mut self, factor: u32, longest: Duration) -> Self {
         self.factor = factor;
         self.longest = Some(longest);
         self
     }
 
-    /// The number of denials that blocks a key, and the length of the window in which they are counted. `None` if only
-    /// operators block.
+    /// The number of denials that blocks a key, and the length of the window in which they are
+    /// counted. `None` if only operators block.
     #[must_use]
     pub fn denials(&self) -> Option<(u32, Duration)> {
         self.denials.map(|denials| (denials, self.within))
@@ -113,21 +117,22 @@ impl BlockPolicy {
 
     /// The numbers of a valid policy.
     fn blocking(&self) -> Result<Blocking, ConfigError> {
-        let (denials, within) = match self.denials() {
-            Some((denials, within)) => {
-                let check = check_denials(denials.into());
-                let within = check.and_then(|()| micros(within, "window of denials"));
-                (denials, within.map_err(|error| error.at("block.after"))?)
-            }
-            None if !self.length.is_zero() || self.longest.is_some() => {
-                return Err(ConfigError::new(
-                    "keys are only blocked by operators, who say for how long, so no length and no growth counts; \
-                     remove them, or say after how many denials keys are blocked",
+        let (denials, within) =
+            match self.denials() {
+                Some((denials, within)) => {
+                    let check = check_denials(denials.into());
+                    let within = check.and_then(|()| micros(within, "window of denials"));
+                    (denials, within.map_err(|error| error.at("block.after"))?)
+                }
+                None if !self.length.is_zero() || self.longest.is_some() => {
+                    return Err(ConfigError::new(
+                    "keys are only blocked by operators, who say for how long, so no length and no \
+                     growth counts; remove them, or say after how many denials keys are blocked",
                 )
                 .at(if self.longest.is_some() { "block.factor" } else { "block.for" }));
-            }
-            None => (0, 0),
-        };
+                }
+                None => (0, 0),
+            };
         if self.factor == 0 || self.factor > MAX_FACTOR {
             return Err(ConfigError::new(format!(
                 "the factor by which blocks grow is {}; use 1 to {MAX_FACTOR}",
@@ -214,14 +219,17 @@ pub(super) struct Block {
 
 /// # Blocks
 impl Limit {
-    /// Blocks keys that keep being denied. Default: only operators [block](crate::RateLimiter::block) keys.
+    /// Blocks keys that keep being denied. Default: only operators
+    /// [block](crate::RateLimiter::block) keys.
     ///
     /// The store counts denials. So until a key is blocked, its denials are not answered from
-    /// [memory](crate::store::RedisStoreBuilder::deny_for). A key in [shadow mode](Self::with_enforced_percent) is neither counted nor blocked.
+    /// [memory](crate::store::RedisStoreBuilder::deny_for). A key in [shadow
+    /// mode](Self::with_enforced_percent) is neither counted nor blocked.
     ///
     /// # Errors
     ///
-    /// Returns an error if a number of the policy is out of its range, and for a concurrency limit, which counts no denials.
+    /// Returns an error if a number of the policy is out of its range, and for a concurrency limit,
+    /// which counts no denials.
     pub fn with_block_policy(self, policy: BlockPolicy) -> Result<Self, ConfigError> {
         self.check_is_rate("block", "it counts no denials")?;
         let blocking = policy

@@ -11,11 +11,13 @@ use crate::nouns::{ConfigError, Quota};
 
 /// # Constructors
 ///
-/// Each returns an error if the name or a number of the quota is out of its range: the error says which, and what to use.
+/// Each returns an error if the name or a number of the quota is out of its range: the error says
+/// which, and what to use.
 impl Limit {
     /// A bucket that holds `burst` tokens and refills `limit` tokens every `period`, evenly.
     ///
-    /// For example, 10 per second with a burst of 20 allows 20 requests at once, and then one every 100 ms.
+    /// For example, 10 per second with a burst of 20 allows 20 requests at once, and then one every
+    /// 100 ms.
     ///
     /// # Errors
     ///
@@ -29,7 +31,8 @@ impl Limit {
     /// A queue that holds `burst` units and drains `limit` units every `period`, evenly. An allowed
     /// check has a [`delay`](crate::Decision::delay), which the caller waits out.
     ///
-    /// For example, of three requests at once under 10 per second, the second waits for 100 ms and the third for 200 ms.
+    /// For example, of three requests at once under 10 per second, the second waits for 100 ms and
+    /// the third for 200 ms.
     pub fn leaky_bucket(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::leaky(name, quota, Mode::Queue)
     }
@@ -60,14 +63,15 @@ impl Limit {
     /// At most `limit` units in a window that starts with the key's first request and lasts
     /// `period`.
     ///
-    /// For example, if the first request comes at 12:00:20, the window of a minute ends at 12:01:20.
+    /// For example, if the first request comes at 12:00:20, the window of a minute ends at
+    /// 12:01:20.
     pub fn fixed_window(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::fixed(name, quota, Anchor::First)
     }
 
     /// At most `limit` units in each window aligned to the clock: a `per_day` window starts at
-    /// midnight UTC. Windows are multiples of the period since 1970 in UTC, so a window of 7 days starts on Thursday.
-    /// It knows neither months nor time zones.
+    /// midnight UTC. Windows are multiples of the period since 1970 in UTC, so a window of 7 days
+    /// starts on Thursday. It knows neither months nor time zones.
     pub fn fixed_window_aligned(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::fixed(name, quota, Anchor::Clock)
     }
@@ -81,7 +85,8 @@ impl Limit {
     /// The two-counter sliding window: the count of this period, plus the count of the previous
     /// period weighted by its overlap with the window.
     ///
-    /// For example, 15 seconds into a minute, three quarters of the previous minute's requests count.
+    /// For example, 15 seconds into a minute, three quarters of the previous minute's requests
+    /// count.
     pub fn sliding_window(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::sliding_window_with(name, quota, 1)
     }
@@ -104,8 +109,8 @@ impl Limit {
     ///
     /// For example, under 5 per hour the sixth request is allowed an hour after the first.
     ///
-    /// After a change to a shorter period or a smaller limit, the log of a key keeps the size and the
-    /// expiry of the larger quota until the key was idle for the longer period, or is reset.
+    /// After a change to a shorter period or a smaller limit, the log of a key keeps the size and
+    /// the expiry of the larger quota until the key was idle for the longer period, or is reset.
     pub fn sliding_log(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::new(name, quota, |quota| {
             Ok(Rule::SlidingLog(SlidingLog::new(quota)?))
@@ -114,9 +119,10 @@ impl Limit {
 
     /// At most `limit` requests of a key at once. Range: 1 to 1,000,000.
     ///
-    /// A rate says how many requests may start in a time. This says how many may be in flight: a slow endpoint with ten
-    /// connections to its database needs the second. A layer acquires a permit for each request, and holds it until the
-    /// response ends. Without HTTP, see [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit).
+    /// A rate says how many requests may start in a time. This says how many may be in flight: a
+    /// slow endpoint with ten connections to its database needs the second. A layer acquires a
+    /// permit for each request, and holds it until the response ends. Without HTTP, see
+    /// [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit).
     ///
     /// Its [quota](Self::quota) is `limit`, without a period.
     ///

@@ -54,8 +54,9 @@ impl fmt::Display for Enforced {
     }
 }
 
-/// The place of a key from 0 to 99. It is part of the contract between replicas and versions: FNV-1a of the name, a zero
-/// byte and the key, mixed by the finalizer of splitmix64, because FNV leaves the high bits of short inputs alike.
+/// The place of a key from 0 to 99. It is part of the contract between replicas and versions:
+/// FNV-1a of the name, a zero byte and the key, mixed by the finalizer of splitmix64, because FNV
+/// leaves the high bits of short inputs alike.
 #[cold]
 fn place(name: &str, key: &Key) -> u64 {
     let bytes = name.bytes().chain([0]).chain(key.as_str().bytes());

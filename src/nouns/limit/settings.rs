@@ -10,8 +10,8 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
 
 /// # Settings
 impl Limit {
-    /// Sets the outcome of checks when the store is unavailable. Default: the layer's. Without a layer,
-    /// the check is an error.
+    /// Sets the outcome of checks when the store is unavailable. Default: the layer's. Without a
+    /// layer, the check is an error.
     ///
     /// ```
     /// use tollgate::limit::OnStoreFailure;
@@ -29,8 +29,9 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Returns an error if the number of replicas is out of its range, or if a replica's share cannot be
-    /// decided: the share of a bucket has a period of as many periods as there are replicas, at most 366 days.
+    /// Returns an error if the number of replicas is out of its range, or if a replica's share
+    /// cannot be decided: the share of a bucket has a period of as many periods as there are
+    /// replicas, at most 366 days.
     pub fn with_on_store_failure(self, policy: OnStoreFailure) -> Result<Self, ConfigError> {
         let share = match policy.replicas() {
             Ok(Some(replicas)) => share::share(&self, replicas).map(Some),
@@ -50,19 +51,21 @@ impl Limit {
         }))
     }
 
-    /// Enforces the limit for a share of its keys, in percent. Default: 100. For all other keys, the limit is in
-    /// *shadow mode*: it decides, counts and reports, and never denies.
+    /// Enforces the limit for a share of its keys, in percent. Default: 100. For all other keys,
+    /// the limit is in *shadow mode*: it decides, counts and reports, and never denies.
     ///
-    /// A limit in shadow mode charges its budget as if it were enforced: a check that would be denied consumes
-    /// nothing. A concurrency limit in shadow mode grants permits and reports, and a layer forwards a request that gets none.
-    /// It is a setting for layers there: [`acquire_permit`](crate::RateLimiter::acquire_permit) ignores it.
+    /// A limit in shadow mode charges its budget as if it were enforced: a check that would be
+    /// denied consumes nothing. A concurrency limit in shadow mode grants permits and reports, and
+    /// a layer forwards a request that gets none. It is a setting for layers there:
+    /// [`acquire_permit`](crate::RateLimiter::acquire_permit) ignores it.
     ///
-    /// A limit in shadow mode does not keep a group from being charged, and does not delay a check. Its
-    /// [verdict](crate::Decision::verdicts) says what it [would do](crate::decision::Verdict::would_deny). A layer
-    /// reports it by an event and, with the feature `metrics`, by a counter, and not by headers.
+    /// A limit in shadow mode does not keep a group from being charged, and does not delay a check.
+    /// Its [verdict](crate::Decision::verdicts) says what it [would
+    /// do](crate::decision::Verdict::would_deny). A layer reports it by an event and, with the
+    /// feature `metrics`, by a counter, and not by headers.
     ///
-    /// The share is stable: the same keys are enforced on all replicas, after a restart, and at a higher percentage.
-    /// Each name of a limit has a share of its own.
+    /// The share is stable: the same keys are enforced on all replicas, after a restart, and at a
+    /// higher percentage. Each name of a limit has a share of its own.
     ///
     /// ```
     /// use tollgate::{Key, Limit, Quota, RateLimiter};
@@ -103,7 +106,8 @@ impl Limit {
         self.shared.enforced.percent()
     }
 
-    /// Returns whether the limit is enforced for a key. Otherwise it is in [shadow mode](Self::with_enforced_percent).
+    /// Returns whether the limit is enforced for a key. Otherwise it is in [shadow
+    /// mode](Self::with_enforced_percent).
     #[must_use]
     #[inline]
     pub fn enforces(&self, key: &Key) -> bool {
@@ -112,14 +116,14 @@ impl Limit {
 
     /// Sets the largest debt of a budget, in units. Default: only exact arithmetic bounds it.
     ///
-    /// A [settlement](crate::RateLimiter::settle) may charge more units than the budget has left. Then checks are
-    /// denied until the debt is repaid. A bucket repays it at its rate. A window forgets it at its end, and a log
-    /// after a period.
+    /// A [settlement](crate::RateLimiter::settle) may charge more units than the budget has left.
+    /// Then checks are denied until the debt is repaid. A bucket repays it at its rate. A window
+    /// forgets it at its end, and a log after a period.
     ///
-    /// A bound keeps a wrong cost from locking a key out for long. For example, a budget of 1,000 tokens with a bound of 500
-    /// counts at most 1,500 used tokens, whatever a settlement charges. Units above the bound are forgiven. So with many
-    /// requests in flight that cost more than their estimates, more passes than the quota, and the order of the
-    /// settlements matters.
+    /// A bound keeps a wrong cost from locking a key out for long. For example, a budget of 1,000
+    /// tokens with a bound of 500 counts at most 1,500 used tokens, whatever a settlement charges.
+    /// Units above the bound are forgiven. So with many requests in flight that cost more than
+    /// their estimates, more passes than the quota, and the order of the settlements matters.
     ///
     /// Exact arithmetic also bounds the used units of a budget:
     ///
@@ -138,7 +142,8 @@ impl Limit {
         Ok(self.with(|definition| definition.max_debt = Some(units)))
     }
 
-    /// The largest debt of a budget, in units. `None` if [`with_max_debt`](Self::with_max_debt) was not called.
+    /// The largest debt of a budget, in units. `None` if [`with_max_debt`](Self::with_max_debt) was
+    /// not called.
     #[must_use]
     pub fn max_debt(&self) -> Option<u64> {
         self.shared.max_debt
@@ -150,8 +155,8 @@ impl Limit {
         self.shared.on_store_failure
     }
 
-    /// Sets the `Retry-After` of a request without a permit. Default: 1 second. Range: 1 second to 1 hour. The end of a
-    /// request is not known in advance: choose about the duration of one.
+    /// Sets the `Retry-After` of a request without a permit. Default: 1 second. Range: 1 second to
+    /// 1 hour. The end of a request is not known in advance: choose about the duration of one.
     ///
     /// # Errors
     ///
@@ -161,13 +166,14 @@ impl Limit {
         let check = || {
             if !self.is_concurrency() {
                 return Err(ConfigError::new(
-                    "`retry_after` is a setting of concurrency limits, and a rate knows when units are available; \
-                     remove it",
+                    "`retry_after` is a setting of concurrency limits, and a rate knows when units \
+                     are available; remove it",
                 ));
             }
             if wait < DEFAULT_RETRY_AFTER || wait > LONGEST_RETRY_AFTER {
                 return Err(ConfigError::new(format!(
-                    "`retry_after` is {wait:?}; use {DEFAULT_RETRY_AFTER:?} to {LONGEST_RETRY_AFTER:?}"
+                    "`retry_after` is {wait:?}; use {DEFAULT_RETRY_AFTER:?} to \
+                     {LONGEST_RETRY_AFTER:?}"
                 )));
             }
             Ok(())

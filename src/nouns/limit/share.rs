@@ -4,7 +4,8 @@ use super::Limit;
 use crate::algorithm::Rule;
 use crate::nouns::{ConfigError, Quota};
 
-/// The share of one of `replicas`. Rates are divided exactly. Capacities are rounded down, and at least 1.
+/// The share of one of `replicas`. Rates are divided exactly. Capacities are rounded down, and at
+/// least 1.
 pub(super) fn share(limit: &Limit, replicas: u32) -> Result<Limit, ConfigError> {
     let quota = limit.quota();
     let replicas = u64::from(replicas);

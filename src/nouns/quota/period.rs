@@ -14,8 +14,8 @@ const UNITS: [(&str, u64); 6] = [
     ("us", 1),
 ];
 
-const ADVICE: &str = "write numbers with units, such as `15m`, `1h 30min` or `7 days`; the units are weeks (w), days \
-                      (d), hours (h), minutes (min, m), seconds (s), ms and us";
+const ADVICE: &str = "write numbers with units, such as `15m`, `1h 30min` or `7 days`; the units \
+                      are weeks (w), days (d), hours (h), minutes (min, m), seconds (s), ms and us";
 
 /// The most digits of a number. More are longer than any period.
 const MAX_DIGITS: usize = 15;

@@ -9,11 +9,11 @@
 //!     +------------------------------ recovering <----------------------------+
 //! ```
 //!
-//! Checks read the state without a lock. A call belongs to the era in which it began. Its outcome counts in that
-//! era only: a call that began before the breaker opened must not open it again.
+//! Checks read the state without a lock. A call belongs to the era in which it began. Its outcome
+//! counts in that era only: a call that began before the breaker opened must not open it again.
 //!
-//! A task probes the store. Its runtime may be blocked. Or it is driven only while a check waits, and no check
-//! waits while the breaker is open. So a check is sent in place of an overdue probe.
+//! A task probes the store. Its runtime may be blocked. Or it is driven only while a check waits,
+//! and no check waits while the breaker is open. So a check is sent in place of an overdue probe.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -168,8 +168,8 @@ impl Circuit {
         stands_in
     }
 
-    /// The share grows from 0 to 1. Multiples of the golden ratio spread evenly over it, so that it holds of
-    /// any few checks in a row.
+    /// The share grows from 0 to 1. Multiples of the golden ratio spread evenly over it, so that it
+    /// holds of any few checks in a row.
     fn is_in_share(&self, now: Instant) -> bool {
         const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
         let elapsed = now.saturating_duration_since(self.instant(&self.at));
@@ -251,7 +251,8 @@ impl Circuit {
         self.change(CircuitState::Open);
     }
 
-    /// The next change in time: the next probe, or the end of the recovery. `None` if the breaker is closed.
+    /// The next change in time: the next probe, or the end of the recovery. `None` if the breaker
+    /// is closed.
     pub(super) fn next(&self) -> Option<Instant> {
         let _changes = self.changes();
         let at = self.instant(&self.at);
@@ -292,7 +293,8 @@ impl Circuit {
         self.change(CircuitState::Recovering);
     }
 
-    /// Closes the breaker, if its recovery is complete. Returns how long the outage lasted, and how many checks were rejected.
+    /// Closes the breaker, if its recovery is complete. Returns how long the outage lasted, and how
+    /// many checks were rejected.
     pub(super) fn close(&self, now: Instant) -> Option<(Duration, u64)> {
         let mut changes = self.changes();
         let recovered_at = later(self.instant(&self.at), self.settings.recovery);

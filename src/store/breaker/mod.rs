@@ -1,15 +1,16 @@
 //! A circuit breaker: it stops asking a store that does not answer.
 //!
-//! `circuit` has the states, `window` the calls that decide, `prober` the task that finds out when the store
-//! answers again. They know nothing of checks. `RedisStore` counts its calls, each of which may carry hundreds
-//! of checks. The wrapper in this file is for tests.
+//! `circuit` has the states, `window` the calls that decide, `prober` the task that finds out when
+//! the store answers again. They know nothing of checks. `RedisStore` counts its calls, each of
+//! which may carry hundreds of checks. The wrapper in this file is for tests.
 //!
 //! # Why not a crate
 //!
-//! recloser and tower-resilience-circuitbreaker are the ones in use. Both let requests of clients find out
-//! whether the store answers again, and then send all of them. Here no request waits for a probe, and a store
-//! that recovers gets a growing share. Their windows are of many calls, or of seconds. A hang fails two calls,
-//! those in flight, after thousands that succeeded: such a window notices it late.
+//! recloser and tower-resilience-circuitbreaker are the ones in use. Both let requests of clients
+//! find out whether the store answers again, and then send all of them. Here no request waits for a
+//! probe, and a store that recovers gets a growing share. Their windows are of many calls, or of
+//! seconds. A hang fails two calls, those in flight, after thousands that succeeded: such a window
+//! notices it late.
 
 mod circuit;
 mod prober;
@@ -28,8 +29,8 @@ use futures_core::future::BoxFuture;
 use super::{Answer, Store};
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Quota};
 
-/// Any store with a circuit breaker, which counts groups. It exists for tests of the breaker in virtual time: `RedisStore` has
-/// its own, which counts calls.
+/// Any store with a circuit breaker, which counts groups. It exists for tests of the breaker in
+/// virtual time: `RedisStore` has its own, which counts calls.
 pub struct CircuitBreaker<S> {
     store: Arc<S>,
     breaker: Arc<Breaker>,

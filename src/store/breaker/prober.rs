@@ -102,7 +102,8 @@ impl Breaker {
         }
     }
 
-    /// Starts the task that probes, if there is none. Outside of a runtime the next check inside one does.
+    /// Starts the task that probes, if there is none. Outside of a runtime the next check inside
+    /// one does.
     fn start(self: &Arc<Self>) {
         let Ok(runtime) = Runtime::try_current() else {
             return;

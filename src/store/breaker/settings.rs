@@ -11,17 +11,19 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// The settings of a circuit breaker, which stops asking a store that does not answer.
 ///
-/// Without it, every check of an outage waits for the store's deadline. It opens when half of the calls of the last 250 ms
-/// failed, or two of the last three, where fewer than three ended in that time. Then each check fails at once: the error
-/// [says so](crate::Error::is_circuit_open), and [when the store is probed](crate::Error::probe_after). What happens to a
-/// request is the layer's setting [`on_store_failure`](crate::RateLimitLayer::on_store_failure).
+/// Without it, every check of an outage waits for the store's deadline. It opens when half of the
+/// calls of the last 250 ms failed, or two of the last three, where fewer than three ended in that
+/// time. Then each check fails at once: the error [says so](crate::Error::is_circuit_open), and
+/// [when the store is probed](crate::Error::probe_after). What happens to a request is the layer's
+/// setting [`on_store_failure`](crate::RateLimitLayer::on_store_failure).
 ///
-/// A task probes the store: after 100 ms, then with pauses that double up to a second. No check waits for a probe. If the
-/// task cannot run, because its runtime is blocked, a check is sent in its place once a second. When a probe is answered, a
-/// growing share of the checks is sent, all of them after half a second. A failure in that time opens the breaker again.
+/// A task probes the store: after 100 ms, then with pauses that double up to a second. No check
+/// waits for a probe. If the task cannot run, because its runtime is blocked, a check is sent in
+/// its place once a second. When a probe is answered, a growing share of the checks is sent, all of
+/// them after half a second. A failure in that time opens the breaker again.
 ///
-/// A call fails if its error [is unavailability](crate::Error::is_unavailable). A denial, an overload and a store that is
-/// full are answers.
+/// A call fails if its error [is unavailability](crate::Error::is_unavailable). A denial, an
+/// overload and a store that is full are answers.
 ///
 /// | setting | default |
 /// |---|---|
@@ -72,18 +74,19 @@ impl BreakerSettings {
         Self::default()
     }
 
-    /// Sets the percentage of failed or slow calls from which on the breaker opens. Default: 50. Range: 1
-    /// to 100.
+    /// Sets the percentage of failed or slow calls from which on the breaker opens. Default: 50.
+    /// Range: 1 to 100.
     pub const fn failure_percent(mut self, percent: u8) -> Self {
         self.failure_percent = percent;
         self
     }
 
-    /// Sets the time over which calls are counted. Default: 250 ms, or the deadline of a `RedisStore`, if it is
-    /// shorter. Range: 1 ms to a minute. It is counted in fifths: a call counts for 80 to 100 % of it.
+    /// Sets the time over which calls are counted. Default: 250 ms, or the deadline of a
+    /// `RedisStore`, if it is shorter. Range: 1 ms to a minute. It is counted in fifths: a call
+    /// counts for 80 to 100 % of it.
     ///
-    /// A server that hangs fails few calls: those in flight. The successful calls before them count for
-    /// this long, so the breaker opens later with a longer window.
+    /// A server that hangs fails few calls: those in flight. The successful calls before them count
+    /// for this long, so the breaker opens later with a longer window.
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = Some(window);
         self
@@ -103,30 +106,30 @@ impl BreakerSettings {
         self
     }
 
-    /// Sets the fewest calls that decide. Default: 3. Range: 1 to 32. If fewer calls ended within the
-    /// window, the last ones count, however long ago they ended.
+    /// Sets the fewest calls that decide. Default: 3. Range: 1 to 32. If fewer calls ended within
+    /// the window, the last ones count, however long ago they ended.
     pub const fn min_calls(mut self, calls: u32) -> Self {
         self.min_calls = calls;
         self
     }
 
-    /// Sets the time from which on a successful call counts as failed. Default: none. Range: 1 ms to a minute.
-    /// A call that takes longer than the store's deadline fails in any case.
+    /// Sets the time from which on a successful call counts as failed. Default: none. Range: 1 ms
+    /// to a minute. A call that takes longer than the store's deadline fails in any case.
     pub const fn slow_after(mut self, slow_after: Duration) -> Self {
         self.slow_after = Some(slow_after);
         self
     }
 
-    /// Sets the pause before the first probe, and the longest one. Default: 100 ms and 1 second. Range: 1 ms to
-    /// a minute. Each failed probe doubles the pause. A random half is taken off, so that replicas do not
-    /// probe at once.
+    /// Sets the pause before the first probe, and the longest one. Default: 100 ms and 1 second.
+    /// Range: 1 ms to a minute. Each failed probe doubles the pause. A random half is taken off, so
+    /// that replicas do not probe at once.
     pub const fn pause(mut self, first: Duration, longest: Duration) -> Self {
         (self.first_pause, self.longest_pause) = (first, longest);
         self
     }
 
-    /// Sets the time over which the breaker closes, with a growing share of the checks. Default: 500 ms. Range:
-    /// 1 ms to a minute.
+    /// Sets the time over which the breaker closes, with a growing share of the checks. Default:
+    /// 500 ms. Range: 1 ms to a minute.
     pub const fn recovery(mut self, recovery: Duration) -> Self {
         self.recovery = recovery;
         self

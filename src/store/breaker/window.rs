@@ -65,7 +65,8 @@ impl CallWindow {
         }
     }
 
-    /// The calls within the window, or the last `at_least`, if there are fewer. `None` before so many.
+    /// The calls within the window, or the last `at_least`, if there are fewer. `None` before so
+    /// many.
     pub(super) fn calls(&self, at_least: u32) -> Option<Calls> {
         let within = self.parts.iter().fold(Calls::default(), |sum, part| Calls {
             all: sum.all.saturating_add(part.all),

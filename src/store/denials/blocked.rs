@@ -8,8 +8,8 @@ use super::{CheckId, Denial, Denials};
 use crate::nouns::{Check, Decision, Verdict};
 
 impl Denials {
-    /// The denial of a group, and whether it is the answer without asking the store. The denial of the identical group comes
-    /// before the denial of its blocked keys.
+    /// The denial of a group, and whether it is the answer without asking the store. The denial of
+    /// the identical group comes before the denial of its blocked keys.
     pub(super) fn remembered(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
         let identical = self.standing(self.id_of(group), group, now);
         let identical = identical.map(|denial| {
@@ -52,7 +52,8 @@ impl Denials {
         Some((denial, is_fresh))
     }
 
-    /// The denial of a blocked key under a limit, and whether it is the answer without asking the store.
+    /// The denial of a blocked key under a limit, and whether it is the answer without asking the
+    /// store.
     fn of_blocked_key(&self, check: &Check, now: Instant) -> Option<(Denial, bool)> {
         let is_possible = (1..=check.limit().quota().capacity()).contains(&check.cost().into());
         if !is_possible || check.blocking().is_none() {

@@ -29,8 +29,8 @@ const MIN_PER_SHARD: usize = 64;
 ///
 /// - Decisions are exact under concurrency: each check holds the locks of its keys' shards.
 /// - The time is the process's own and never steps back.
-/// - Operations also delete full budgets, so memory is bounded by the keys in use. The store spawns no
-///   task.
+/// - Operations also delete full budgets, so memory is bounded by the keys in use. The store spawns
+///   no task.
 /// - With a [cap](Self::max_keys), memory is bounded for any number of keys.
 ///
 /// In your tests, tokio's paused time controls the store: in `#[tokio::test(start_paused = true)]`,
@@ -99,9 +99,10 @@ impl MemoryStore {
     ///
     /// When the shard of a new key is full, a budget that is not exhausted is evicted: of the next
     /// few, the one that would be full soonest. An exhausted budget is never evicted, so a client
-    /// cannot end a denial by sending other keys, and neither is one whose permits are held. If only such budgets are left, the check of
-    /// a new key fails: the store [is full](crate::Error::is_full). The tower layer answers 503
-    /// then, even if it fails open, so a flood of keys cannot bypass the limit.
+    /// cannot end a denial by sending other keys, and neither is one whose permits are held. If
+    /// only such budgets are left, the check of a new key fails: the store [is
+    /// full](crate::Error::is_full). The tower layer answers 503 then, even if it fails open, so a
+    /// flood of keys cannot bypass the limit.
     ///
     /// This deletes all budgets. Call it before the first check.
     #[must_use]
@@ -226,8 +227,8 @@ impl MemoryStore {
             .collect()
     }
 
-    /// Sweeps the shard if enough places are due. At the end of a round, also sweeps another shard, so
-    /// that the traffic of one key is enough to sweep all shards.
+    /// Sweeps the shard if enough places are due. At the end of a round, also sweeps another shard,
+    /// so that the traffic of one key is enough to sweep all shards.
     fn sweep(&self, shard: &mut Shard, now: Micros) {
         if matches!(self.clock, Clock::Manual(_)) || !shard.sweep(now) {
             return;

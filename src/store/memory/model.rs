@@ -51,7 +51,8 @@ proptest! {
 
     #[test]
     fn table_holds_what_a_plain_set_holds(runs in prop::collection::vec(run(), 1..30)) {
-        // Keys are text. The hasher spreads text evenly, but with one seed in 2,000 not bare numbers.
+        // Keys are text. The hasher spreads text evenly, but with one seed in 2,000 not bare
+        // numbers.
         let hasher = DefaultHashBuilder::default();
         let hash = |number: u16| hasher.hash_one(number.to_string());
         let mut table = Table::new();
@@ -63,14 +64,16 @@ proptest! {
                     if model.insert(number) {
                         table.insert(hash(number), number);
                     }
-                    prop_assert_eq!(table.find_mut(hash(number), |it| *it == number), Some(&mut { number }));
+                    let found = table.find_mut(hash(number), |it| *it == number);
+                    prop_assert_eq!(found, Some(&mut { number }));
                 },
                 KeyRange::Remove(from, count) => for number in from..from + count {
                     let removed = table.remove(hash(number), |it| *it == number);
                     prop_assert_eq!(removed.is_some(), model.remove(&number));
                 },
                 KeyRange::Walk(places, nth) => for step in 0..places {
-                    if let Some(&number) = table.get(cursor).filter(|_| step % u16::from(nth) == 0) {
+                    let removed = table.get(cursor).filter(|_| step % u16::from(nth) == 0);
+                    if let Some(&number) = removed {
                         table.remove_at(cursor);
                         prop_assert!(model.remove(&number));
                     }
@@ -163,7 +166,12 @@ proptest! {
         for (limit, op, pause) in steps {
             now += if op % 3 == 0 { pause } else { pause / 100 };
             let time = now.unsigned_abs();
-            let op = match op { 0 => Op::Reset, 1..=3 => Op::Refund, 4 => Op::Peek, _ => Op::Charge };
+            let op = match op {
+                0 => Op::Reset,
+                1..=3 => Op::Refund,
+                4 => Op::Peek,
+                _ => Op::Charge,
+            };
             let check = Check::new(&limits[limit], "key").with_receipt(receipt);
             let (_, charged) = decide_one(op, &check, &mut state, time);
             receipt = if charged > 0 { Some(Receipt::new(time, charged)) } else { receipt };

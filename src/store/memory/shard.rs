@@ -184,8 +184,8 @@ impl Shard {
         }
     }
 
-    /// Makes room for `wanted` budgets, the first of `limit`. Evicts an expired budget if it finds one. Otherwise, evicts
-    /// the one that expires soonest, among a few that are not exhausted.
+    /// Makes room for `wanted` budgets, the first of `limit`. Evicts an expired budget if it finds
+    /// one. Otherwise, evicts the one that expires soonest, among a few that are not exhausted.
     pub(super) fn make_room(
         &mut self,
         wanted: usize,
@@ -229,8 +229,8 @@ impl Shard {
         least.map(|(_, place)| place)
     }
 
-    /// Sweeps [`SWEEP_STEP`] places, if as many are due. Returns whether this was the last step of a
-    /// round.
+    /// Sweeps [`SWEEP_STEP`] places, if as many are due. Returns whether this was the last step of
+    /// a round.
     pub(super) fn sweep(&mut self, now: Micros) -> bool {
         self.due += SWEPT_PER_OPERATION;
         if self.due < SWEEP_STEP {

@@ -32,8 +32,8 @@ const SHARDS: usize = 64;
 /// charged in one check: the units that it needs in about 50 ms. This process decides its checks in
 /// nanoseconds, with the [source](Decision::source)
 /// [`Source::Prefetched`](crate::decision::Source::Prefetched). A background task charges the next
-/// block before the last one is spent. All other checks go to the store: checks of keys that are not
-/// hot, and those that cost more than the block has left.
+/// block before the last one is spent. All other checks go to the store: checks of keys that are
+/// not hot, and those that cost more than the block has left.
 ///
 /// **Guarantee.** The allowed units never exceed the charged units. But a unit can be spent later
 /// than it was charged, which weakens the algorithm's guarantee within two bounds:
@@ -41,9 +41,10 @@ const SHARDS: usize = 64;
 /// - *Stranded*: at any time, each replica has at most one charged block of a key left to spend.
 ///   Other checks may be denied meanwhile. The block can be spent until no block has been charged
 ///   for [`max_age`](PrefetchBuilder::max_age) (default: 250 ms). The rest is given back at most
-///   half that time later, or at [`release`](Self::release). If the replica dies, if Redis's
-///   answer to its charge is lost, if the key is reset while it is being charged, or if the rate of a bucket changes, the block
-///   is lost: its units refill like spent ones. A replica that hangs keeps its block for as long.
+///   half that time later, or at [`release`](Self::release). If the replica dies, if Redis's answer
+///   to its charge is lost, if the key is reset while it is being charged, or if the rate of a
+///   bucket changes, the block is lost: its units refill like spent ones. A replica that hangs
+///   keeps its block for as long.
 /// - *Exceeded*: in any interval, each replica allows at most one block more than the algorithm
 ///   guarantees: units that were charged before the interval and spent in it.
 ///
@@ -140,8 +141,8 @@ impl<S: Store> Store for Prefetch<S> {
     }
 }
 
-const ALONE: &str = "a prefetched limit cannot be charged with other limits, all or none; give it a \
-                     layer of its own, or do not prefetch it";
+const ALONE: &str = "a prefetched limit cannot be charged with other limits, all or none; give it \
+                     a layer of its own, or do not prefetch it";
 
 impl<S: Store> SharedBlocks<S> {
     fn prefetches(&self, limit: &Limit) -> bool {
@@ -159,7 +160,8 @@ impl<S: Store> SharedBlocks<S> {
     }
 
     /// The largest block of a check's limit, if that is prefetched. A limit of the same name with
-    /// another quota is not prefetched, nor one that blocks keys: a blocked key could spend its stock.
+    /// another quota is not prefetched, nor one that blocks keys: a blocked key could spend its
+    /// stock.
     fn max_block(&self, check: &Check) -> Option<u64> {
         let (limit, max) = self.limits.get(check.limit().name())?;
         let is_plain = !check.is_shadow() && check.limit().blocking().is_none();

@@ -152,7 +152,8 @@ impl Stock {
         Some(refill)
     }
 
-    /// Returns whether this charge of a block is the one in flight. After a reset, the stock is another one.
+    /// Returns whether this charge of a block is the one in flight. After a reset, the stock is
+    /// another one.
     pub(super) fn is_refilled_by(&self, refill: Refill) -> bool {
         self.refilling == Some(refill)
     }
@@ -204,7 +205,8 @@ impl Stock {
         self.blocks.iter().map(|block| u64::from(block.units)).sum()
     }
 
-    /// Returns whether the key had no checks for longer than `max_age`, so that the stock can be removed.
+    /// Returns whether the key had no checks for longer than `max_age`, so that the stock can be
+    /// removed.
     pub(super) fn is_idle(&self, now: Instant, max_age: Duration) -> bool {
         self.blocks.is_empty()
             && self.refilling.is_none()

@@ -1,5 +1,5 @@
-//! When to reconnect: with growing pauses, and with jitter, so that replicas do not reconnect all at
-//! once.
+//! When to reconnect: with growing pauses, and with jitter, so that replicas do not reconnect all
+//! at once.
 
 use std::hash::BuildHasher;
 use std::time::Duration;

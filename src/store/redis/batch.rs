@@ -26,7 +26,8 @@ use crate::telemetry::Trace;
 /// single charges counts as one.
 pub(super) const MAX_CHARGES: usize = 1024;
 
-/// A claim of permits counts as so many charges, because it may write all holders and the queue of its key.
+/// A claim of permits counts as so many charges, because it may write all holders and the queue of
+/// its key.
 const WORK_OF_A_CLAIM: usize = 4;
 
 /// The most bytes of keys in one call.
@@ -77,7 +78,8 @@ pub(super) struct Waiter {
     deadline: Instant,
     /// The time of the check, if denials are remembered.
     asked: Option<AskedAt>,
-    /// The refund, settlement, reset or block, if denials are remembered. It is over before the caller is answered.
+    /// The refund, settlement, reset or block, if denials are remembered. It is over before the
+    /// caller is answered.
     change: Option<ChangeUnderWay>,
     /// The answer to be delivered.
     answer: Option<Result<Decision, Error>>,
@@ -188,8 +190,8 @@ impl Batch {
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
-    /// Marks the checks that are sent: not those that were cancelled, or that have expired, which are answered. Returns how many
-    /// have expired.
+    /// Marks the checks that are sent: not those that were cancelled, or that have expired, which
+    /// are answered. Returns how many have expired.
     pub(super) fn mark_sent(&mut self, now: Instant, server: &str) -> usize {
         let mut late = self.answer_expired(now, || Error::timeout_unsent().at_server(server));
         self.runs.iter_mut().for_each(|run| run.times = 0);
@@ -202,8 +204,8 @@ impl Batch {
         late
     }
 
-    /// The checks of two batches, with about as many distinct groups each. `None` if there is only one group. Identical
-    /// groups stay together.
+    /// The checks of two batches, with about as many distinct groups each. `None` if there is only
+    /// one group. Identical groups stay together.
     pub(super) fn halves(&mut self, prefix: &str) -> Option<[Self; 2]> {
         let border = self.runs.len().div_ceil(2);
         if border == self.runs.len() {
@@ -313,7 +315,8 @@ impl Batch {
         Some((self.keys.get(charge.key.into()), request))
     }
 
-    /// Returns whether the script makes one write at most. A log is written in two parts, and so may permits be.
+    /// Returns whether the script makes one write at most. A log is written in two parts, and so
+    /// may permits be.
     pub(super) fn makes_one_write(&self) -> bool {
         self.only_sent_run().is_some_and(|run| {
             let rule = self.rule(&self.charges[run.first]);

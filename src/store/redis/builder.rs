@@ -91,8 +91,8 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// Sets the label `store` of this store in metrics (feature `metrics`): 1 to 64 printable ASCII characters without
-    /// spaces. Default: `redis`. A service with two stores gives each its own.
+    /// Sets the label `store` of this store in metrics (feature `metrics`): 1 to 64 printable ASCII
+    /// characters without spaces. Default: `redis`. A service with two stores gives each its own.
     pub fn metrics_label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
@@ -111,11 +111,13 @@ impl RedisStoreBuilder {
     /// | `rediss-cluster://...` | the same by TLS, with the feature `tls` |
     /// | `...?protocol=resp3` | RESP3. Default: RESP2, which every server speaks |
     ///
-    /// The user and the password of a URL with sentinels are for Redis. The sentinels have settings of their own:
-    /// `?sentinel_username=...&sentinel_password=...`. Percent-encode special characters in them all.
+    /// The user and the password of a URL with sentinels are for Redis. The sentinels have settings
+    /// of their own: `?sentinel_username=...&sentinel_password=...`. Percent-encode special
+    /// characters in them all.
     ///
-    /// A host is resolved anew for each connection, so a name that moves to another server is followed. With TLS,
-    /// certificates have to name the addresses that sentinels and clusters tell.
+    /// A host is resolved anew for each connection, so a name that moves to another server is
+    /// followed. With TLS, certificates have to name the addresses that sentinels and clusters
+    /// tell.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.source = ServerSource::Url(url.into());
         self
@@ -129,11 +131,13 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets a provider of the user and the password, in place of those in the URL. It is asked for each new
-    /// connection: a password can be rotated, or be a token that expires, such as one of IAM. Default: none.
+    /// Sets a provider of the user and the password, in place of those in the URL. It is asked for
+    /// each new connection: a password can be rotated, or be a token that expires, such as one of
+    /// IAM. Default: none.
     ///
-    /// Connecting includes its answer, so a provider should cache what is slow to get. A connection lasts as long as
-    /// the server lets it: one that is closed because its token expired is replaced by the next check.
+    /// Connecting includes its answer, so a provider should cache what is slow to get. A connection
+    /// lasts as long as the server lets it: one that is closed because its token expired is
+    /// replaced by the next check.
     ///
     /// ```no_run
     /// use tollgate::RedisStore;
@@ -168,8 +172,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the name of the store's connections in `CLIENT LIST`: 1 to 64 printable ASCII characters without
-    /// spaces. Default: none. The Redis user needs `+client|setname`.
+    /// Sets the name of the store's connections in `CLIENT LIST`: 1 to 64 printable ASCII
+    /// characters without spaces. Default: none. The Redis user needs `+client|setname`.
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.client_name = Some(name.into());
         self
@@ -178,9 +182,10 @@ impl RedisStoreBuilder {
     /// Sets the deadline of a check, including the time to connect. Default: 250 ms. Range: 1 ms to
     /// a minute, because a longer deadline hangs requests.
     ///
-    /// A check takes one round trip and, behind other checks, at most some milliseconds more. So a deadline should be at least
-    /// the slowest round trip that is not an outage (its p99.9) and 20 ms. Of a thousand checks, all but one took at most
-    /// this long, on two cores that clients and Redis share (`make attack`):
+    /// A check takes one round trip and, behind other checks, at most some milliseconds more. So a
+    /// deadline should be at least the slowest round trip that is not an outage (its p99.9) and 20
+    /// ms. Of a thousand checks, all but one took at most this long, on two cores that clients and
+    /// Redis share (`make attack`):
     ///
     /// | round trip | 1 check | 100 checks at once | 1,024 checks at once |
     /// |---|---|---|---|
@@ -191,8 +196,8 @@ impl RedisStoreBuilder {
     /// | 110 ms | 113 ms | 120 ms | 124 ms |
     /// | 225 ms | 229 ms | 235 ms | 240 ms |
     ///
-    /// `tollgate doctor` compares the round trips that it measures with the deadline. A deadline above 256 ms lets a check
-    /// wait for a 64th of it behind others, instead of 4 ms.
+    /// `tollgate doctor` compares the round trips that it measures with the deadline. A deadline
+    /// above 256 ms lets a check wait for a 64th of it behind others, instead of 4 ms.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -202,21 +207,21 @@ impl RedisStoreBuilder {
     /// checks of a key use the same lane. The first key of a group chooses it.
     ///
     /// One lane keeps a nearby Redis busy, because it sends checks in batches. More lanes make
-    /// smaller batches. On the same machine, they were not measurably faster. On a cluster this has no effect: see
-    /// [`partitions`](Self::partitions).
+    /// smaller batches. On the same machine, they were not measurably faster. On a cluster this has
+    /// no effect: see [`partitions`](Self::partitions).
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
     }
 
-    /// Sets the number of partitions of a Redis Cluster. Range: a power of two, 1 to 1,024. Default: 16. On one
-    /// server it has no effect.
+    /// Sets the number of partitions of a Redis Cluster. Range: a power of two, 1 to 1,024.
+    /// Default: 16. On one server it has no effect.
     ///
-    /// Every key belongs to a partition, and a partition to a slot of the cluster. Checks of one partition share a
-    /// call, and have a queue: [`max_waiting`](Self::max_waiting) is divided among the partitions, with at least 1,024
-    /// for each. So fewer partitions make larger batches, and more of them can be spread over more masters: use several
-    /// for each master. All replicas need the same number. Another number changes all keys, so that budgets start
-    /// anew.
+    /// Every key belongs to a partition, and a partition to a slot of the cluster. Checks of one
+    /// partition share a call, and have a queue: [`max_waiting`](Self::max_waiting) is divided
+    /// among the partitions, with at least 1,024 for each. So fewer partitions make larger batches,
+    /// and more of them can be spread over more masters: use several for each master. All replicas
+    /// need the same number. Another number changes all keys, so that budgets start anew.
     pub fn partitions(mut self, partitions: usize) -> Self {
         self.partitions = partitions;
         self
@@ -234,30 +239,30 @@ impl RedisStoreBuilder {
     }
 
     /// Sets how long an identical check is denied again without asking Redis, at most until its
-    /// `retry_after` has passed. Default: 1 second. Zero always asks Redis. While Redis does not answer, a denial stands
-    /// until its `retry_after` has passed, whatever this setting is.
+    /// `retry_after` has passed. Default: 1 second. Zero always asks Redis. While Redis does not
+    /// answer, a denial stands until its `retry_after` has passed, whatever this setting is.
     ///
-    /// A client that keeps sending while it is over its limit causes most of the checks in an attack. Such checks are
-    /// answered in this process. Their [source](crate::Decision::source) is
+    /// A client that keeps sending while it is over its limit causes most of the checks in an
+    /// attack. Such checks are answered in this process. Their [source](crate::Decision::source) is
     /// [`Source::DenyCache`](crate::decision::Source::DenyCache).
     ///
     /// - Only an identical check is denied so: same limits, keys and costs. Peeks always ask Redis.
     /// - `retry_after` and `reset_after` decrease as time passes. `remaining` does not change.
-    /// - A refund, a reset, a block or its end by this store counts at once, and so does the identical check under another
-    ///   quota. Any other change counts after this time: one by another replica, another check under another quota, a loss of
-    ///   Redis' data.
-    /// - At most 100,000 denials are remembered, in about 40 MB. One of several limits counts as one more for each four of
-    ///   them.
+    /// - A refund, a reset, a block or its end by this store counts at once, and so does the
+    ///   identical check under another quota. Any other change counts after this time: one by
+    ///   another replica, another check under another quota, a loss of Redis' data.
+    /// - At most 100,000 denials are remembered, in about 40 MB. One of several limits counts as
+    ///   one more for each four of them.
     pub fn deny_for(mut self, at_most: Duration) -> Self {
         self.deny_for = at_most;
         self
     }
 
-    /// Sets how long a [blocked](crate::Limit::with_block_policy) key is denied without asking Redis. Default: 10 seconds.
-    /// Zero always asks Redis. At most 366 days.
+    /// Sets how long a [blocked](crate::Limit::with_block_policy) key is denied without asking
+    /// Redis. Default: 10 seconds. Zero always asks Redis. At most 366 days.
     ///
-    /// While it is denied here, a client that hammers costs Redis nothing. The end of a block by this store counts at
-    /// once. By another replica, it counts after this time.
+    /// While it is denied here, a client that hammers costs Redis nothing. The end of a block by
+    /// this store counts at once. By another replica, it counts after this time.
     pub fn deny_blocked_for(mut self, at_most: Duration) -> Self {
         self.deny_blocked_for = at_most;
         self

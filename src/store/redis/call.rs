@@ -54,8 +54,9 @@ pub(super) async fn run(
     }
 }
 
-/// Loads the script and sends a command, in one round trip: with two, a distant server could not answer within the
-/// deadline. The script is loaded rather than sent with EVAL, because newer servers forget scripts of EVAL.
+/// Loads the script and sends a command, in one round trip: with two, a distant server could not
+/// answer within the deadline. The script is loaded rather than sent with EVAL, because newer
+/// servers forget scripts of EVAL.
 async fn load_and_send(
     by_hash: &Cmd,
     connection: &mut MultiplexedConnection,
@@ -91,7 +92,8 @@ fn numbers(reply: Value) -> RedisResult<Vec<i64>> {
     values.into_iter().map(number).collect()
 }
 
-/// Sends a command. A node of a cluster that imports a slot serves its keys to a command that is `asking`.
+/// Sends a command. A node of a cluster that imports a slot serves its keys to a command that is
+/// `asking`.
 pub(super) async fn send<T: FromRedisValue>(
     command: &Cmd,
     connection: &mut MultiplexedConnection,
@@ -130,8 +132,8 @@ pub(super) fn is_out_of_step(error: &RedisError) -> bool {
     )
 }
 
-/// Runs the script without a check. Where no cluster is expected, it gets two keys in two slots, so that a server
-/// in cluster mode answers with an error.
+/// Runs the script without a check. Where no cluster is expected, it gets two keys in two slots, so
+/// that a server in cluster mode answers with an error.
 pub(super) async fn dry_run(
     connection: &mut MultiplexedConnection,
     terms: &Terms,
@@ -149,7 +151,8 @@ pub(super) async fn dry_run(
     let body = wire::Body::new(std::iter::empty()).into_bytes();
     let call = by_hash(keys.iter().map(String::as_str), bytes, &body, None);
     match call.query_async(connection).await {
-        // The script was flushed just now. So the user may run it by its hash, and each call loads it when it has to.
+        // The script was flushed just now. So the user may run it by its hash, and each call loads
+        // it when it has to.
         Err(error) if is_no_script(&error) => with_code(&call).query_async(connection).await,
         answer => answer,
     }
@@ -192,7 +195,8 @@ pub(super) fn brief(error: &RedisError) -> String {
     }
 }
 
-/// Why a call failed, if it did: in one word, and with the code of the server's error. No answer is a timeout.
+/// Why a call failed, if it did: in one word, and with the code of the server's error. No answer is
+/// a timeout.
 pub(super) fn failure(
     answer: Option<&RedisResult<Vec<i64>>>,
 ) -> Option<(&'static str, Option<&str>)> {
@@ -251,7 +255,8 @@ impl CallFailure {
     }
 }
 
-/// Returns whether an error has this code, itself or, as Redis before 7 answers, within an error of the script.
+/// Returns whether an error has this code, itself or, as Redis before 7 answers, within an error of
+/// the script.
 pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code)
         || (is_of_script(error)
@@ -260,7 +265,8 @@ pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
                 .is_some_and(|detail| detail.contains(&format!("-{code} "))))
 }
 
-/// Returns whether the server's user has no right to one of the keys of a call, and may have it to the others.
+/// Returns whether the server's user has no right to one of the keys of a call, and may have it to
+/// the others.
 pub(super) fn is_of_key(error: &RedisError) -> bool {
     error.code() == Some("NOPERM") && error.detail().is_some_and(|detail| detail.contains(" key"))
 }
@@ -285,8 +291,8 @@ pub(super) fn is_of_cluster(error: &RedisError) -> bool {
         .any(|code| error.code() == Some(code))
 }
 
-/// Returns whether to reconnect: this connection is broken, or leads to a server that is no longer the
-/// primary.
+/// Returns whether to reconnect: this connection is broken, or leads to a server that is no longer
+/// the primary.
 pub(super) fn ends_connection(error: &RedisError) -> bool {
     let elsewhere = [
         "READONLY",
@@ -331,7 +337,8 @@ mod tests {
     fn errors_of_a_call_that_charged_nothing_are_known_as_such() {
         let of = |reply: &[u8]| CallFailure::from_redis(&error(reply));
         for reply in [
-            &b"-READONLY You can't write against a read only replica. script: ab, on @user_script:9.\r\n"[..],
+            &b"-READONLY You can't write against a read only replica. script: ab, on \
+               @user_script:9.\r\n"[..],
             b"-BUSY Redis is busy running a script.\r\n",
             b"-LOADING Redis is loading the dataset in memory\r\n",
             b"-MASTERDOWN Link with MASTER is down\r\n",
@@ -340,15 +347,28 @@ mod tests {
             b"-CLUSTERDOWN Hash slot not served\r\n",
             b"-CROSSSLOT Keys in request don't hash to the same slot\r\n",
         ] {
-            assert_eq!(of(reply), CallFailure::NotExecuted, "{}", String::from_utf8_lossy(reply));
+            assert_eq!(
+                of(reply),
+                CallFailure::NotExecuted,
+                "{}",
+                String::from_utf8_lossy(reply)
+            );
         }
         for reply in [
-            &b"-OOM command not allowed when used memory > 'maxmemory'. script: ab, on @user_script:1.\r\n"[..],
-            b"-ERR Error running script (call to f_50): @user_script:1: @user_script: 1: -OOM command not allowed\r\n",
-            b"-MISCONF Redis is configured to save RDB snapshots. script: ab, on @user_script:1.\r\n",
+            &b"-OOM command not allowed when used memory > 'maxmemory'. script: ab, on \
+               @user_script:1.\r\n"[..],
+            b"-ERR Error running script (call to f_50): @user_script:1: @user_script: 1: -OOM \
+              command not allowed\r\n",
+            b"-MISCONF Redis is configured to save RDB snapshots. script: ab, on \
+              @user_script:1.\r\n",
             b"-NOREPLICAS Not enough good replicas to write. script: ab, on @user_script:1.\r\n",
         ] {
-            assert_eq!(of(reply), CallFailure::NotWritten, "{}", String::from_utf8_lossy(reply));
+            assert_eq!(
+                of(reply),
+                CallFailure::NotWritten,
+                "{}",
+                String::from_utf8_lossy(reply)
+            );
         }
     }
 
@@ -358,7 +378,7 @@ mod tests {
         assert_eq!(
             of(
                 b"-ERR The user executing the script can't run this command or subcommand script: \
-                 ab, on @user_script:1.\r\n"
+                  ab, on @user_script:1.\r\n"
             ),
             CallFailure::Unknown
         );

@@ -14,7 +14,8 @@ use super::{Lanes, RedisStore, command};
 use crate::nouns::ConfigError;
 use crate::telemetry;
 
-/// How often an open subscription is compared with the store's connection, and a missing one attempted.
+/// How often an open subscription is compared with the store's connection, and a missing one
+/// attempted.
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// A channel of a store, and the subscription to it.
@@ -28,8 +29,8 @@ pub(super) struct Feed {
     attempted: Option<Instant>,
 }
 
-/// The connection beside which a subscription was made. When the key has another node, or the store another connection,
-/// announcements may be made elsewhere.
+/// The connection beside which a subscription was made. When the key has another node, or the store
+/// another connection, announcements may be made elsewhere.
 struct SubscribedAt {
     node: Arc<Node>,
     connection: u64,
@@ -66,8 +67,8 @@ impl Feed {
         subscription.is_open() && current.is_none_or(|(node, handle)| place.is(&node, &handle))
     }
 
-    /// Subscribes to the channel, unless it is subscribed to. Returns `true` after a new subscription. Of errors that follow one
-    /// another, it returns the first.
+    /// Subscribes to the channel, unless it is subscribed to. Returns `true` after a new
+    /// subscription. Of errors that follow one another, it returns the first.
     pub(super) async fn subscribe(&mut self) -> Result<bool, String> {
         if self.is_subscribed() {
             return Ok(false);
@@ -102,7 +103,8 @@ impl Feed {
         }
     }
 
-    /// Waits for messages, for [`CHECK_EVERY`] at most. `None`: none came, or nothing is subscribed.
+    /// Waits for messages, for [`CHECK_EVERY`] at most. `None`: none came, or nothing is
+    /// subscribed.
     pub(super) async fn received(&self) -> Option<Received> {
         let Some((subscription, _)) = &self.subscription else {
             sleep(CHECK_EVERY).await;
@@ -112,8 +114,8 @@ impl Feed {
     }
 }
 
-/// The prefix of a store's keys and channels for operators, up to the colon, and the hash tag of the first partition of a
-/// cluster. Not the prefix of the budgets, which every replica may write.
+/// The prefix of a store's keys and channels for operators, up to the colon, and the hash tag of
+/// the first partition of a cluster. Not the prefix of the budgets, which every replica may write.
 pub(super) fn config_prefix(lanes: &Lanes) -> (String, &str) {
     let start = lanes.all[0].prefix();
     let (prefix, partition) = start.split_at(start.find('{').unwrap_or(start.len()));
@@ -135,20 +137,23 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// A channel of the store's Redis, by which processes tell each other what changed, such as the plan of a user.
+/// A channel of the store's Redis, by which processes tell each other what changed, such as the
+/// plan of a user.
 ///
-/// Replicas [follow](crate::layer::Lookup::follow) it, and any process [announces](Self::announce) changes. So may an
-/// operator (for a store with the prefix `shop`, and the name `plans`):
+/// Replicas [follow](crate::layer::Lookup::follow) it, and any process [announces](Self::announce)
+/// changes. So may an operator (for a store with the prefix `shop`, and the name `plans`):
 ///
 /// ```sh
 /// redis-cli PUBLISH shop-config:plans 42
 /// ```
 ///
 /// - A message is the id of what changed, in at most 256 bytes.
-/// - A [`RedisSource`](crate::config::RedisSource) has a channel of the same kind: use a different name.
-/// - Redis does not keep messages. After a pause of the subscription, any value may have changed, and each id is looked up
-///   again.
-/// - The store's Redis user needs `&prefix-config:* +subscribe`, and the user of [`announce`](Self::announce) `+publish`.
+/// - A [`RedisSource`](crate::config::RedisSource) has a channel of the same kind: use a different
+///   name.
+/// - Redis does not keep messages. After a pause of the subscription, any value may have changed,
+///   and each id is looked up again.
+/// - The store's Redis user needs `&prefix-config:* +subscribe`, and the user of
+///   [`announce`](Self::announce) `+publish`.
 ///
 /// ```no_run
 /// use tollgate::RedisStore;
@@ -173,8 +178,8 @@ impl RedisChannel {
     ///
     /// # Errors
     ///
-    /// Returns an error if the name is not 1 to 64 letters, digits, `.`, `_` and `-` (ASCII), or if the store has a pool:
-    /// a pool has no connections for messages.
+    /// Returns an error if the name is not 1 to 64 letters, digits, `.`, `_` and `-` (ASCII), or if
+    /// the store has a pool: a pool has no connections for messages.
     pub fn new(store: &RedisStore, name: &str) -> Result<Self, ConfigError> {
         check_name("channel", name)?;
         let lanes = store.lanes.clone();
@@ -202,15 +207,16 @@ impl RedisChannel {
     ///
     /// # Errors
     ///
-    /// Returns an error if the id has more than 256 bytes, Redis is unavailable, or the store's user may not publish. Then replicas use
-    /// the old value until its `ttl` ends.
+    /// Returns an error if the id has more than 256 bytes, Redis is unavailable, or the store's
+    /// user may not publish. Then replicas use the old value until its `ttl` ends.
     pub async fn announce(&self, id: impl Display) -> Result<(), ConfigError> {
         let lanes = &self.feed.lanes;
         let channel = &self.feed.channel;
         let id = id.to_string();
         if id.len() > LONGEST {
             return Err(ConfigError::new(format!(
-                "Redis channel `{channel}`: not announced: the id has {} bytes; use at most {LONGEST}",
+                "Redis channel `{channel}`: not announced: the id has {} bytes; use at most \
+                 {LONGEST}",
                 id.len()
             )));
         }

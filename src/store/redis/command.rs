@@ -39,8 +39,8 @@ impl CommandError {
     }
 }
 
-/// Runs a command on the first lane's connection. `prefix` begins the keys that it needs, for the message of a missing
-/// right.
+/// Runs a command on the first lane's connection. `prefix` begins the keys that it needs, for the
+/// message of a missing right.
 pub(super) async fn run<T: FromRedisValue>(
     lanes: &Lanes,
     command: &Cmd,
@@ -59,8 +59,8 @@ pub(super) async fn run<T: FromRedisValue>(
     }
 }
 
-/// Runs a command. Runs it again where a node of a cluster points to, or if the connection is closed: it may have been
-/// so for long.
+/// Runs a command. Runs it again where a node of a cluster points to, or if the connection is
+/// closed: it may have been so for long.
 async fn run_where_the_key_is<T: FromRedisValue>(
     lanes: &Lanes,
     command: &Cmd,

@@ -1,9 +1,10 @@
 //! The connection that a lane keeps.
 //!
-//! A lane keeps a connection for as long as it works, and multiplexes all checks on it. So does one with a pool of
-//! the application: a pool pings a connection each time it is checked out. After a failure, the next check
-//! reconnects. A task of its own connects, one at a time, with a growing pause between attempts. So
-//! a connection that takes longer than one check's deadline is there for the next check.
+//! A lane keeps a connection for as long as it works, and multiplexes all checks on it. So does one
+//! with a pool of the application: a pool pings a connection each time it is checked out. After a
+//! failure, the next check reconnects. A task of its own connects, one at a time, with a growing
+//! pause between attempts. So a connection that takes longer than one check's deadline is there for
+//! the next check.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,8 +77,8 @@ impl Handle {
         self.generation
     }
 
-    /// Returns whether replies on this connection belong to their calls. After one malformed reply they may
-    /// be out of step.
+    /// Returns whether replies on this connection belong to their calls. After one malformed reply
+    /// they may be out of step.
     pub(super) fn is_trusted(&self) -> bool {
         self.trusted.load(Ordering::Acquire)
     }
@@ -239,8 +240,8 @@ impl Connections {
 }
 
 impl ConnectionState {
-    /// The lock that the next task which connects has to hold. An attempt that is far beyond its timeout is on a runtime that
-    /// stands still, and others must not wait for it.
+    /// The lock that the next task which connects has to hold. An attempt that is far beyond its
+    /// timeout is on a runtime that stands still, and others must not wait for it.
     fn turn_to_connect(&mut self) -> Arc<tokio::sync::Mutex<()>> {
         let at_most = CONNECT_TIMEOUT.saturating_mul(2);
         if self.attempt.has_stopped(Instant::now(), at_most) {
@@ -250,7 +251,8 @@ impl ConnectionState {
         Arc::clone(&self.connecting)
     }
 
-    /// A handle on the connection, unless it is to be replaced. Its calls in flight are answered yet.
+    /// A handle on the connection, unless it is to be replaced. Its calls in flight are answered
+    /// yet.
     fn handle(&self) -> Option<Handle> {
         let current = self
             .current

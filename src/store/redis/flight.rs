@@ -1,4 +1,5 @@
-//! A call in flight: from the connection to the answers of all its checks; and the tasks that send one call after another.
+//! A call in flight: from the connection to the answers of all its checks; and the tasks that send
+//! one call after another.
 
 mod divide;
 mod redirect;
@@ -105,9 +106,9 @@ pub(super) fn send_lone(
     Some(hand_over(lane.place_alone(check)?, node, handle, cx))
 }
 
-/// Returns whether a connection is open, as far as is known. A connection that was idle is pinged. A closed
-/// one fails the ping before any charge is handed over, and is replaced. A charge that was handed
-/// over is never sent again: it may have left. Does not wait for the ping's reply.
+/// Returns whether a connection is open, as far as is known. A connection that was idle is pinged.
+/// A closed one fails the ping before any charge is handed over, and is replaced. A charge that was
+/// handed over is never sent again: it may have left. Does not wait for the ping's reply.
 fn is_open(node: &Node, handle: &Handle, cx: &mut Context<'_>) -> bool {
     if !handle.was_silent {
         return true;
@@ -211,8 +212,8 @@ impl Call {
         answer
     }
 
-    /// The reply. Each check fails at its own deadline. After the last one, the reply is awaited for
-    /// one more deadline: a late denial still stands.
+    /// The reply. Each check fails at its own deadline. After the last one, the reply is awaited
+    /// for one more deadline: a late denial still stands.
     async fn reply(
         &mut self,
         observed: &mut Option<ObservedCall<'_>>,
@@ -231,8 +232,8 @@ impl Call {
         let mut reply = pin!(call::run(command, handle.connection.clone(), *is_asking));
         let sent = Instant::now();
         let mut next_leaves_at = Some(later(sent, lane.settings.pace()));
-        // The call has a deadline of its own: a check may have waited in the queue, and the time when it expires
-        // says nothing of the server.
+        // The call has a deadline of its own: a check may have waited in the queue, and the time
+        // when it expires says nothing of the server.
         let mut late_at = Some(later(sent, deadline));
         loop {
             let first_deadline = place.batch.first_deadline();
@@ -246,7 +247,8 @@ impl Call {
             if next_leaves_at.take_if(|at| *at <= next).is_some() {
                 start(&lane);
             }
-            // A check that was sent without queueing has the deadline of its call, up to the resolution of timers: both are reached.
+            // A check that was sent without queueing has the deadline of its call, up to the
+            // resolution of timers: both are reached.
             let is_of_check = first_deadline == Some(next);
             let reached = if is_of_check {
                 later(next, TIMER_RESOLUTION)
@@ -347,8 +349,8 @@ impl Call {
             lane.route.refresh();
         }
         let batch = &mut self.place.batch;
-        // A charge that is alone in its call makes one write, which is the last command. With a clock set by hand, another command
-        // follows.
+        // A charge that is alone in its call makes one write, which is the last command. With a
+        // clock set by hand, another command follows.
         let is_last_command = batch.makes_one_write() && lane.settings.clock.is_none();
         let is_forbidden = call::is_forbidden_in_script(error) && is_last_command;
         let may_have_charged =

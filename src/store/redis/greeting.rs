@@ -69,8 +69,8 @@ async fn probe(connection: &mut MultiplexedConnection, terms: &Terms) -> RedisRe
         let mut probe = redis::cmd("EVAL");
         probe.arg(script::PROBE).arg(1).arg(key);
         match probe.query_async(connection).await {
-            // Another node has the slot of that key, or none has, or it is moving. That says nothing about this node.
-            // The rights of a user are those on this node.
+            // Another node has the slot of that key, or none has, or it is moving. That says
+            // nothing about this node. The rights of a user are those on this node.
             Err(error) if call::is_of_cluster(&error) && terms.is_of_cluster() => {}
             answer => return answer,
         }

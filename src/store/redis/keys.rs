@@ -101,10 +101,10 @@ fn get<'a>(text: &'a str, all: &[RedisKey], number: usize) -> &'a str {
     &text[start..all[number].end]
 }
 
-/// Appends the key of a budget in Redis: `prefix:{key}:kind:name`. An encoded key has no braces, so they are a hash
-/// tag: Redis keeps all limits of one key in one slot. On a cluster, another tag stands before it: the tag of the key's
-/// partition. A kind is one letter, and the offences of a budget's key have one letter more. The name comes last, so
-/// it may contain colons.
+/// Appends the key of a budget in Redis: `prefix:{key}:kind:name`. An encoded key has no braces, so
+/// they are a hash tag: Redis keeps all limits of one key in one slot. On a cluster, another tag
+/// stands before it: the tag of the key's partition. A kind is one letter, and the offences of a
+/// budget's key have one letter more. The name comes last, so it may contain colons.
 #[inline]
 pub(super) fn append_key(text: &mut String, prefix: &str, check: &Check, more: &str) {
     text.push_str(prefix);

@@ -5,9 +5,10 @@
 //! and no check waits for a later one.
 //!
 //! A distant server would make a check wait for a whole round trip before it leaves. So if the
-//! newest call has been in flight for a [pace](LaneSettings::pace), the next one leaves beside it. The
-//! newest call sees to that: a check leaves at most one pace after the call before. A server that
-//! answers sooner never has more than two calls, and one that does not has a bounded number of them.
+//! newest call has been in flight for a [pace](LaneSettings::pace), the next one leaves beside it.
+//! The newest call sees to that: a check leaves at most one pace after the call before. A server
+//! that answers sooner never has more than two calls, and one that does not has a bounded number of
+//! them.
 //!
 //! Every check counts from its arrival until its call is answered or given up, whether its caller
 //! still waits or not. So a server that hangs cannot pile up checks without bound.
@@ -31,7 +32,8 @@ use crate::telemetry::GaugeLevel;
 /// The calls in flight while each is answered within the pace.
 const IN_FLIGHT: usize = 2;
 
-/// The most calls in flight. A call is in flight for at most two deadlines, so the pace keeps to it.
+/// The most calls in flight. A call is in flight for at most two deadlines, so the pace keeps to
+/// it.
 const MOST_IN_FLIGHT: usize = 2 * PACES_OF_A_DEADLINE as usize;
 
 /// The pace of calls to a distant server. It costs the server at most 250 calls a second more.
@@ -98,10 +100,11 @@ struct LaneQueue {
 pub(super) enum Urgency {
     /// It is rejected by a full queue, and by an open circuit breaker.
     Usual,
-    /// It is rejected by an open circuit breaker alone. Its process holds permits, or has a place in a queue, and would lose them.
-    /// A process has a bounded number of claims in flight.
+    /// It is rejected by an open circuit breaker alone. Its process holds permits, or has a place
+    /// in a queue, and would lose them. A process has a bounded number of claims in flight.
     Renews,
-    /// It is never rejected. It gives back what was just charged, so there are never more of these than there were checks.
+    /// It is never rejected. It gives back what was just charged, so there are never more of these
+    /// than there were checks.
     GivesBack,
 }
 
@@ -234,8 +237,8 @@ impl Lane {
         }
     }
 
-    /// Keeps other batches from leaving. Held from taking a batch until it is handed to the connection, so that batches keep their
-    /// order.
+    /// Keeps other batches from leaving. Held from taking a batch until it is handed to the
+    /// connection, so that batches keep their order.
     pub(super) fn leave_in_order(&self) -> MutexGuard<'_, ()> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -264,8 +267,8 @@ impl Lane {
 }
 
 impl LaneQueue {
-    /// Returns whether the queue is full for this group. Past half full, a key with more than a quarter of
-    /// the newest batch is rejected, so that a hot key does not crowd out the others.
+    /// Returns whether the queue is full for this group. Past half full, a key with more than a
+    /// quarter of the newest batch is rejected, so that a hot key does not crowd out the others.
     fn is_full_for(&self, group: &[Check], prefix: &str, max_waiting: usize) -> bool {
         let crowded = || {
             self.batches.back().is_some_and(|batch| {
@@ -277,8 +280,8 @@ impl LaneQueue {
         self.unanswered >= max_waiting || (self.unanswered >= max_waiting / 2 && crowded())
     }
 
-    /// Frees the places if none has moved for three deadlines. A server that hangs holds a place for
-    /// two: until the deadline, and as long again for a late answer. So the tasks that hold the
+    /// Frees the places if none has moved for three deadlines. A server that hangs holds a place
+    /// for two: until the deadline, and as long again for a late answer. So the tasks that hold the
     /// places stand still, and other tasks must not wait for them.
     fn give_up_lost_places(&mut self, now: Instant, deadline: Duration) {
         let at_most = deadline.saturating_mul(3);
@@ -288,7 +291,8 @@ impl LaneQueue {
         }
     }
 
-    /// Returns whether a place is free: for a second call at once, and for one more when the pace is over.
+    /// Returns whether a place is free: for a second call at once, and for one more when the pace
+    /// is over.
     fn has_place(&self, now: Instant, pace: Duration) -> bool {
         self.in_flight < IN_FLIGHT
             || (self.in_flight < MOST_IN_FLIGHT && self.is_pace_over(now, pace))
@@ -320,8 +324,8 @@ impl LaneQueue {
         self.calls
     }
 
-    /// Frees the place of a call, if it is still counted. Nothing sees to the queue after the newest call, so the next
-    /// check leaves at once.
+    /// Frees the place of a call, if it is still counted. Nothing sees to the queue after the
+    /// newest call, so the next check leaves at once.
     fn free(&mut self, generation: Option<u64>, call: u64) {
         self.in_flight -= usize::from(generation == Some(self.generation));
         if call == self.calls {
@@ -355,7 +359,8 @@ impl LaneQueue {
 /// A place for a call in flight, and the checks of that call.
 pub(super) struct CallPlace {
     lane: Arc<Lane>,
-    /// The generation in which it was taken. A place of an earlier one does not count. `None` once it is freed.
+    /// The generation in which it was taken. A place of an earlier one does not count. `None` once
+    /// it is freed.
     generation: Option<u64>,
     /// The number of its call.
     call: u64,
@@ -403,7 +408,8 @@ impl CallPlace {
         route.count_undecided(expired);
     }
 
-    /// Divides its batch in two, to be sent one after the other. Returns whether it has more than one group.
+    /// Divides its batch in two, to be sent one after the other. Returns whether it has more than
+    /// one group.
     pub(super) fn halve(&mut self) -> bool {
         let Some([first, second]) = self.batch.halves(&self.lane.prefix) else {
             return false;
@@ -442,8 +448,8 @@ impl CallPlace {
 }
 
 impl Drop for CallPlace {
-    /// A place that was not freed is dropped with its runtime. If no other place is in use, the queued
-    /// checks are dropped too, which answers them with an error.
+    /// A place that was not freed is dropped with its runtime. If no other place is in use, the
+    /// queued checks are dropped too, which answers them with an error.
     fn drop(&mut self) {
         let Some(generation) = self.generation else {
             return;

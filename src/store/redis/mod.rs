@@ -56,14 +56,16 @@ use crate::nouns::{Check, Claim, ConfigError, Error, Group, Key, Limit, Op};
 ///   replicas nor their clocks can allow too much.
 /// - Every check has a [deadline](RedisStoreBuilder::deadline), which the caller's own future
 ///   enforces. A Redis that refuses connections fails a check at once.
-/// - A [circuit breaker](RedisStoreBuilder::circuit_breaker) is built in. When Redis does not answer, checks
-///   fail at once, and a task probes Redis. See [`BreakerSettings`](crate::store::BreakerSettings).
+/// - A [circuit breaker](RedisStoreBuilder::circuit_breaker) is built in. When Redis does not
+///   answer, checks fail at once, and a task probes Redis. See
+///   [`BreakerSettings`](crate::store::BreakerSettings).
 /// - A charge is sent once. An error says whether units [may have been
 ///   charged](crate::Error::may_have_charged).
 /// - The store recovers from a restart, a failover and `SCRIPT FLUSH` by itself. The pause between
 ///   attempts to connect is at most a second.
-/// - Every new connection is validated. A wrong password, a missing permission or a read-only replica is an error
-///   that says so. So is a server in cluster mode, unless the URL names a cluster.
+/// - Every new connection is validated. A wrong password, a missing permission or a read-only
+///   replica is an error that says so. So is a server in cluster mode, unless the URL names a
+///   cluster.
 /// - A budget has the key `prefix:{key}:kind:limit`. It expires in the second after it is full
 ///   again. On a cluster it is `prefix:{partition}{key}:kind:limit`: see
 ///   [`partitions`](RedisStoreBuilder::partitions).
@@ -72,15 +74,16 @@ use crate::nouns::{Check, Claim, ConfigError, Error, Group, Key, Limit, Op};
 /// - An identical check is denied again without asking Redis, for at most [a
 ///   second](RedisStoreBuilder::deny_for). While Redis does not answer, a denial stands until its
 ///   `retry_after` has passed.
-/// - The store keeps one connection for each [lane](RedisStoreBuilder::lanes), and on a cluster one for each node,
-///   for as long as it works.
+/// - The store keeps one connection for each [lane](RedisStoreBuilder::lanes), and on a cluster one
+///   for each node, for as long as it works.
 /// - Tasks of the caller's tokio runtime send the checks. If that runtime stops being polled, or a
 ///   task blocks its worker in the poll that sends a check, other checks may stall until their
 ///   deadlines. A check outside of a tokio runtime [is misuse](crate::Error::is_misuse).
 ///
-/// The store's Redis user needs `~shop:*` (with your prefix) and `+evalsha +eval +script|load
-/// +time +mget +exists +psetex +del +getrange +set +setrange +strlen +pexpire +pttl +ping +unwatch`,
-/// and nothing else. On a cluster it also needs `+asking +cluster|slots`.
+/// The store's Redis user needs `~shop:*` (with your prefix) and
+/// `+evalsha +eval +script|load +time +mget +exists +psetex +del +getrange +set +setrange +strlen
+/// +pexpire +pttl +ping +unwatch`, and nothing else. On a cluster it also needs
+/// `+asking +cluster|slots`.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -129,11 +132,11 @@ impl RedisStore {
         Self::builder(prefix).url(url).connect().await
     }
 
-    /// The state of the circuit breaker, for health endpoints. Closed if there is none. Each node of a cluster has
-    /// a breaker: this is the state of the one that is most open.
+    /// The state of the circuit breaker, for health endpoints. Closed if there is none. Each node
+    /// of a cluster has a breaker: this is the state of the one that is most open.
     ///
-    /// A readiness check should report it, and not fail because of it: a service that limits locally or fails
-    /// open serves its clients without Redis.
+    /// A readiness check should report it, and not fail because of it: a service that limits
+    /// locally or fails open serves its clients without Redis.
     #[must_use]
     pub fn breaker_state(&self) -> BreakerState {
         let states = self
@@ -151,8 +154,8 @@ impl RedisStore {
             .unwrap_or(BreakerState::Closed)
     }
 
-    /// Returns the key in Redis of the budget that `key` has under `limit`, for tools that look into Redis. It exists while the
-    /// budget is not full.
+    /// Returns the key in Redis of the budget that `key` has under `limit`, for tools that look
+    /// into Redis. It exists while the budget is not full.
     ///
     /// ```
     /// use tollgate::{Key, Limit, Quota, RedisStore};
@@ -174,17 +177,19 @@ impl RedisStore {
 
     /// Returns a builder for a store on a URL or a pool.
     ///
-    /// The prefix begins every key in Redis, and is a name for the service: 1 to 64 printable ASCII characters without spaces
-    /// and braces. Stores with the same prefix share the budgets of limits with the same name, so all replicas of a service
-    /// have the same one, and another service on the same Redis has another one. It has no default: two services would
-    /// share it without knowing, and a client that one of them served would have less left at the other.
+    /// The prefix begins every key in Redis, and is a name for the service: 1 to 64 printable ASCII
+    /// characters without spaces and braces. Stores with the same prefix share the budgets of
+    /// limits with the same name, so all replicas of a service have the same one, and another
+    /// service on the same Redis has another one. It has no default: two services would share it
+    /// without knowing, and a client that one of them served would have less left at the other.
     pub fn builder(prefix: impl Into<String>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(prefix.into())
     }
 }
 
 impl Lanes {
-    /// The place of a key's lane. The same key always has the same lane, so that its checks stay in order.
+    /// The place of a key's lane. The same key always has the same lane, so that its checks stay in
+    /// order.
     fn index(&self, key: &Key) -> usize {
         match &self.choice {
             Choice::Hash(_) if self.all.len() == 1 => 0,

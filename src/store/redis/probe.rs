@@ -10,11 +10,12 @@ use super::call;
 use super::connection::Connections;
 use crate::store::breaker::Probe;
 
-/// The reaction of a store when the circuit breaker of a server opens. It is set when the store is complete.
+/// The reaction of a store when the circuit breaker of a server opens. It is set when the store is
+/// complete.
 pub(super) type OnOpened = Arc<OnceLock<Box<dyn Fn(&Connections) + Send + Sync>>>;
 
-/// One lone call of the script, without a check, on the node's connection. A new connection is validated
-/// first. If that takes longer than the deadline, it is there for the next probe.
+/// One lone call of the script, without a check, on the node's connection. A new connection is
+/// validated first. If that takes longer than the deadline, it is there for the next probe.
 pub(super) struct RedisProbe {
     pub(super) connections: Connections,
     pub(super) deadline: Duration,

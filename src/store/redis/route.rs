@@ -58,7 +58,8 @@ impl LaneRoute {
             Self::Partition(cluster, partition) => {
                 let node = cluster.node_of(*partition);
                 let breaker = node.as_ref().and_then(|node| node.breaker.as_ref());
-                // While the breaker is open, no call is redirected. Reading the table shows that a slot has moved.
+                // While the breaker is open, no call is redirected. Reading the table shows that a
+                // slot has moved.
                 breaker
                     .map_or(Ok(()), |breaker| breaker.admit())
                     .inspect_err(|_| cluster.refresh())

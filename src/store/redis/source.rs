@@ -16,13 +16,15 @@ use crate::telemetry;
 /// How often the key is read although no change was announced.
 const POLL: Duration = Duration::from_secs(10);
 
-/// The pause between an announcement and reading. A flood of announcements costs Redis 20 reads a second.
+/// The pause between an announcement and reading. A flood of announcements costs Redis 20 reads a
+/// second.
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Limits in a key of Redis, which all replicas follow.
 ///
-/// The key is `prefix-config:name`, and a channel of the same name announces changes. So an operator changes the limits
-/// of all replicas with (for a store with the prefix `shop`, and the name `limits`):
+/// The key is `prefix-config:name`, and a channel of the same name announces changes. So an
+/// operator changes the limits of all replicas with (for a store with the prefix `shop`, and the
+/// name `limits`):
 ///
 /// ```sh
 /// redis-cli -x SET shop-config:limits < limits.toml
@@ -32,15 +34,15 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// On a cluster, the key also has the hash tag of a partition: [`key`](Self::key) returns it.
 ///
 /// - All replicas read the new version within a second. The text of a message is ignored.
-/// - A message that was missed costs at most 10 seconds: the key is read that often. Without a subscription, it
-///   is read each second. A store with a pool has none.
+/// - A message that was missed costs at most 10 seconds: the key is read that often. Without a
+///   subscription, it is read each second. A store with a pool has none.
 /// - If Redis is unavailable, the limits stay as they are. An event reports it once.
-/// - A key that is missing, or is not a string or not a configuration, is reported once. The limits stay as they are. So is
-///   a value of more than 1 MiB.
+/// - A key that is missing, or is not a string or not a configuration, is reported once. The limits
+///   stay as they are. So is a value of more than 1 MiB.
 ///
-/// The store's Redis user needs `~prefix-config:*` (from Redis 7 on, `%R~prefix-config:*` is enough) and `&prefix-config:*
-/// +subscribe`. The user of [`publish`](Self::publish) needs `+set +publish`. Write access to the key allows removing all
-/// limits: give it to operators alone.
+/// The store's Redis user needs `~prefix-config:*` (from Redis 7 on, `%R~prefix-config:*` is
+/// enough) and `&prefix-config:* +subscribe`. The user of [`publish`](Self::publish) needs
+/// `+set +publish`. Write access to the key allows removing all limits: give it to operators alone.
 ///
 /// ```no_run
 /// use tollgate::config::{Format, LimitSet, Names, RedisSource};
@@ -92,8 +94,8 @@ impl RedisSource {
         })
     }
 
-    /// The key, which is also the name of the channel. On a cluster, it is `prefix-config:{tag}name`, in the slot of the
-    /// first partition.
+    /// The key, which is also the name of the channel. On a cluster, it is
+    /// `prefix-config:{tag}name`, in the slot of the first partition.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
@@ -118,9 +120,11 @@ impl RedisSource {
     ///
     /// # Errors
     ///
-    /// Returns an error like [`Config::parse`], or if a limit is out of range, without writing anything. Also returns an
-    /// error if Redis does not write. Routes and the names of the application are not checked: check the limits with
-    /// [`LimitSet::new`](crate::config::LimitSet::new) before. A replica that cannot use them keeps those that it has.
+    /// Returns an error like [`Config::parse`], or if a limit is out of range, without writing
+    /// anything. Also returns an error if Redis does not write. Routes and the names of the
+    /// application are not checked: check the limits with
+    /// [`LimitSet::new`](crate::config::LimitSet::new) before. A replica that cannot use them keeps
+    /// those that it has.
     pub async fn publish(&self, text: &str) -> Result<Config, ConfigError> {
         let config = self.parse(text)?;
         config.check()?;
@@ -150,7 +154,8 @@ impl RedisSource {
 
     /// The text of the key.
     async fn get(&self) -> Result<String, CommandError> {
-        // One byte more than a configuration may have: a larger value would hold up the checks on this connection.
+        // One byte more than a configuration may have: a larger value would hold up the checks on
+        // this connection.
         let mut get = redis::cmd("GETRANGE");
         get.arg(&self.key).arg(0).arg(MAX_TEXT);
         let text = self.run::<Vec<u8>>(&get).await?;

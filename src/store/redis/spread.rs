@@ -1,17 +1,20 @@
 //! Groups whose keys are in different partitions of a cluster.
 //!
-//! No script can decide such a group as one. So each part is charged by itself, all at the same time. If a part is
-//! denied, the charges of the others are given back, and then the group is denied. So too much is never allowed,
-//! because every part was really charged. For about one round trip, others may be denied by units that come back. If
-//! this process ends in between, those units are lost until they are replenished.
+//! No script can decide such a group as one. So each part is charged by itself, all at the same
+//! time. If a part is denied, the charges of the others are given back, and then the group is
+//! denied. So too much is never allowed, because every part was really charged. For about one round
+//! trip, others may be denied by units that come back. If this process ends in between, those units
+//! are lost until they are replenished.
 //!
-//! A refund of a bucket gives back the cost less what has drained since. So a flood of denied groups would take from
-//! the budgets of others, a little for each. In the second after a denied group, groups are peeked first, and charged
-//! only if all parts would allow them: one more round trip then. Groups whose denials are counted are always charged.
+//! A refund of a bucket gives back the cost less what has drained since. So a flood of denied
+//! groups would take from the budgets of others, a little for each. In the second after a denied
+//! group, groups are peeked first, and charged only if all parts would allow them: one more round
+//! trip then. Groups whose denials are counted are always charged.
 //!
-//! A task does that, because a caller that is dropped must not keep the units of a denied group. The denial waits for
-//! the refunds: their answers have the budgets as they are without the charges, and the next check of this caller
-//! finds them so. A refund that fails without being carried out is repeated for a few seconds.
+//! A task does that, because a caller that is dropped must not keep the units of a denied group.
+//! The denial waits for the refunds: their answers have the budgets as they are without the
+//! charges, and the next check of this caller finds them so. A refund that fails without being
+//! carried out is repeated for a few seconds.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -134,8 +137,8 @@ impl Spread {
         Ok(denial)
     }
 
-    /// Gives the allowed parts back, of a group of which a part was denied or failed. Their budgets are then reported
-    /// as they are without the charges, or as they were after them if that fails.
+    /// Gives the allowed parts back, of a group of which a part was denied or failed. Their budgets
+    /// are then reported as they are without the charges, or as they were after them if that fails.
     async fn deny(
         &self,
         op: Op,
@@ -174,8 +177,9 @@ impl Spread {
         })
     }
 
-    /// One decision of all parts, with the verdicts in the order of the group. Of several errors, one that may have
-    /// charged. If a refund or a reset was carried out in part, it must not be repeated.
+    /// One decision of all parts, with the verdicts in the order of the group. Of several errors,
+    /// one that may have charged. If a refund or a reset was carried out in part, it must not be
+    /// repeated.
     fn join(
         &self,
         parts: &[Part],
@@ -260,7 +264,8 @@ async fn all(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
         .collect()
 }
 
-/// The checks that tell the budgets of an allowed part without its charges: refunds of these, or peeks.
+/// The checks that tell the budgets of an allowed part without its charges: refunds of these, or
+/// peeks.
 fn without_charge(op: Op, part: &Part, decision: &Decision) -> Vec<Check> {
     let checks = part.checks.iter().cloned();
     if op == Op::Peek {

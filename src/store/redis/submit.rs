@@ -69,14 +69,16 @@ pub(super) fn submit(
     }
 }
 
-/// Has a claim of permits sent, and again if its connection ended, or its key moved to another node.
+/// Has a claim of permits sent, and again if its connection ended, or its key moved to another
+/// node.
 pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Group, urgency: Urgency) -> Answer {
     let deadline = later(Instant::now(), lane.settings.deadline);
     let first = submit(lane, Op::Claim, &claim, None, urgency);
     let lane = Arc::clone(lane);
     Answer::later(async move {
         match first.await {
-            // In a box of its own, because few claims are repeated, and the future of each would have room for it.
+            // In a box of its own, because few claims are repeated, and the future of each would
+            // have room for it.
             Err(error) if error.goes_elsewhere() => {
                 Box::pin(repeat_claim(lane, claim, urgency, deadline, error)).await
             }
@@ -85,7 +87,8 @@ pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Group, urgency: Urgency) -> 
     })
 }
 
-/// Sends a claim again until it is answered, or its deadline is over. It can be repeated, because it has counters and not changes.
+/// Sends a claim again until it is answered, or its deadline is over. It can be repeated, because
+/// it has counters and not changes.
 async fn repeat_claim(
     lane: Arc<Lane>,
     claim: Group,
@@ -115,8 +118,8 @@ async fn repeat_claim(
     })
 }
 
-/// The answer to a check that is alone in an idle lane. Its caller sends it, at the first poll. If another check joins before the
-/// first poll, or if no connection is open, a task sends it.
+/// The answer to a check that is alone in an idle lane. Its caller sends it, at the first poll. If
+/// another check joins before the first poll, or if no connection is open, a task sends it.
 struct SentByCaller {
     lane: Arc<Lane>,
     promised: Promised,
@@ -167,8 +170,8 @@ impl Future for SentByCaller {
 }
 
 impl Drop for SentByCaller {
-    /// If the caller is dropped, or its deadline is over, the call becomes a task of its own: a connection that hangs has to be
-    /// noticed, and a late denial counts.
+    /// If the caller is dropped, or its deadline is over, the call becomes a task of its own: a
+    /// connection that hangs has to be noticed, and a late denial counts.
     fn drop(&mut self) {
         if let LoneCall::InFlight(flight, runtime) = mem::replace(&mut self.call, LoneCall::Done) {
             runtime.spawn(async { flight::send(flight.await).await });

@@ -25,7 +25,8 @@ use crate::nouns::ConfigError;
 /// let tls = Tls::new()
 ///     .ca(std::fs::read("ca.crt")?)
 ///     .client_cert(std::fs::read("client.crt")?, std::fs::read("client.key")?);
-/// let store = RedisStore::builder("shop").url("rediss://redis.internal:6379/").tls(tls).connect().await?;
+/// let store = RedisStore::builder("shop").url("rediss://redis.internal:6379/").tls(tls);
+/// let store = store.connect().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -80,7 +81,8 @@ impl Tls {
         let chain = certificates(&client.client_cert, "Tls::client_cert")?;
         let key = PrivateKeyDer::from_pem_slice(&client.client_key).map_err(|error| {
             ConfigError::new(format!(
-                "the key of `Tls::client_cert` is not the PEM of an unencrypted private key: {error}"
+                "the key of `Tls::client_cert` is not the PEM of an unencrypted private key: \
+                 {error}"
             ))
         })?;
         ClientConfig::builder_with_provider(provider())

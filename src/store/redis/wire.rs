@@ -43,7 +43,8 @@ pub(super) struct WireCheck {
 /// The terms that a charge or a peek rarely has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RareTerms {
-    /// Whether its limit is in shadow mode, and so must not keep others of its group from being charged.
+    /// Whether its limit is in shadow mode, and so must not keep others of its group from being
+    /// charged.
     is_shadow: bool,
     /// Whether a denied peek counts.
     is_denied_caller: bool,
@@ -52,7 +53,8 @@ pub(super) struct RareTerms {
 }
 
 impl WireCheck {
-    /// A charge of a check, which may be alone in its group. Its keys hold its budget and its offences.
+    /// A charge of a check, which may be alone in its group. Its keys hold its budget and its
+    /// offences.
     pub(super) fn new(
         op: Op,
         (key, offences): (u16, Option<u16>),
@@ -228,8 +230,8 @@ impl Body {
         self.push(receipt.drains_at.min(MAX_EXACT), 7);
     }
 
-    /// Adds the same charge for `keys` keys, from the key of `first` on. No other run may touch them,
-    /// and the cost must be above 0.
+    /// Adds the same charge for `keys` keys, from the key of `first` on. No other run may touch
+    /// them, and the cost must be above 0.
     pub(super) fn push_each(&mut self, keys: u16, first: &WireCheck) {
         self.push_head(EACH, 1, keys);
         self.push_charge(first);

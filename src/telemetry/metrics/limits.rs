@@ -1,7 +1,7 @@
 //! The metrics of limits, which each request changes: their handles are kept in each thread.
 //!
-//! In memory, a request takes about a microsecond. To find a handle in the recorder takes a third of that: labels are
-//! copied, hashed and compared. Here it takes a look-up of the limit's name.
+//! In memory, a request takes about a microsecond. To find a handle in the recorder takes a third
+//! of that: labels are copied, hashed and compared. Here it takes a look-up of the limit's name.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -18,7 +18,8 @@ use super::recorder::{self, GaugeLevel, RecorderAddress};
 use super::{OutcomeLabel, source_name};
 use crate::nouns::Source;
 
-/// The most names of limits that are labels. Names are few, unless an application makes them of what clients send.
+/// The most names of limits that are labels. Names are few, unless an application makes them of
+/// what clients send.
 const MAX_NAMES: usize = 1_000;
 
 /// The label of further limits.
@@ -132,8 +133,8 @@ pub(super) fn denied_from_cache() {
     });
 }
 
-/// Calls `act` with the handles of a limit. `None` if this thread keeps none: the limit has no label of its own, or the thread
-/// ends.
+/// Calls `act` with the handles of a limit. `None` if this thread keeps none: the limit has no
+/// label of its own, or the thread ends.
 fn with_handles<T>(limit: &str, act: impl FnOnce(&dyn Recorder, &mut OfLimit) -> T) -> Option<T> {
     recorder::with(|recorder, address| {
         with_handles_of(address, |handles| {

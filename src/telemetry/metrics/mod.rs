@@ -1,10 +1,10 @@
 //! Every metric of the crate, and its labels; nowhere else.
 //!
-//! Names and units follow the conventions of Prometheus. Labels are bounded: the names of limits and of stores, and words
-//! of this room. No label is a key, a path or an address.
+//! Names and units follow the conventions of Prometheus. Labels are bounded: the names of limits
+//! and of stores, and words of this room. No label is a key, a path or an address.
 //!
-//! `recorder` and `limits` talk to the facade of the `metrics` crate. Without the feature `metrics`, files that do nothing stand
-//! in their places, and the compiler removes the rest.
+//! `recorder` and `limits` talk to the facade of the `metrics` crate. Without the feature
+//! `metrics`, files that do nothing stand in their places, and the compiler removes the rest.
 
 mod label;
 #[cfg_attr(not(feature = "metrics"), path = "no_limits.rs")]
@@ -34,8 +34,8 @@ pub(super) fn decided(decision: &Decision) {
     }
 }
 
-/// Counts a group that has no decision, under each of its limits. `source` stands in for the store. `None`: the caller got
-/// an error.
+/// Counts a group that has no decision, under each of its limits. `source` stands in for the store.
+/// `None`: the caller got an error.
 pub(super) fn undecided<'a>(
     limits: impl Iterator<Item = &'a Limit>,
     error: &Error,

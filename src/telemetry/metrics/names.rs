@@ -50,7 +50,8 @@ pub(super) static STORE_FAILURES: Metric = Metric::counter(
 
 pub(super) static UNCHECKED_REQUESTS: Metric = Metric::counter(
     "tollgate_unchecked_requests_total",
-    "Requests that no limit was asked about, by reason, and whether they were forwarded or rejected.",
+    "Requests that no limit was asked about, by reason, and whether they were forwarded or \
+     rejected.",
 );
 
 pub(super) static KEYS: Metric = Metric::counter(
@@ -80,7 +81,8 @@ pub(super) static CONFIGURATION_UPDATES: Metric = Metric::counter(
 
 pub(super) static CONFIGURATIONS_REJECTED: Metric = Metric::gauge(
     "tollgate_configurations_rejected",
-    "Sets of limits of this process whose newest version has an error, so that an older one is in force.",
+    "Sets of limits of this process whose newest version has an error, so that an older one is in \
+     force.",
 );
 
 pub(super) static DENY_CACHE_HITS: Metric = Metric::counter(
@@ -133,7 +135,8 @@ pub(super) static BREAKER_TRANSITIONS: Metric = Metric::counter(
     "Transitions of circuit breakers, by the new state.",
 );
 
-/// The histograms, each with boundaries of buckets that suit it: seconds of a call, and checks in one call.
+/// The histograms, each with boundaries of buckets that suit it: seconds of a call, and checks in
+/// one call.
 #[cfg(feature = "metrics")]
 pub const HISTOGRAMS: [(&str, &[f64]); 2] = [
     (

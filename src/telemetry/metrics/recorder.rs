@@ -1,7 +1,8 @@
 //! The recorder of the application, through the facade of the `metrics` crate.
 //!
-//! A service may install its recorder after it has built its layers, and a test has one for each thread. So a handle
-//! belongs to the recorder that made it, and is replaced if another recorder is in its place.
+//! A service may install its recorder after it has built its layers, and a test has one for each
+//! thread. So a handle belongs to the recorder that made it, and is replaced if another recorder is
+//! in its place.
 
 use std::cell::Cell;
 use std::ptr;
@@ -91,7 +92,8 @@ pub(super) fn record(metric: &Metric, labels: &[(&'static str, &str)], value: f6
 
 /// A part of a gauge, which is taken off when it is dropped.
 pub(crate) struct GaugeLevel {
-    /// The gauge of the recorder that was in force when the amount was last zero. So what is added is taken off again.
+    /// The gauge of the recorder that was in force when the amount was last zero. So what is added
+    /// is taken off again.
     gauge: Gauge,
     amount: usize,
 }

@@ -25,8 +25,8 @@ pub(in crate::telemetry) fn queued(store: &str, level: &mut GaugeLevel, checks: 
     level.set(&QUEUED_CHECKS, &[("store", store)], checks);
 }
 
-/// A circuit breaker changed: counts the transition, and sets the gauge of each state. `levels` are its parts in them, open
-/// and half-open.
+/// A circuit breaker changed: counts the transition, and sets the gauge of each state. `levels` are
+/// its parts in them, open and half-open.
 pub(in crate::telemetry) fn breaker(
     store: &str,
     state: &'static str,

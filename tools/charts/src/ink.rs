@@ -1,4 +1,5 @@
-//! Colours, by what they stand for. Each differs from its neighbours also for readers who do not tell red from green.
+//! Colours, by what they stand for. Each differs from its neighbours also for readers who do not
+//! tell red from green.
 
 use std::fmt::Write;
 
@@ -54,8 +55,8 @@ impl Ink {
     }
 }
 
-/// The style sheet of every chart. A reader's theme is that of the system, or inside rustdoc the one that was chosen
-/// there.
+/// The style sheet of every chart. A reader's theme is that of the system, or inside rustdoc the
+/// one that was chosen there.
 pub(crate) fn style_sheet() -> String {
     let (mut light, mut dark, mut classes) = (String::new(), String::new(), String::new());
     for (_, name, on_light, on_dark) in INKS {
@@ -69,7 +70,8 @@ pub(crate) fn style_sheet() -> String {
         );
     }
     format!(
-        ".tollgate-chart{{{light}max-width:100%;height:auto;font-family:system-ui,sans-serif;font-size:13px}}\n\
+        ".tollgate-chart{{{light}max-width:100%;height:auto;\
+         font-family:system-ui,sans-serif;font-size:13px}}\n\
          @media (prefers-color-scheme:dark){{.tollgate-chart{{{dark}}}}}\n\
          [data-theme=light] .tollgate-chart{{{light}}}\n\
          [data-theme=dark] .tollgate-chart,[data-theme=ayu] .tollgate-chart{{{dark}}}\n\

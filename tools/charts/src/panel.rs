@@ -27,7 +27,8 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// Creates a panel. `x` are the values from left to right, `y` those from bottom to top. Neither is empty.
+    /// Creates a panel. `x` are the values from left to right, `y` those from bottom to top.
+    /// Neither is empty.
     pub fn new(area: Area, x: Range<f64>, y: Range<f64>) -> Self {
         Self { area, x, y }
     }
@@ -42,7 +43,8 @@ impl Panel {
         )
     }
 
-    /// Draws a bar, with a hairline of space to its right. A bar that starts beyond the right end is left out.
+    /// Draws a bar, with a hairline of space to its right. A bar that starts beyond the right end
+    /// is left out.
     pub fn bar(&self, chart: &mut Chart, ink: Ink, x: Range<f64>, y: Range<f64>) {
         if x.start >= self.x.end {
             return;

@@ -18,11 +18,11 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 /// For operators of services that tollgate limits.
 ///
-/// `replay` says what a limit would have done to recorded traffic. The other commands read and change budgets in Redis,
-/// examine a Redis, and check files of limits.
+/// `replay` says what a limit would have done to recorded traffic. The other commands read and
+/// change budgets in Redis, examine a Redis, and check files of limits.
 ///
-/// Exit codes: 0 on success, 1 if `doctor` found a problem or `check-config` rejects the file, 2 if a command failed, 3 if
-/// `block` does not know the limit.
+/// Exit codes: 0 on success, 1 if `doctor` found a problem or `check-config` rejects the file, 2 if
+/// a command failed, 3 if `block` does not know the limit.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -64,30 +64,36 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArguments {
-    /// Access logs, the oldest first. Gzip is recognized. Without a file, or with `-`, reads standard input
+    /// Access logs, the oldest first. Gzip is recognized. Without a file, or with `-`, reads
+    /// standard input
     pub(crate) files: Vec<PathBuf>,
     /// The limit, such as `100/min`, `gcra 10/s burst 20` or `sliding_window(10) 5/15m`
     ///
-    /// An algorithm (default: token_bucket), a quota, and for buckets a burst. The algorithms are token_bucket, gcra,
-    /// leaky_bucket, sliding_window, sliding_log, fixed_window and fixed_window_aligned.
+    /// An algorithm (default: token_bucket), a quota, and for buckets a burst. The algorithms are
+    /// token_bucket, gcra, leaky_bucket, sliding_window, sliding_log, fixed_window and
+    /// fixed_window_aligned.
     #[arg(long, value_name = "LIMIT")]
     pub(crate) limit: LimitSpec,
-    /// Another limit or algorithm to compare with, such as `50/min` or `sliding_log`. Can be repeated
+    /// Another limit or algorithm to compare with, such as `50/min` or `sliding_log`. Can be
+    /// repeated
     ///
-    /// An algorithm without a quota has that of `--limit`, and a quota without an algorithm its algorithm.
+    /// An algorithm without a quota has that of `--limit`, and a quota without an algorithm its
+    /// algorithm.
     #[arg(long, value_name = "LIMIT")]
     pub(crate) compare: Vec<String>,
-    /// The key of a request: client_ip, user, method, host, path, global or field:NAME, joined by `+`
+    /// The key of a request: client_ip, user, method, host, path, global or field:NAME, joined by
+    /// `+`
     #[arg(long, default_value = "client_ip", value_name = "KEY")]
     pub(crate) key: KeySpec,
     /// The format of the log. Default: recognized from its first lines
     #[arg(long)]
     pub(crate) format: Option<FormatName>,
-    /// Networks of proxies: the client is the last address that is in none of them, of X-Forwarded-For and then the
-    /// peer. Default: private networks
+    /// Networks of proxies: the client is the last address that is in none of them, of
+    /// X-Forwarded-For and then the peer. Default: private networks
     #[arg(long, value_delimiter = ',', value_name = "NETWORK")]
     pub(crate) trusted: Vec<ipnet::IpNet>,
-    /// Looks for the smallest limit per period that denies no more than a share: `requests=1%` or `clients=0.5%`. Not with `--compare`
+    /// Looks for the smallest limit per period that denies no more than a share: `requests=1%` or
+    /// `clients=0.5%`. Not with `--compare`
     #[arg(long, value_name = "SHARE", conflicts_with = "compare")]
     pub(crate) suggest: Option<Suggest>,
     /// How many of the most denied keys to show
@@ -111,7 +117,8 @@ pub(crate) enum FormatName {
     Envoy,
     /// AWS Application Load Balancer
     Alb,
-    /// JSON, one object a line; the names of its fields: https://docs.rs/tollgate/latest/tollgate/guide/operating/
+    /// JSON, one object a line; the names of its fields:
+    /// https://docs.rs/tollgate/latest/tollgate/guide/operating/
     Json,
 }
 
@@ -139,7 +146,8 @@ pub(crate) struct RedisArguments {
 /// The certificates for rediss:// URLs.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct TlsArguments {
-    /// A file with CA certificates (PEM) for rediss:// URLs. Default: the CAs of the operating system
+    /// A file with CA certificates (PEM) for rediss:// URLs. Default: the CAs of the operating
+    /// system
     #[arg(long = "ca", value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
     /// A file with the client's certificate (PEM), for a Redis that requires one
@@ -245,7 +253,8 @@ pub(crate) struct BlockArguments {
     /// The limit's name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
-    /// The algorithm of the limit, such as `sliding_window`. Default: the algorithm of the budgets in Redis
+    /// The algorithm of the limit, such as `sliding_window`. Default: the algorithm of the budgets
+    /// in Redis
     #[arg(long, value_name = "ALGORITHM")]
     pub(crate) algorithm: Option<Algorithm>,
     /// For how long, such as `10m` or `1day`. `0s` ends a block
@@ -324,7 +333,12 @@ pub(crate) struct DoctorArguments {
     #[command(flatten)]
     pub(crate) tls: TlsArguments,
     /// The deadline of a check, as the services set it: latencies are compared with it
-    #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(
+        long,
+        default_value = "250ms",
+        value_name = "TIME",
+        value_parser = humantime::parse_duration
+    )]
     pub(crate) deadline: Duration,
     /// Prints JSON
     #[arg(long)]

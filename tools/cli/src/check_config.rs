@@ -110,8 +110,9 @@ fn long_logs(limits: &[Value]) -> Vec<String> {
             .max()?;
         (longest >= LONG_LOG).then(|| {
             format!(
-                "warning: `{}` is a log of up to {longest} requests for each client, about {} MB in Redis; a \
-                 sliding_window of the same quota takes 177 bytes, and allows about as many",
+                "warning: `{}` is a log of up to {longest} requests for each client, about {} MB \
+                 in Redis; a sliding_window of the same quota takes 177 bytes, and allows about as \
+                 many",
                 printable(limit["name"].as_str().unwrap_or_default()),
                 (longest * BYTES_PER_REQUEST).div_ceil(1_000_000),
             )

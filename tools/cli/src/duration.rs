@@ -4,7 +4,8 @@ use std::time::Duration;
 
 const DAY: u64 = 86_400;
 
-/// A time that [`Quota`](tollgate::Quota) can read again. Its longest unit is a day: months and years have no fixed length.
+/// A time that [`Quota`](tollgate::Quota) can read again. Its longest unit is a day: months and
+/// years have no fixed length.
 pub(crate) fn exact(time: Duration) -> String {
     let days = time.as_secs() / DAY;
     let rest = time - Duration::from_secs(days * DAY);

@@ -7,8 +7,8 @@ use serde::Serialize;
 /// The longest text of a client that is shown, in characters. The keys of the library are shorter.
 const LONGEST: usize = 200;
 
-/// A text of a client, of a file or of Redis, in which control and format characters are escaped: a terminal would obey them, or
-/// write from right to left.
+/// A text of a client, of a file or of Redis, in which control and format characters are escaped: a
+/// terminal would obey them, or write from right to left.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::new();
     for it in text.chars() {
@@ -49,13 +49,23 @@ pub(crate) fn shortened(text: &str) -> String {
 }
 
 fn is_seen(it: char) -> bool {
-    let is_format = matches!(it,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    let is_format = matches!(
+        it,
+        '\u{ad}'
+            | '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'
+    );
     !it.is_control() && !is_format
 }
 
-/// Prints a text and the end of the line. A reader that has closed the pipe is no error: the exit code is that of the command.
+/// Prints a text and the end of the line. A reader that has closed the pipe is no error: the exit
+/// code is that of the command.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     print_to_reader(text).map(drop)
 }

@@ -4,7 +4,8 @@ use comfy_table::{CellAlignment, Table, TableStyle, presets};
 
 use crate::output::printable;
 
-/// A table as Markdown, so that it can be pasted into a report. The columns of numbers are aligned to the right.
+/// A table as Markdown, so that it can be pasted into a report. The columns of numbers are aligned
+/// to the right.
 pub(crate) fn markdown(heads: &[&str], numbers: &[&str]) -> Table {
     table(presets::ASCII_MARKDOWN, heads, numbers)
 }

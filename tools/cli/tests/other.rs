@@ -49,12 +49,14 @@ fn error_names_the_line_and_the_field() {
         ),
         (
             "burst.toml",
-            "[[limits]]\nname = \"api\"\nalgorithm = \"sliding_log\"\nquota = \"10/s\"\nburst = 2\nkey = \"peer_ip\"\n",
+            "[[limits]]\nname = \"api\"\nalgorithm = \"sliding_log\"\nquota = \"10/s\"\nburst = \
+             2\nkey = \"peer_ip\"\n",
             &["burst.toml", "burst"],
         ),
         (
             "path.toml",
-            "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"10/s\"\nkey = \"peer_ip\"\nmatch = { path = \"/a/{\" }\n",
+            "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"10/s\"\nkey = \
+             \"peer_ip\"\nmatch = { path = \"/a/{\" }\n",
             &["path.toml", "/a/{"],
         ),
         ("limits.ini", "", &["limits.ini", "`.toml`"]),
@@ -133,7 +135,8 @@ fn every_command_explains_itself() {
 fn check_config_warns_of_a_log_that_takes_megabytes() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");
-    let text = "[[limits]]\nname = 'calls'\nalgorithm = 'sliding_log'\nquota = '1000/day'\nkey = 'peer_ip'\n\
+    let text = "[[limits]]\nname = 'calls'\nalgorithm = 'sliding_log'\n\
+                quota = '1000/day'\nkey = 'peer_ip'\n\
                 plan = 'tier'\nplans = { pro = { quota = '1000000/day' } }\n";
     std::fs::write(&file, text).unwrap();
     let run = tollgate(&["check-config", file.to_str().unwrap()]);

@@ -104,7 +104,8 @@ fn gzipped(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// What a fixed window of `limit` a minute denies, counted in the simplest way: by key, and by minute.
+/// What a fixed window of `limit` a minute denies, counted in the simplest way: by key, and by
+/// minute.
 fn denied_by_fixed_window(limit: u64) -> (HashMap<String, u64>, HashMap<u64, u64>) {
     let mut windows: HashMap<String, (u64, u64)> = HashMap::new();
     let (mut by_key, mut by_minute) = (HashMap::new(), HashMap::new());
@@ -548,7 +549,8 @@ fn nginx_main(of: &dyn Fn(u64) -> (&'static str, String)) -> String {
         let (peer, forwarded_for) = of(second);
         let time = clock(second);
         format!(
-            "{peer} - - [10/Oct/2025:{time} +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"curl\" \"{forwarded_for}\"\n"
+            "{peer} - - [10/Oct/2025:{time} +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"curl\" \
+             \"{forwarded_for}\"\n"
         )
     };
     (0..300).map(line).collect()

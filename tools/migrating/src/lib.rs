@@ -1,4 +1,5 @@
-//! The examples with other crates in the guide: the pages show what compiles here, and each allows what its page says.
+//! The examples with other crates in the guide: the pages show what compiles here, and each allows
+//! what its page says.
 
 #![cfg(test)]
 
@@ -44,7 +45,8 @@ fn guide_shows_these_examples_and_no_other() {
     assert_eq!(blocks, examples.map(example));
 }
 
-/// Requests of an address until one is denied: how many pass, the time that they took, and what `retry-after` says.
+/// Requests of an address until one is denied: how many pass, the time that they took, and what
+/// `retry-after` says.
 async fn send(app: &Router, address: [u8; 4]) -> (u32, Duration, Option<HeaderValue>) {
     let start = Instant::now();
     for allowed in 0..1_000 {

@@ -1,7 +1,7 @@
 //! Draws the pictures of the documentation: `make plots`.
 //!
-//! Every picture shows decisions of the embedded store, which Redis decides the same way, in virtual time. So the same
-//! files result on every machine, and a test tells when they are stale.
+//! Every picture shows decisions of the embedded store, which Redis decides the same way, in
+//! virtual time. So the same files result on every machine, and a test tells when they are stale.
 
 mod pictures;
 mod requests;
@@ -28,7 +28,8 @@ const PICTURES: [(&str, Draw); 6] = [
     ("outage", pictures::outage::draw),
 ];
 
-/// The pictures of the README, with their files and media types. The benchmarks draw one, and a browser takes another.
+/// The pictures of the README, with their files and media types. The benchmarks draw one, and a
+/// browser takes another.
 const README: [(&str, &str, &str); 3] = [
     ("algorithms", "algorithms.svg", "svg+xml"),
     ("benchmark", "benchmark.svg", "svg+xml"),
@@ -49,7 +50,8 @@ fn files() -> impl Iterator<Item = Result<(String, String), Box<dyn Error>>> {
     pictures.chain([links()])
 }
 
-/// The README's pictures as links that hold them, for its copy in the documentation, where a relative link leads nowhere.
+/// The README's pictures as links that hold them, for its copy in the documentation, where a
+/// relative link leads nowhere.
 fn links() -> Result<(String, String), Box<dyn Error>> {
     let links: Result<String, std::io::Error> = README
         .iter()

@@ -19,15 +19,20 @@ use crate::nouns::{ConfigError, Quota};
     expecting = "a table with `after`, `for`, `factor` and `max`"
 )]
 pub(crate) struct BlockFields {
-    /// Denials in a time, such as `20/5min`, after which a key is blocked. Default: only operators block.
+    /// Denials in a time, such as `20/5min`, after which a key is blocked. Default: only operators
+    /// block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<String>", extend("examples" = ["20/5min"])))]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(with = "Option<String>", extend("examples" = ["20/5min"]))
+    )]
     pub(crate) after: Option<Written>,
     /// The length of the first block, such as `10m`, which is the default.
     #[serde(rename = "for", default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub(crate) length: Option<Written>,
-    /// The factor by which each further block is longer. It comes with `max`. Default: all blocks are equally long.
+    /// The factor by which each further block is longer. It comes with `max`. Default: all blocks
+    /// are equally long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub(crate) factor: Option<i64>,
@@ -67,7 +72,8 @@ impl TryFrom<&BlockFields> for BlockPolicy {
             Some(after) => {
                 let after: Quota = after.0.parse().map_err(|error| {
                     ConfigError::new(format!(
-                        "`after` is denials in a time, such as \"20/5min\", written like a quota: {error}"
+                        "`after` is denials in a time, such as \"20/5min\", written like a quota: \
+                         {error}"
                     ))
                     .at("block.after")
                 })?;

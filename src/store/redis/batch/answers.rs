@@ -97,7 +97,8 @@ impl Batch {
         reply.is_empty().then_some((verdicts, cursors))
     }
 
-    /// Reads the verdicts of one group of a run. A block is reported here, whether its caller still waits or not.
+    /// Reads the verdicts of one group of a run. A block is reported here, whether its caller still
+    /// waits or not.
     fn read_answer(
         &self,
         run: &Run,
@@ -121,7 +122,8 @@ impl Batch {
         Some(())
     }
 
-    /// Reads the verdicts of a run of single charges. The verdicts of allowed charges follow from the first.
+    /// Reads the verdicts of a run of single charges. The verdicts of allowed charges follow from
+    /// the first.
     fn read_in_short(
         &self,
         run: &Run,

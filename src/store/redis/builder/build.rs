@@ -31,8 +31,8 @@ const MAX_LABEL: usize = 64;
 
 const MAX_LANES: usize = 16;
 
-/// The fewest places of the queue of a lane, unless the whole queue has fewer: many partitions must not make a queue
-/// too short for a hot key.
+/// The fewest places of the queue of a lane, unless the whole queue has fewer: many partitions must
+/// not make a queue too short for a hot key.
 const MIN_WAITING: usize = 1_024;
 
 /// The most partitions of which one is probed on a node of a cluster: enough for as many masters.
@@ -53,7 +53,8 @@ impl RedisStoreBuilder {
 
     /// Builds a store with valid settings.
     pub(in crate::store::redis) fn build_on(self, target: Target) -> RedisStore {
-        // With a clock that is set by hand, the time of this process does not say when a denial ends.
+        // With a clock that is set by hand, the time of this process does not say when a denial
+        // ends.
         let remembers = self.clock.is_none();
         let deny_for = [self.deny_for, self.deny_blocked_for];
         let on_opened = OnOpened::default();
@@ -153,7 +154,8 @@ impl RedisStoreBuilder {
         }
         if self.prefix.contains("://") {
             return Err(ConfigError::new(
-                "the key prefix is a URL; give a name of the service, such as `RedisStore::builder(\"shop\").url(...)`",
+                "the key prefix is a URL; give a name of the service, such as \
+                 `RedisStore::builder(\"shop\").url(...)`",
             ));
         }
         if let Some(name) = &self.client_name
@@ -162,7 +164,8 @@ impl RedisStoreBuilder {
                 || !name.bytes().all(|byte| byte.is_ascii_graphic()))
         {
             return Err(ConfigError::new(format!(
-                "`client_name` is `{}`; use 1 to {MAX_CLIENT_NAME} printable ASCII characters without spaces",
+                "`client_name` is `{}`; use 1 to {MAX_CLIENT_NAME} printable ASCII characters \
+                 without spaces",
                 name.escape_debug()
             )));
         }
@@ -171,7 +174,8 @@ impl RedisStoreBuilder {
             || !self.label.bytes().all(|byte| byte.is_ascii_graphic())
         {
             return Err(ConfigError::new(format!(
-                "`metrics_label` is `{}`; use 1 to {MAX_LABEL} printable ASCII characters without spaces",
+                "`metrics_label` is `{}`; use 1 to {MAX_LABEL} printable ASCII characters without \
+                 spaces",
                 self.label.escape_debug()
             )));
         }
@@ -207,8 +211,8 @@ impl RedisStoreBuilder {
         let max_size = pool.status().max_size;
         if max_size <= self.lanes {
             return Err(ConfigError::new(format!(
-                "the pool's max_size is {max_size}, and the store keeps {} of its connections; use a max_size of at \
-                 least {}, or a URL",
+                "the pool's max_size is {max_size}, and the store keeps {} of its connections; use \
+                 a max_size of at least {}, or a URL",
                 self.lanes,
                 self.lanes + 1
             )));
@@ -220,7 +224,8 @@ impl RedisStoreBuilder {
         }
         if credentials.is_some() {
             return Err(ConfigError::new(
-                "`credentials` needs a URL, and a pool has credentials of its own; remove one of the two",
+                "`credentials` needs a URL, and a pool has credentials of its own; remove one of \
+                 the two",
             ));
         }
         let topology = Topology::One(Arc::new(pool.clone()));
@@ -232,11 +237,13 @@ impl RedisStoreBuilder {
 
     /// Builds the store and connects, so that a wrong address or password is an error at once.
     ///
-    /// A slot of a cluster that no node serves at the moment is not an error: only the checks of its keys fail.
+    /// A slot of a cluster that no node serves at the moment is not an error: only the checks of
+    /// its keys fail.
     ///
     /// # Errors
     ///
-    /// Returns an error like [`build`](Self::build), or one [of the server](ConfigError::is_of_server) if that cannot be used.
+    /// Returns an error like [`build`](Self::build), or one [of the
+    /// server](ConfigError::is_of_server) if that cannot be used.
     pub async fn connect(self) -> Result<RedisStore, ConfigError> {
         let store = self.build()?;
         let mut unserved = None;

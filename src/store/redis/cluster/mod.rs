@@ -1,10 +1,12 @@
 //! A Redis Cluster: its nodes, and which of them has the slot of a partition.
 //!
-//! A task reads the table of slots when it is first needed, and again when a slot has moved or a node has failed. It
-//! reads at most ten times a second. If reading fails, the pause grows to a second, and checks fail instead of waiting.
+//! A task reads the table of slots when it is first needed, and again when a slot has moved or a
+//! node has failed. It reads at most ten times a second. If reading fails, the pause grows to a
+//! second, and checks fail instead of waiting.
 //!
-//! The task asks all known nodes and the servers of the URL. The first answer that contains all slots counts. It may be
-//! out of date. Then the next call is redirected, and the table is read again.
+//! The task asks all known nodes and the servers of the URL. The first answer that contains all
+//! slots counts. It may be out of date. Then the next call is redirected, and the table is read
+//! again.
 
 mod partition;
 mod slots;
@@ -99,8 +101,8 @@ impl Cluster {
         table.owners.get(partition)?.clone()
     }
 
-    /// The node of a partition. If none is known, a task reads the slots. It goes on if this check is dropped. After a
-    /// failure, the check fails at once.
+    /// The node of a partition. If none is known, a task reads the slots. It goes on if this check
+    /// is dropped. After a failure, the check fails at once.
     pub(super) async fn find(self: &Arc<Self>, partition: usize) -> Result<Arc<Node>, String> {
         let mut was_read = pin!(self.was_read.notified());
         was_read.as_mut().enable();

@@ -1,8 +1,9 @@
 //! Partitions: how keys are spread over the slots of a cluster.
 //!
-//! A call touches keys of one slot only. If each key had a slot of its own, no two keys would share a call. So keys
-//! are hashed into a bounded number of partitions. A partition has a hash tag, and so a slot: in the middle of an
-//! equal range of all slots, so that partitions are spread over the nodes as evenly as slots are.
+//! A call touches keys of one slot only. If each key had a slot of its own, no two keys would share
+//! a call. So keys are hashed into a bounded number of partitions. A partition has a hash tag, and
+//! so a slot: in the middle of an equal range of all slots, so that partitions are spread over the
+//! nodes as evenly as slots are.
 
 /// The slots of every Redis Cluster.
 pub(super) const SLOTS: usize = 16_384;

@@ -70,7 +70,12 @@ mod tests {
 
     #[test]
     fn masters_are_read_and_replicas_are_left_out() {
-        let reply = b"*2\r\n*4\r\n:0\r\n:5460\r\n*3\r\n$8\r\n10.0.0.1\r\n:7000\r\n$2\r\nab\r\n*3\r\n$8\r\n10.0.0.4\r\n:7003\r\n$2\r\ncd\r\n*3\r\n:5461\r\n:16383\r\n*4\r\n$-1\r\n:7001\r\n$2\r\nef\r\n*0\r\n";
+        let reply = b"*2\r\n\
+            *4\r\n:0\r\n:5460\r\n\
+            *3\r\n$8\r\n10.0.0.1\r\n:7000\r\n$2\r\nab\r\n\
+            *3\r\n$8\r\n10.0.0.4\r\n:7003\r\n$2\r\ncd\r\n\
+            *3\r\n:5461\r\n:16383\r\n\
+            *4\r\n$-1\r\n:7001\r\n$2\r\nef\r\n*0\r\n";
         let range = |first, last, host: &str, port| Range {
             first,
             last,

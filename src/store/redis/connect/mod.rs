@@ -55,7 +55,8 @@ impl Link {
         }
     }
 
-    /// The server that is the master in place of this one. The connection works, and is to be replaced.
+    /// The server that is the master in place of this one. The connection works, and is to be
+    /// replaced.
     pub(super) fn superseded(&self) -> Option<String> {
         match self {
             Self::Elected(_, watched) => watched

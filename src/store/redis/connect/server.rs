@@ -21,7 +21,8 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
 /// The time between keepalive probes. A few without an answer close the connection.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Sent data that is not acknowledged for this long closes the connection, where the system supports it.
+/// Sent data that is not acknowledged for this long closes the connection, where the system
+/// supports it.
 #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
 const UNANSWERED: Duration = Duration::from_secs(30);
 

@@ -1,7 +1,7 @@
 //! URLs: one string says which servers there are, and how to reach them.
 //!
-//! redis-rs reads the URL of one server. A URL with several hosts is taken apart, and each host put into a URL of
-//! one server.
+//! redis-rs reads the URL of one server. A URL with several hosts is taken apart, and each host put
+//! into a URL of one server.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -54,8 +54,8 @@ fn scheme(url: &str) -> &str {
     url.split_once("://").map_or("", |(scheme, _)| scheme)
 }
 
-/// Rejects a URL with a raw `/`, `?` or `#` in its password. Such a mark ends the authority, and the start of the
-/// password would be taken for a port, which messages contain.
+/// Rejects a URL with a raw `/`, `?` or `#` in its password. Such a mark ends the authority, and
+/// the start of the password would be taken for a port, which messages contain.
 fn check_encoding(url: &str) -> Result<(), ConfigError> {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     let after_authority = rest.find(['/', '?', '#']).map_or("", |end| &rest[end..]);
@@ -70,8 +70,8 @@ fn check_encoding(url: &str) -> Result<(), ConfigError> {
 
 fn not_encoded() -> ConfigError {
     ConfigError::new(
-        "the user or the password in the Redis URL contains `/`, `?`, `#`, `:` or `@`; percent-encode it, such as %23 \
-         for `#`",
+        "the user or the password in the Redis URL contains `/`, `?`, `#`, `:` or `@`; \
+         percent-encode it, such as %23 for `#`",
     )
 }
 
@@ -92,7 +92,8 @@ fn server(url: &str, tls: Option<Tls>) -> Result<ConnectionInfo, ConfigError> {
         }
         Some(_) if tls.is_some() => {
             return Err(ConfigError::new(
-                "`tls` is set, and the Redis URL is not a TLS URL; write `rediss://`, or remove `tls`",
+                "`tls` is set, and the Redis URL is not a TLS URL; write `rediss://`, or remove \
+                 `tls`",
             ));
         }
         _ => Client::open(url).map_err(|error| unusable_url(&error))?,
@@ -100,8 +101,8 @@ fn server(url: &str, tls: Option<Tls>) -> Result<ConnectionInfo, ConfigError> {
     Ok(client.get_connection_info().clone())
 }
 
-/// Rejects settings that redis-rs would ignore. The message does not repeat them: after a raw `&` in the password of a socket's
-/// URL, the name of a setting is the rest of the password.
+/// Rejects settings that redis-rs would ignore. The message does not repeat them: after a raw `&`
+/// in the password of a socket's URL, the name of a setting is the rest of the password.
 fn check_settings<'a>(
     scheme: &str,
     mut names: impl Iterator<Item = Cow<'a, str>>,
@@ -109,12 +110,14 @@ fn check_settings<'a>(
     let (known, advice): (&[&str], _) = if scheme.ends_with("unix") {
         (
             &["db", "user", "pass", "protocol"],
-            "a socket's URL has `db`, `user`, `pass` and `protocol`; write %26 for an `&` in a password",
+            "a socket's URL has `db`, `user`, `pass` and `protocol`; write %26 for an `&` in a \
+             password",
         )
     } else {
         (
             &["protocol"],
-            "after `?`, only `protocol` is known; the database is the path, as in redis://localhost/1",
+            "after `?`, only `protocol` is known; the database is the path, as in \
+             redis://localhost/1",
         )
     };
     if names.all(|name| known.contains(&&*name)) {
@@ -129,12 +132,14 @@ fn check_settings<'a>(
 /// An error without the URL in its message, because a URL can contain a password.
 fn unusable_url(error: &dyn fmt::Display) -> ConfigError {
     ConfigError::new(format!(
-        "the Redis URL cannot be used: {error}; write redis://[user:password@]host[:port][/database], rediss:// for \
-         TLS, or another form that `RedisStoreBuilder::url` lists"
+        "the Redis URL cannot be used: {error}; write \
+         redis://[user:password@]host[:port][/database], rediss:// for TLS, or another form that \
+         `RedisStoreBuilder::url` lists"
     ))
 }
 
-/// `redis-sentinel://[user:password@]host[:port],host[:port]/service[/database][?setting=value&...]`
+/// `redis-sentinel://[user:password@]host[:port],host[:port]/service[/database]`, and settings as
+/// in `?setting=value&...`.
 fn sentinels(
     url: &str,
     tls: Option<Tls>,
@@ -143,7 +148,8 @@ fn sentinels(
     const PORT: u16 = 26379;
     let wrong = |why: &str| {
         ConfigError::new(format!(
-            "the Redis URL {why}; write redis-sentinel://[user:password@]host[:port],host[:port]/service[/database]"
+            "the Redis URL {why}; write \
+             redis-sentinel://[user:password@]host[:port],host[:port]/service[/database]"
         ))
     };
     let hosts = Hosts::parse(url).ok_or_else(|| wrong("names no sentinels after one user"))?;
@@ -177,7 +183,8 @@ fn sentinels(
     })
 }
 
-/// The user and the password of sentinels, as in a URL, and the other settings. `None` if one is unknown.
+/// The user and the password of sentinels, as in a URL, and the other settings. `None` if one is
+/// unknown.
 fn sentinel_login(query: &str) -> Option<(String, String)> {
     let settings = query.split('&').filter(|setting| !setting.is_empty());
     let (own, others): (Vec<_>, Vec<_>) =

@@ -8,8 +8,8 @@ use super::super::call::{self, CallFailure};
 use super::Call;
 use crate::nouns::Error;
 
-/// The divisions of a call, which are bounded: if the user of the server has no rights to any key, as after a mistake in
-/// its rules, a part for each key would be a flood.
+/// The divisions of a call, which are bounded: if the user of the server has no rights to any key,
+/// as after a mistake in its rules, a part for each key would be a flood.
 #[derive(Default)]
 struct Divisions {
     parts: usize,
@@ -48,8 +48,9 @@ pub(super) fn has_to_be_divided(answer: &Option<RedisResult<Vec<i64>>>) -> bool 
 }
 
 impl Call {
-    /// Divides a call that failed because of some of its keys, until each of them fails by itself: keys that the server's
-    /// user has no rights to, or keys that are partly on another node while their slot moves.
+    /// Divides a call that failed because of some of its keys, until each of them fails by itself:
+    /// keys that the server's user has no rights to, or keys that are partly on another node while
+    /// their slot moves.
     pub(super) async fn complete_apart(&mut self, mut answer: Option<RedisResult<Vec<i64>>>) {
         self.is_divided = true;
         let mut divisions = Divisions::default();
@@ -61,7 +62,8 @@ impl Call {
                 self.answer_checks(answer);
             }
             if !self.take_part_to_send(given_up.as_deref()) {
-                // It counts as a failure only if the division was given up. A part that succeeded has ended the watch.
+                // It counts as a failure only if the division was given up. A part that succeeded
+                // has ended the watch.
                 self.watch.end(given_up.is_some());
                 return;
             }
@@ -71,7 +73,8 @@ impl Call {
         }
     }
 
-    /// Takes the next part that is to be sent. Returns whether there is one. If the division was given up, all parts are declined.
+    /// Takes the next part that is to be sent. Returns whether there is one. If the division was
+    /// given up, all parts are declined.
     fn take_part_to_send(&mut self, given_up: Option<&str>) -> bool {
         loop {
             self.place.unload();

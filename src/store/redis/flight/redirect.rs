@@ -1,4 +1,5 @@
-//! Redirections of a cluster. A node that redirects has not executed the call, so it may be sent elsewhere.
+//! Redirections of a cluster. A node that redirects has not executed the call, so it may be sent
+//! elsewhere.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,8 +52,8 @@ fn node_at(route: &LaneRoute, from: &Node, address: &str) -> Option<Arc<Node>> {
 }
 
 impl Call {
-    /// Follows redirections, until a node answers the call itself. A call of several groups whose keys are moving
-    /// has to be split by its caller.
+    /// Follows redirections, until a node answers the call itself. A call of several groups whose
+    /// keys are moving has to be split by its caller.
     pub(super) async fn follow(&mut self, answer: &mut Option<RedisResult<Vec<i64>>>) {
         for _ in 0..MOST_REDIRECTIONS {
             let Some(Err(error)) = &*answer else { return };
@@ -68,7 +69,8 @@ impl Call {
         }
     }
 
-    /// Goes back to the node that has the slot: a redirection of the group before may have led elsewhere.
+    /// Goes back to the node that has the slot: a redirection of the group before may have led
+    /// elsewhere.
     pub(super) async fn return_to_owner(&mut self) {
         self.is_asking = false;
         let Some(deadline) = self.place.batch.first_deadline() else {
@@ -95,8 +97,8 @@ impl Call {
         self.handle = handle;
     }
 
-    /// Sends one group again while its keys are partly on another node, until they are on one, or its time is over.
-    /// Returns whether it has answered the group.
+    /// Sends one group again while its keys are partly on another node, until they are on one, or
+    /// its time is over. Returns whether it has answered the group.
     pub(super) async fn complete_when_moved(
         &mut self,
         answer: &Option<RedisResult<Vec<i64>>>,

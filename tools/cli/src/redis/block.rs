@@ -55,27 +55,31 @@ pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
     if limits.is_empty() {
         output::note(&match is_complete {
             true => format!(
-                "nothing was changed: no client has a budget of a limit named {name} in Redis. Check the name, or give \
-                 --algorithm"
+                "nothing was changed: no client has a budget of a limit named {name} in Redis. \
+                 Check the name, or give --algorithm"
             ),
             false => format!(
-                "nothing was changed: no budget of a limit named {name} was found ({incomplete}). Give --algorithm"
+                "nothing was changed: no budget of a limit named {name} was found ({incomplete}). \
+                 Give --algorithm"
             ),
         });
         return Ok(ExitCode::from(UNKNOWN_LIMIT));
     }
     if !is_complete && arguments.algorithm.is_none() {
         output::note(&format!(
-            "{name} may have budgets of another algorithm ({incomplete}): if it has, give --algorithm"
+            "{name} may have budgets of another algorithm ({incomplete}): if it has, give \
+             --algorithm"
         ));
     }
     if is_complete && !is_used {
         output::note(&format!(
-            "no client has a budget of a limit named {name} in Redis: check the name and the algorithm"
+            "no client has a budget of a limit named {name} in Redis: check the name and the \
+             algorithm"
         ));
     } else if is_complete && !found.has_client && !length.is_zero() {
         output::note(&format!(
-            "`{client}` has no budget under {name}: check the key. The keys that services use: `tollgate keys --name {name}`"
+            "`{client}` has no budget under {name}: check the key. The keys that services use: \
+             `tollgate keys --name {name}`"
         ));
         hint(&arguments.key)
             .iter()
@@ -115,8 +119,8 @@ async fn set(
     Ok(())
 }
 
-/// The kinds of the budgets that clients have under a name. Most names have one. After the algorithm was changed, there
-/// are two until the older budgets are full.
+/// The kinds of the budgets that clients have under a name. Most names have one. After the
+/// algorithm was changed, there are two until the older budgets are full.
 #[derive(Default)]
 struct Budgets {
     here: BTreeSet<Kind>,
@@ -145,7 +149,8 @@ impl Budgets {
                     let Some(name) = Name::parse(&entry.key, prefix) else {
                         continue;
                     };
-                    // A block without a budget can be ended, but does not show that a service has such a limit.
+                    // A block without a budget can be ended, but does not show that a service has
+                    // such a limit.
                     let has_budget =
                         !name.is_offences && !Value::read(&entry.value, 0).is_block_alone();
                     if has_budget || arguments.length.is_zero() {
@@ -179,8 +184,8 @@ impl Budgets {
         }
     }
 
-    /// One limit for each kind, and one of an algorithm that the operator names: a service with a new algorithm may not
-    /// have counted a client yet.
+    /// One limit for each kind, and one of an algorithm that the operator names: a service with a
+    /// new algorithm may not have counted a client yet.
     fn limits(&self, name: &str, named: Option<Algorithm>) -> anyhow::Result<Vec<Limit>> {
         let mut kinds = self.here.clone();
         kinds.extend(named.map(|it| Kind::of_algorithm(it.name)));

@@ -35,7 +35,8 @@ impl Certificates {
         };
         if (ca.is_some() || client.is_some()) && !is_tls(url) {
             bail!(
-                "--ca, --cert and --key are for TLS; write rediss:// in the Redis URL, or leave them out"
+                "--ca, --cert and --key are for TLS; write rediss:// in the Redis URL, or leave \
+                 them out"
             );
         }
         Ok(Self { ca, client })

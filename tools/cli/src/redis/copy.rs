@@ -73,13 +73,15 @@ pub(crate) async fn run(arguments: CopyArguments) -> anyhow::Result<ExitCode> {
         ));
     }
     output::print(&format!(
-        "copied {}, kept {} that are in use there, left out {} (requests in flight, and what is no budget)",
+        "copied {}, kept {} that are in use there, left out {} (requests in flight, and what is no \
+         budget)",
         counts.copied, counts.kept, counts.left_out
     ))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The entry under the key where the services of the other store look for it. `None`: it is none of theirs.
+/// The entry under the key where the services of the other store look for it. `None`: it is none of
+/// theirs.
 fn renamed(entry: Entry, prefix: &str, store: &RedisStore) -> Option<Entry> {
     let name = Name::parse(&entry.key, prefix)?;
     let limit = any_quota(name.kind.algorithm()?, name.limit).ok()?;

@@ -80,7 +80,8 @@ pub(crate) async fn run(arguments: KeysArguments) -> anyhow::Result<ExitCode> {
             // A full budget stays until it expires, and says nothing of its client.
             new.retain(|row| !row.value.is_full());
             count += new.len();
-            // The columns of a table are as wide as their widest cell. JSON lines are printed at once.
+            // The columns of a table are as wide as their widest cell. JSON lines are printed at
+            // once.
             if !arguments.json {
                 rows.extend(new);
             } else if !print_json(&new)? {

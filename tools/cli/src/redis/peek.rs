@@ -63,7 +63,8 @@ pub(crate) async fn run(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
     ))?;
     if budget.remaining() == budget.capacity() && !decision.is_blocked() {
         output::note(&format!(
-            "Redis has no charge of this key under {}. If you expect one, check the name, the algorithm and the key",
+            "Redis has no charge of this key under {}. If you expect one, check the name, the \
+             algorithm and the key",
             limit.name()
         ));
         hint(&arguments.key)

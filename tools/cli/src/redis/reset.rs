@@ -14,7 +14,8 @@ use super::{scan, servers};
 use crate::arguments::ResetArguments;
 use crate::output::{self, printable, shortened};
 
-/// The budgets of a client in Redis, by the name of the limit and by kind, each with the tags of its partitions.
+/// The budgets of a client in Redis, by the name of the limit and by kind, each with the tags of
+/// its partitions.
 type Budgets = BTreeMap<(String, Kind), Vec<Option<String>>>;
 
 pub(crate) async fn run(arguments: ResetArguments) -> anyhow::Result<ExitCode> {
@@ -75,7 +76,8 @@ pub(crate) async fn run(arguments: ResetArguments) -> anyhow::Result<ExitCode> {
 /// The limit of a budget, or why it is not reset.
 fn limit_of(name: &str, kind: Kind) -> Result<Limit, &'static str> {
     let algorithm = kind.algorithm().ok_or(
-        "requests in flight are not reset: they end with their responses, or with the lease of a crashed process",
+        "requests in flight are not reset: they end with their responses, or with the lease of a \
+         crashed process",
     )?;
     any_quota(algorithm, name).map_err(|_| "no limit can have this name, so it is not reset")
 }

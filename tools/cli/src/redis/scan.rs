@@ -62,7 +62,8 @@ impl Scan {
     }
 }
 
-/// Reads the values of keys. Those that have expired in between, and those of other types, are left out.
+/// Reads the values of keys. Those that have expired in between, and those of other types, are left
+/// out.
 pub(super) async fn read(server: &mut Server, keys: &[String]) -> anyhow::Result<Vec<Entry>> {
     if keys.is_empty() {
         return Ok(Vec::new());

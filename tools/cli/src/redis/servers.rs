@@ -110,7 +110,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Connects to the servers that hold the budgets. Without one of them, the answer of a command would be a part.
+/// Connects to the servers that hold the budgets. Without one of them, the answer of a command
+/// would be a part.
 pub(super) async fn connect(url: &str, tls: &TlsArguments) -> anyhow::Result<Vec<Server>> {
     let mut servers: Vec<_> = connect_each(url, tls)
         .await?
@@ -120,7 +121,8 @@ pub(super) async fn connect(url: &str, tls: &TlsArguments) -> anyhow::Result<Vec
         && server.is_in_cluster_mode().await
     {
         bail!(
-            "{} is a node of a cluster, and has a part of the keys; write redis-cluster:// in the Redis URL",
+            "{} is a node of a cluster, and has a part of the keys; write redis-cluster:// in the \
+             Redis URL",
             server.address
         );
     }
@@ -158,7 +160,8 @@ fn check_encoding(url: &str) -> anyhow::Result<()> {
     let after_authority = rest.find(['/', '?', '#']).map_or("", |end| &rest[end..]);
     if after_authority.contains('@') && !scheme.ends_with("unix") {
         bail!(
-            "the Redis URL has a password with `/`, `?` or `#`; percent-encode it, such as %23 for `#`"
+            "the Redis URL has a password with `/`, `?` or `#`; percent-encode it, such as %23 for \
+             `#`"
         );
     }
     Ok(())

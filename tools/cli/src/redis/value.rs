@@ -1,4 +1,5 @@
-//! What a packed value says. The scripts of the library write the formats, and document them in their first lines.
+//! What a packed value says. The scripts of the library write the formats, and document them in
+//! their first lines.
 
 use std::time::Duration;
 

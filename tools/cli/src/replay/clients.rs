@@ -19,10 +19,12 @@ const PRIVATE: [&str; 6] = [
     "::1/128",
 ];
 
-/// Networks that clients on the internet do not have, though nobody trusts them without being told to.
+/// Networks that clients on the internet do not have, though nobody trusts them without being told
+/// to.
 const SHARED_AND_LINK_LOCAL: [&str; 3] = ["100.64.0.0/10", "169.254.0.0/16", "fe80::/10"];
 
-/// The share of requests in percent from which private addresses are reported: a service of the internet has few.
+/// The share of requests in percent from which private addresses are reported: a service of the
+/// internet has few.
 const NEARLY_ALL: u64 = 90;
 
 /// How many addresses a report names.
@@ -96,8 +98,8 @@ impl Clients {
         }
     }
 
-    /// The last address that no trusted proxy has, of those in the header and then the peer: those before it are what
-    /// the client says.
+    /// The last address that no trusted proxy has, of those in the header and then the peer: those
+    /// before it are what the client says.
     fn client(&self, peer: Option<IpAddr>, forwarded_for: Option<&str>) -> Option<IpAddr> {
         let is_trusted = |address| contain(&self.trusted, address);
         if peer.is_some_and(|peer| !is_trusted(peer)) {
@@ -116,18 +118,21 @@ impl Clients {
         client
     }
 
-    /// Trusted networks that no line needed are a mistake: the report would be another than was asked for.
+    /// Trusted networks that no line needed are a mistake: the report would be another than was
+    /// asked for.
     pub(super) fn check_trusted(&self, format: &str) -> anyhow::Result<()> {
         if self.is_told && self.forwarded == 0 {
             bail!(
-                "--trusted has no effect: no line of this log ({format}) has X-Forwarded-For; log it (nginx: \
-                 \"$http_x_forwarded_for\" at the end of log_format), or leave --trusted out"
+                "--trusted has no effect: no line of this log ({format}) has X-Forwarded-For; log \
+                 it (nginx: \"$http_x_forwarded_for\" at the end of log_format), or leave \
+                 --trusted out"
             );
         }
         Ok(())
     }
 
-    /// Clients that may be proxies, if there are so many that they hardly are anything else, or if a proxy named them.
+    /// Clients that may be proxies, if there are so many that they hardly are anything else, or if
+    /// a proxy named them.
     pub(super) fn private(&self) -> Option<PrivateClients> {
         let mut addresses: Vec<_> = self.of_private.iter().collect();
         addresses.sort_by_key(|(address, it)| (u64::MAX - it.requests, **address));

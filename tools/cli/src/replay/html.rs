@@ -12,11 +12,13 @@ const WIDTH: u32 = 860;
 /// The most bars of a plot.
 const BARS: u64 = 240;
 
-const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:900px;margin:2rem auto;padding:0 1rem;\
-color:#24292f;background:#fff}table{border-collapse:collapse;width:100%;margin:1rem 0}\
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:900px;\
+margin:2rem auto;padding:0 1rem;color:#24292f;background:#fff}\
+table{border-collapse:collapse;width:100%;margin:1rem 0}\
 th,td{padding:.3rem .6rem;border-bottom:1px solid #d0d7de;text-align:right}\
 th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere}\
-@media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}th,td{border-color:#3d444d}}";
+@media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}\
+th,td{border-color:#3d444d}}";
 
 pub(super) fn page(report: &Report) -> String {
     let mut page = format!(
@@ -38,7 +40,8 @@ pub(super) fn page(report: &Report) -> String {
     if let Some(found) = &report.suggestion {
         let _ = writeln!(
             page,
-            "<p>Suggested: <strong>{}</strong>. It denies {} of the requests and {} of the keys.</p>",
+            "<p>Suggested: <strong>{}</strong>. It denies {} of the requests and {} of the \
+             keys.</p>",
             found.limit,
             percent(found.denied_share),
             percent(found.keys_denied_share)

@@ -45,8 +45,8 @@ impl FromStr for KeySpec {
                 word => match word.strip_prefix("field:") {
                     Some(name) if !name.is_empty() => Part::Field(name.to_owned()),
                     _ => bail!(
-                        "`{word}` is no part of a key; use client_ip, user, method, host, path, global \
-                         or field:NAME, joined by `+`"
+                        "`{word}` is no part of a key; use client_ip, user, method, host, path, \
+                         global or field:NAME, joined by `+`"
                     ),
                 },
             });

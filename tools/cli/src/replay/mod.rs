@@ -1,7 +1,7 @@
 //! `tollgate replay`: what a limit would have done to recorded traffic.
 //!
-//! Lines become requests, requests become checks in virtual time, and checks are counted: a log passes through once, and
-//! what is kept is bounded by the number of keys.
+//! Lines become requests, requests become checks in virtual time, and checks are counted: a log
+//! passes through once, and what is kept is bounded by the number of keys.
 
 mod clients;
 mod comparison;
@@ -32,8 +32,8 @@ use self::suggest::Spool;
 use crate::arguments::ReplayArguments;
 use crate::output;
 
-/// A request takes less than that, in microseconds. Lines that are older come from another file, or a line before them has a wrong
-/// time.
+/// A request takes less than that, in microseconds. Lines that are older come from another file, or
+/// a line before them has a wrong time.
 const FAR: u64 = 600 * 1_000_000;
 
 /// How many lines are read before the format is recognized.
@@ -144,8 +144,8 @@ async fn read(
     input.finish();
     if far_behind * 100 > requests {
         bail!(
-            "{far_behind} of {requests} lines are more than ten minutes older than a line before them: give the oldest \
-             file first, and remove lines with a wrong time"
+            "{far_behind} of {requests} lines are more than ten minutes older than a line before \
+             them: give the oldest file first, and remove lines with a wrong time"
         );
     }
     lines.format = format.name().to_owned();

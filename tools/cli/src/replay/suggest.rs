@@ -69,7 +69,8 @@ impl FromStr for Suggest {
         match share.strip_suffix('%').and_then(Share::of_percent) {
             Some(most) => Ok(Self { of, most }),
             None => bail!(
-                "the share `{share}` is no percentage; use 0% to less than 100%, with at most nine decimals, such as `0.5%`"
+                "the share `{share}` is no percentage; use 0% to less than 100%, with at most nine \
+                 decimals, such as `0.5%`"
             ),
         }
     }
@@ -99,7 +100,8 @@ struct Denials {
     keys: u64,
 }
 
-/// The times and the keys of all requests, in a file without a name: a replay for each limit that is tried.
+/// The times and the keys of all requests, in a file without a name: a replay for each limit that
+/// is tried.
 pub(super) struct Spool {
     file: BufWriter<File>,
     hasher: RandomState,

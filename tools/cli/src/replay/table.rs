@@ -136,22 +136,25 @@ fn private_clients(clients: &PrivateClients, requests: u64) -> Vec<String> {
     let mut notes = Vec::new();
     if !clients.named_by_proxies.is_empty() {
         notes.push(format!(
-            "warning: trusted proxies named clients in private networks: {}; if these are proxies, all clients behind \
-             one are counted as one: add their networks to --trusted, and to the trusted proxies of the service",
+            "warning: trusted proxies named clients in private networks: {}; if these are proxies, \
+             all clients behind one are counted as one: add their networks to --trusted, and to \
+             the trusted proxies of the service",
             listed(&clients.named_by_proxies)
         ));
     } else if clients.is_nearly_all(requests) {
         let help = match clients.has_forwarded_for {
             true => {
-                "if these are proxies, add their networks to --trusted; if they are there already, X-Forwarded-For \
-                 names proxies and not clients"
+                "if these are proxies, add their networks to --trusted; if they are there already, \
+                 X-Forwarded-For names proxies and not clients"
             }
             false => {
-                "if these are proxies, log X-Forwarded-For (nginx: \"$http_x_forwarded_for\" at the end of log_format)"
+                "if these are proxies, log X-Forwarded-For (nginx: \"$http_x_forwarded_for\" at \
+                 the end of log_format)"
             }
         };
         notes.push(format!(
-            "warning: {} of {} are of private addresses ({}), and all clients behind one are counted as one; {help}",
+            "warning: {} of {} are of private addresses ({}), and all clients behind one are \
+             counted as one; {help}",
             grouped(clients.requests),
             counted(&grouped(requests), "request"),
             listed(&clients.most)

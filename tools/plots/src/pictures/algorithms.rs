@@ -32,8 +32,8 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     let mut chart = Chart::new(
         WIDTH,
         600,
-        "The same requests under six algorithms, each with 10 requests in 10 seconds: a burst of 16, a few, another \
-         burst, and then 2.5 a second.",
+        "The same requests under six algorithms, each with 10 requests in 10 seconds: a burst of \
+         16, a few, another burst, and then 2.5 a second.",
     );
     let requests = arrivals.len();
     let title = format!("{requests} requests under a limit of 10 in 10 seconds");

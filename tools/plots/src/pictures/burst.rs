@@ -23,8 +23,8 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     let mut chart = Chart::new(
         WIDTH,
         560,
-        "A token bucket with one request a second and bursts of 1, 5 and 12. A larger burst lets a page that loads twelve \
-         things at once pass. The rate over time is the same.",
+        "A token bucket with one request a second and bursts of 1, 5 and 12. A larger burst lets a \
+         page that loads twelve things at once pass. The rate over time is the same.",
     );
     chart.heading(
         Align::Start,

@@ -24,8 +24,8 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     let mut chart = Chart::new(
         WIDTH,
         250,
-        "Requests arrive in bursts. A leaky bucket with one request a second forwards them one second apart, and denies \
-         those that find its queue full.",
+        "Requests arrive in bursts. A leaky bucket with one request a second forwards them one \
+         second apart, and denies those that find its queue full.",
     );
     let title = "A leaky bucket: one request a second, and a queue of 6";
     chart.heading(Align::Start, (48.0, 30.0), title);

@@ -25,7 +25,8 @@ const TRAFFIC: [(Ink, &str); 3] = [
 fn per_bar(times: &[f64], width: f64) -> Vec<(f64, f64)> {
     let mut bars: Vec<(f64, f64)> = Vec::new();
     for time in times {
-        // A request at a bar's very start counts for that bar, whatever the rounding of the division.
+        // A request at a bar's very start counts for that bar, whatever the rounding of the
+        // division.
         let start = (time / width + 1e-6).floor() * width;
         match bars.iter_mut().find(|(from, _)| *from == start) {
             Some((_, count)) => *count += 1.0,
@@ -35,7 +36,8 @@ fn per_bar(times: &[f64], width: f64) -> Vec<(f64, f64)> {
     bars
 }
 
-/// Draws the units that are left, the requests that were forwarded upwards, and those that were denied downwards.
+/// Draws the units that are left, the requests that were forwarded upwards, and those that were
+/// denied downwards.
 fn traffic(chart: &mut Chart, panel: &Panel, run: &Run, bar: f64) {
     panel.filled_steps(chart, Ink::Level, &run.remaining);
     for (from, count) in per_bar(&run.forwarded(), bar) {

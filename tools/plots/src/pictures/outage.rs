@@ -56,8 +56,9 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     let mut chart = Chart::new(
         WIDTH,
         590,
-        "Two replicas with 15 requests a second each share a limit of 20 a second. While their store is away, a local \
-         limit keeps both together at 20 a second, fail open allows all 30, and fail closed none.",
+        "Two replicas with 15 requests a second each share a limit of 20 a second. While their \
+         store is away, a local limit keeps both together at 20 a second, fail open allows all 30, \
+         and fail closed none.",
     );
     let title = "Two replicas, a limit of 20 a second, and 30 requests a second";
     chart.heading(Align::Start, (48.0, 30.0), title);

@@ -27,8 +27,9 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     let mut chart = Chart::new(
         WIDTH,
         430,
-        "Nine requests before the end of a fixed window and ten after it are all allowed: 19 in two seconds, under a \
-         limit of 10 in 10 seconds. A sliding window with the same quota denies the second ten.",
+        "Nine requests before the end of a fixed window and ten after it are all allowed: 19 in \
+         two seconds, under a limit of 10 in 10 seconds. A sliding window with the same quota \
+         denies the second ten.",
     );
     chart.heading(
         Align::Start,

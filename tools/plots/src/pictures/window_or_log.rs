@@ -33,9 +33,9 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     let mut chart = Chart::new(
         WIDTH,
         600,
-        "The requests that were allowed in the last ten seconds, under a limit of 10 in 10 seconds and uneven traffic. A \
-         sliding window's estimate lets this number rise above 10 for a while, more sub-windows less so. A sliding log \
-         never does.",
+        "The requests that were allowed in the last ten seconds, under a limit of 10 in 10 seconds \
+         and uneven traffic. A sliding window's estimate lets this number rise above 10 for a \
+         while, more sub-windows less so. A sliding log never does.",
     );
     let title = "Uneven traffic under a limit of 10 in 10 seconds";
     chart.heading(Align::Start, (48.0, 30.0), title);

@@ -53,7 +53,8 @@ pub(super) async fn examine(server: &mut Server, deadline: Duration, findings: &
     connections(&info, findings);
 }
 
-/// Reports a command that failed: for want of a right, or because the server does not answer as it should.
+/// Reports a command that failed: for want of a right, or because the server does not answer as it
+/// should.
 fn failed(
     about: &'static str,
     error: &anyhow::Error,
@@ -67,7 +68,8 @@ fn failed(
         true => if_no_right,
         false => (
             Level::Problem,
-            "services need an answer within 250 ms: look at the network, and at the load of the server",
+            "services need an answer within 250 ms: look at the network, and at the load of the \
+             server",
         ),
     };
     findings.add(about, level, explained(error), Some(advice.into()));
@@ -125,8 +127,8 @@ async fn latency(
             Level::Advice
         };
         let advice = format!(
-            "checks fail after the deadline of {:.0} ms: set it to {:.0} ms or more (`RedisStoreBuilder::deadline`), or look \
-             for slow commands (SLOWLOG GET)",
+            "checks fail after the deadline of {:.0} ms: set it to {:.0} ms or more \
+             (`RedisStoreBuilder::deadline`), or look for slow commands (SLOWLOG GET)",
             millis(deadline),
             millis(needed).ceil()
         );
@@ -156,7 +158,8 @@ async fn clock(server: &mut Server, findings: &mut Findings) -> anyhow::Result<(
         findings.advice(
             "clock",
             found,
-            "decisions go by this clock alone and are right; X-RateLimit-Reset, a time of day, is off by as much: run NTP",
+            "decisions go by this clock alone and are right; X-RateLimit-Reset, a time of day, is \
+             off by as much: run NTP",
         );
     } else {
         findings.good("clock", found);
@@ -198,7 +201,8 @@ fn memory(info: &Info, findings: &mut Findings) {
         findings.problem(
             "eviction",
             format!("{policy}, {evicted} keys evicted so far"),
-            "an evicted budget is a full one: set maxmemory-policy noeviction, or give tollgate a Redis of its own",
+            "an evicted budget is a full one: set maxmemory-policy noeviction, or give tollgate a \
+             Redis of its own",
         );
     } else if policy == "noeviction" {
         findings.good("eviction", "noeviction");
@@ -250,10 +254,17 @@ async fn replication(server: &mut Server, info: &Info, findings: &mut Findings) 
         Some(0) => findings.advice(
             "replication",
             format!("{replicas} replicas, and min-replicas-to-write is 0"),
-            "a failover loses the last charges: min-replicas-to-write 1 and min-replicas-max-lag 10 bound how many",
+            "a failover loses the last charges: min-replicas-to-write 1 and min-replicas-max-lag \
+             10 bound how many",
         ),
-        Some(least) => findings.good("replication", format!("{replicas} replicas, min-replicas-to-write {least}")),
-        None => findings.good("replication", format!("{replicas} replicas (this user may not read min-replicas-to-write)")),
+        Some(least) => findings.good(
+            "replication",
+            format!("{replicas} replicas, min-replicas-to-write {least}"),
+        ),
+        None => findings.good(
+            "replication",
+            format!("{replicas} replicas (this user may not read min-replicas-to-write)"),
+        ),
     }
 }
 
@@ -269,7 +280,8 @@ async fn persistence(server: &mut Server, info: &Info, findings: &mut Findings) 
         (_, None) => "snapshots or none (this user may not read `save`)",
     };
     if info.text("rdb_last_bgsave_status") == "err" {
-        let advice = "Redis rejects writes while it cannot save (MISCONF): make room on the disk, or stop saving";
+        let advice = "Redis rejects writes while it cannot save (MISCONF): make room on the disk, \
+                      or stop saving";
         return findings.problem("persistence", "the last snapshot failed", advice);
     }
     findings.good(

@@ -111,7 +111,8 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
     })
 }
 
-/// What a service does at its start: it loads the script, and runs each command that the script needs.
+/// What a service does at its start: it loads the script, and runs each command that the script
+/// needs.
 async fn start(arguments: &DoctorArguments, findings: &mut Findings) {
     let prefix = arguments.prefix.trim_end_matches(':');
     let certificates = Certificates::read(&arguments.tls, &arguments.url);

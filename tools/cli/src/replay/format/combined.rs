@@ -1,7 +1,8 @@
-//! nginx's and Apache's combined format, the common one, and both with a virtual host in front. The `main` of nginx's
-//! packages adds X-Forwarded-For.
+//! nginx's and Apache's combined format, the common one, and both with a virtual host in front. The
+//! `main` of nginx's packages adds X-Forwarded-For.
 //!
-//! `203.0.113.7 - alice [10/Oct/2025:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "referer" "agent" "forwarded for"`
+//! `203.0.113.7 - alice [10/Oct/2025:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "referer" "agent"
+//! "forwarded for"`
 
 use std::borrow::Cow;
 
@@ -49,7 +50,8 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     })
 }
 
-/// What follows the size, the referer and the agent, if a proxy's address ends it: a log may have other fields there.
+/// What follows the size, the referer and the agent, if a proxy's address ends it: a log may have
+/// other fields there.
 fn forwarded_for(mut parts: Parts<'_>) -> Option<Cow<'_, str>> {
     parts.word().ok()?;
     parts.quoted().ok()?;

@@ -1,6 +1,7 @@
 //! Envoy's default format.
 //!
-//! `[time] "POST /a HTTP/2" 204 - 154 0 226 100 "203.0.113.7,10.0.35.28" "agent" "id" "authority" "upstream"`
+//! `[time] "POST /a HTTP/2" 204 - 154 0 226 100 "203.0.113.7,10.0.35.28" "agent" "id" "authority"
+//! "upstream"`
 
 use super::line::{Parts, given, request_line};
 use super::time::Times;
@@ -14,7 +15,8 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     }
     let at_us = times.of_iso(time)?;
     let (method, target) = request_line(parts.quoted()?);
-    // Status, flags, and then details and sizes, as many as the version writes. Istio has one in quotes among them.
+    // Status, flags, and then details and sizes, as many as the version writes. Istio has one in
+    // quotes among them.
     let (mut quoted, mut count) = ([""; 4], 0);
     while count < quoted.len() {
         match parts.quoted() {

@@ -45,7 +45,8 @@ impl Times {
     }
 }
 
-/// Numbers up to 1e11 are seconds, up to 1e14 milliseconds since 1973, and larger ones microseconds.
+/// Numbers up to 1e11 are seconds, up to 1e14 milliseconds since 1973, and larger ones
+/// microseconds.
 fn of_number(number: f64) -> Result<u64, String> {
     let scale = match number {
         0.0..1e11 => 1e6,
