@@ -80,28 +80,25 @@ pub enum Reason {
 #[derive(Clone, Copy)]
 pub struct Rejection<'a> {
     reason: Reason,
-    decision: Option<&'a Decision>,
+    cause: Cause<'a>,
     retry_after: Option<Duration>,
-    missing_key: Option<(Option<&'a Limit>, &'a MissingKey)>,
-    reject: Option<&'a Reject>,
-    /// Without a permit left.
-    without_permits: Option<&'a Limit>,
     request: &'a Parts,
 }
 
-impl<'a> Rejection<'a> {
-    const fn new(reason: Reason, request: &'a Parts) -> Self {
-        Self {
-            reason,
-            decision: None,
-            retry_after: None,
-            missing_key: None,
-            reject: None,
-            without_permits: None,
-            request,
-        }
-    }
+/// What rejects a request.
+#[derive(Clone, Copy)]
+enum Cause<'a> {
+    Denial(&'a Decision),
+    MissingKey(Option<&'a Limit>, &'a MissingKey),
+    /// The application.
+    Reject(&'a Reject),
+    /// A concurrency limit without a permit left.
+    NoPermit(&'a Limit),
+    /// The layer, by a predicate, or because its store did not decide.
+    Layer,
+}
 
+impl<'a> Rejection<'a> {
     /// Why the request is rejected.
     #[must_use]
     pub const fn reason(&self) -> Reason {
@@ -114,17 +111,21 @@ impl<'a> Rejection<'a> {
     /// this replica.
     #[must_use]
     pub fn limit(&self) -> Option<&'a Limit> {
-        match (self.decision, self.missing_key) {
-            (Some(decision), _) => Some(decision.limit()),
-            (None, Some((limit, _))) => limit,
-            (None, None) => self.without_permits,
+        match self.cause {
+            Cause::Denial(decision) => Some(decision.limit()),
+            Cause::MissingKey(limit, _) => limit,
+            Cause::NoPermit(limit) => Some(limit),
+            Cause::Reject(_) | Cause::Layer => None,
         }
     }
 
     /// The decision, if the store decided.
     #[must_use]
     pub const fn decision(&self) -> Option<&'a Decision> {
-        self.decision
+        match self.cause {
+            Cause::Denial(decision) => Some(decision),
+            _ => None,
+        }
     }
 
     /// The time that `Retry-After` says: whole seconds, with jitter. `None` if no wait helps. It
@@ -138,8 +139,11 @@ impl<'a> Rejection<'a> {
 
     /// The key extractor's error, if the key is missing.
     #[must_use]
-    pub fn missing_key(&self) -> Option<&'a MissingKey> {
-        self.missing_key.map(|(_, missing)| missing)
+    pub const fn missing_key(&self) -> Option<&'a MissingKey> {
+        match self.cause {
+            Cause::MissingKey(_, missing) => Some(missing),
+            _ => None,
+        }
     }
 
     /// The request's head: method, URI, headers such as `Accept`, extensions.
@@ -151,43 +155,39 @@ impl<'a> Rejection<'a> {
     /// The explanation for the client, in one line of plain text.
     #[must_use]
     pub fn message(&self) -> String {
-        match (self.reason, self.decision, self.missing_key) {
-            (Reason::ExceedsCapacity, Some(decision), _) => format!(
-                "this request costs more than the {} units that the limit `{}` ever allows at once",
-                decision.capacity(),
-                decision.limit().name()
-            ),
-            (Reason::Blocked, Some(decision), _) => format!(
-                "blocked by the rate limit `{}`: try again in {} s",
-                decision.limit().name(),
-                self.retry_after
-                    .map_or(1, |retry_after| retry_after.as_secs())
-            ),
-            (_, Some(decision), _) => format!(
-                "rate limit `{}` exceeded: try again in {} s",
-                decision.limit().name(),
-                self.retry_after
-                    .map_or(1, |retry_after| retry_after.as_secs())
-            ),
-            (_, None, Some((Some(limit), missing))) => {
+        match self.cause {
+            Cause::Denial(decision) => self.denial(decision),
+            Cause::MissingKey(Some(limit), missing) => {
                 let rate = if limit.is_concurrency() { "" } else { "rate " };
                 format!("no key for the {rate}limit `{}`: {missing}", limit.name())
             }
-            (_, None, Some((None, missing))) => format!("no key for the rate limit: {missing}"),
-            (Reason::Forbidden, None, None) => "forbidden".to_owned(),
-            (Reason::TooManyInFlight, None, None) => self
-                .without_permits
-                .map_or_else(String::new, too_many_in_flight),
-            (Reason::Rejected, None, None) => self
-                .reject
-                .map_or_else(String::new, |reject| reject.reason.to_string()),
-            (_, None, None) => {
+            Cause::MissingKey(None, missing) => format!("no key for the rate limit: {missing}"),
+            Cause::Reject(reject) => reject.reason.to_string(),
+            Cause::NoPermit(limit) => too_many_in_flight(limit),
+            Cause::Layer if self.reason == Reason::Forbidden => "forbidden".to_owned(),
+            Cause::Layer => {
                 let message = "the rate limit cannot be checked at the moment";
                 match self.retry_after {
                     Some(wait) => format!("{message}: try again in {} s", wait.as_secs()),
                     None => message.to_owned(),
                 }
             }
+        }
+    }
+
+    fn denial(&self, decision: &Decision) -> String {
+        let name = decision.limit().name();
+        let wait = self.retry_after.map_or(1, |wait| wait.as_secs());
+        match self.reason {
+            Reason::ExceedsCapacity => format!(
+                "this request costs more than the {} units that the limit `{name}` ever allows at \
+                 once",
+                decision.capacity()
+            ),
+            Reason::Blocked => {
+                format!("blocked by the rate limit `{name}`: try again in {wait} s")
+            }
+            _ => format!("rate limit `{name}` exceeded: try again in {wait} s"),
         }
     }
 }
@@ -240,11 +240,11 @@ impl Responder {
         } else {
             (Reason::RateLimited, StatusCode::TOO_MANY_REQUESTS)
         };
-        let decided = Some(decision);
         let rejection = Rejection {
-            decision: decided,
+            reason,
+            cause: Cause::Denial(decision),
             retry_after,
-            ..Rejection::new(reason, request)
+            request,
         };
         let mut response = self.respond(&rejection, status, write_headers);
         response.extensions_mut().insert(decision.clone());
@@ -259,10 +259,11 @@ impl Responder {
         status: StatusCode,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        let missing_key = Some((limit, missing));
         let rejection = Rejection {
-            missing_key,
-            ..Rejection::new(Reason::MissingKey, request)
+            reason: Reason::MissingKey,
+            cause: Cause::MissingKey(limit, missing),
+            retry_after: None,
+            request,
         };
         self.respond(&rejection, status, |_| {})
     }
@@ -276,9 +277,10 @@ impl Responder {
     ) -> Response<ResponseBody<B>> {
         let retry_after = Some(retry_after);
         let rejection = Rejection {
-            without_permits: Some(limit),
+            reason: Reason::TooManyInFlight,
+            cause: Cause::NoPermit(limit),
             retry_after,
-            ..Rejection::new(Reason::TooManyInFlight, request)
+            request,
         };
         let status = StatusCode::TOO_MANY_REQUESTS;
         self.respond(&rejection, status, |headers| {
@@ -292,14 +294,14 @@ impl Responder {
         reject: &Reject,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        let reason = Reason::Rejected;
         let retry_after = reject
             .retry_after
             .map(|wait| Duration::from_secs(seconds(wait).max(1)));
         let rejection = Rejection {
-            reject: Some(reject),
+            reason: Reason::Rejected,
+            cause: Cause::Reject(reject),
             retry_after,
-            ..Rejection::new(reason, request)
+            request,
         };
         self.respond(&rejection, reject.status, |headers| {
             write_retry_after(retry_after, headers)
@@ -314,8 +316,10 @@ impl Responder {
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let rejection = Rejection {
+            reason,
+            cause: Cause::Layer,
             retry_after,
-            ..Rejection::new(reason, request)
+            request,
         };
         let status = match reason {
             Reason::Forbidden => StatusCode::FORBIDDEN,
