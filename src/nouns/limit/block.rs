@@ -115,24 +115,30 @@ impl BlockPolicy {
         self.longest.map(|longest| (self.factor, longest))
     }
 
+    /// The denials after which a key is blocked, and the time in which they are counted. Both are 0
+    /// if only operators block.
+    fn threshold(&self) -> Result<(u32, Micros), ConfigError> {
+        if let Some((denials, within)) = self.denials() {
+            let within = check_denials(denials.into())
+                .and_then(|()| micros(within, "window of denials"))
+                .map_err(|error| error.at("block.after"))?;
+            return Ok((denials, within));
+        }
+        let field = match self.longest {
+            Some(_) => "block.factor",
+            None if !self.length.is_zero() => "block.for",
+            None => return Ok((0, 0)),
+        };
+        Err(ConfigError::new(
+            "keys are only blocked by operators, who say for how long, so no length and no growth \
+             counts; remove them, or say after how many denials keys are blocked",
+        )
+        .at(field))
+    }
+
     /// The numbers of a valid policy.
     fn blocking(&self) -> Result<Blocking, ConfigError> {
-        let (denials, within) =
-            match self.denials() {
-                Some((denials, within)) => {
-                    let check = check_denials(denials.into());
-                    let within = check.and_then(|()| micros(within, "window of denials"));
-                    (denials, within.map_err(|error| error.at("block.after"))?)
-                }
-                None if !self.length.is_zero() || self.longest.is_some() => {
-                    return Err(ConfigError::new(
-                    "keys are only blocked by operators, who say for how long, so no length and no \
-                     growth counts; remove them, or say after how many denials keys are blocked",
-                )
-                .at(if self.longest.is_some() { "block.factor" } else { "block.for" }));
-                }
-                None => (0, 0),
-            };
+        let (denials, within) = self.threshold()?;
         if self.factor == 0 || self.factor > MAX_FACTOR {
             return Err(ConfigError::new(format!(
                 "the factor by which blocks grow is {}; use 1 to {MAX_FACTOR}",

@@ -76,8 +76,8 @@ impl LimitFields {
         ];
         if let Some((field, _)) = fields.into_iter().find(|(_, is_there)| *is_there) {
             return Err(ConfigError::new(format!(
-                "a concurrency limit has no `{field}`: it limits requests at once, such as `limit \
-                 = 3`; remove it"
+                "a concurrency limit has no `{field}`: it limits requests at once, such as \
+                 `limit = 3`; remove it"
             ))
             .at(field));
         }
