@@ -80,10 +80,9 @@ use crate::nouns::{Check, Claim, ConfigError, Error, Group, Key, Limit, Op};
 ///   task blocks its worker in the poll that sends a check, other checks may stall until their
 ///   deadlines. A check outside of a tokio runtime [is misuse](crate::Error::is_misuse).
 ///
-/// The store's Redis user needs `~shop:*` (with your prefix) and
-/// `+evalsha +eval +script|load +time +mget +exists +psetex +del +getrange +set +setrange +strlen
-/// +pexpire +pttl +ping +unwatch`, and nothing else. On a cluster it also needs
-/// `+asking +cluster|slots`.
+/// The store's Redis user needs `~shop:*` (with your prefix) and `+evalsha +eval +script|load +time
+/// +mget +exists +psetex +del +getrange +set +setrange +strlen +pexpire +pttl +ping +unwatch`, and
+/// nothing else. On a cluster it also needs `+asking +cluster|slots`.
 ///
 /// ```no_run
 /// use std::time::Duration;
