@@ -33,8 +33,8 @@ impl Registry {
                 }
                 Some(Registered::Set(set)) if set.strong_count() > 0 => {
                     return Err(ConfigError::new(
-                        "the name is that of a limit from a configuration: limits of one name \
-                         share what they count; use another name",
+                        "a limit from a configuration has this name, and limits of one name share \
+                         what they count; use another name",
                     )
                     .of_limit(limit.name()));
                 }
@@ -57,16 +57,14 @@ impl Registry {
         let mut limits = self.lock();
         for name in names.clone() {
             let error = match limits.get(name) {
-                Some(Registered::Limit(_)) => {
-                    "the name is that of a limit in the application's code"
-                }
+                Some(Registered::Limit(_)) => "a limit in the application's code has this name",
                 Some(Registered::Set(of)) if of.strong_count() > 0 && !is(of, set) => {
-                    "the name is that of a limit of another `LimitSet`"
+                    "a limit of another `LimitSet` has this name"
                 }
                 _ => continue,
             };
             let error =
-                format!("{error}: limits of one name share what they count; use another name");
+                format!("{error}, and limits of one name share what they count; use another name");
             return Err((name, ConfigError::new(error)));
         }
         limits.retain(|_, registered| match registered {

@@ -30,8 +30,8 @@ fn config(text: &str) -> Config {
 /// A fixed window of an hour, by the user.
 fn limit(name: &str, units: u32, rest: &str) -> String {
     format!(
-        "[[limits]]\nname = \"{name}\"\nalgorithm = \"fixed_window\"\nquota = \"{units}/h\"\nkey = \
-         \"user\"\n{rest}\n"
+        "[[limits]]\nname = \"{name}\"\nalgorithm = \"fixed_window\"\n\
+         quota = \"{units}/h\"\nkey = \"user\"\n{rest}\n"
     )
 }
 
@@ -749,19 +749,20 @@ async fn names_that_would_share_budgets_by_mistake_are_errors() {
     let error = layer(&set(&limit("login", 3, ""))).unwrap_err();
     assert_eq!(
         error,
-        "limits.toml:2: `limits[0].name`: the name is that of a limit in the application's code: \
+        "limits.toml:2: `limits[0].name`: a limit in the application's code has this name, and \
          limits of one name share what they count; use another name"
     );
     let error = layer(&set(&[limit("x", 1, ""), limit("api", 3, "")].concat())).unwrap_err();
     assert!(
-        error
-            .starts_with("limits.toml:8: `limits[1].name`: the name is that of a limit of another"),
+        error.starts_with(
+            "limits.toml:8: `limits[1].name`: a limit of another `LimitSet` has this name"
+        ),
         "{error}"
     );
     let api = Limit::fixed_window("api", Quota::per_hour(3)).unwrap();
     let error = limiter.register(&api).unwrap_err().to_string();
     assert!(
-        error.contains("limit `api`: the name is that of a limit from a configuration"),
+        error.contains("limit `api`: a limit from a configuration has this name"),
         "{error}"
     );
 
@@ -823,8 +824,8 @@ async fn layer_that_is_gone_binds_no_version() {
 #[tokio::test]
 async fn denied_plan_is_enforced_for_the_keys_of_the_limit() {
     let text = |enforce| {
-        let plans = "plan = \"account\"\n[limits.plans]\nclosed = { deny = \"closed\" }\nsmall = { \
-                     quota = \"1/h\" }";
+        let plans = "plan = \"account\"\n[limits.plans]\nclosed = { deny = \"closed\" }\n\
+                     small = { quota = \"1/h\" }";
         limit("api", 1_000, &format!("enforce = {enforce}\n{plans}"))
     };
     let limits = set(&text(100));
