@@ -31,8 +31,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 const FILE: &str = "examples/limits.toml";
 
-/// What the file may use. In a real service, authentication puts the account into the request's
-/// extensions.
+/// The keys and plans that the file may name. In a real service, authentication puts the account
+/// into the request's extensions.
 fn names() -> Result<Names, ConfigError> {
     let plan = |request: &Parts| {
         let plan = request.headers.get("x-plan")?.to_str().ok()?;

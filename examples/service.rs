@@ -68,8 +68,8 @@ fn in_json(rejection: &Rejection<'_>, mut response: Response<Bytes>) -> Response
     response.map(|_text| format!("{body}\n"))
 }
 
-/// The service is healthy without Redis, too. Otherwise the load balancer would remove all replicas
-/// at once.
+/// The service stays healthy while Redis is down. Otherwise the load balancer would remove all
+/// replicas at once.
 fn health(redis: Option<&RedisStore>) -> &'static str {
     match redis.map(RedisStore::breaker_state) {
         None | Some(BreakerState::Closed) => "fine\n",

@@ -227,8 +227,8 @@ async fn denied_groups_take_nothing_from_the_buckets_of_others() {
     }
     tasks.join_all().await;
     let left = limiter.peek(&tenant, &acme, 0).await.unwrap().remaining();
-    // Of 6,400 denials, those before the first answer were charged, and given back but for what has
-    // drained. It is replenished meanwhile.
+    // The checks before the first answer were charged and given back, except for the units that had
+    // drained. These are replenished meanwhile.
     assert!(left >= 480, "{left}");
 }
 
@@ -1151,8 +1151,8 @@ async fn limits_in_a_key_are_announced_on_every_node_and_follow_their_slot() {
 
     let text = |units: u32| {
         format!(
-            "limits = [{{ name = \"api\", algorithm = \"gcra\", quota = \"{units}/s\", key = \
-             \"global\" }}]"
+            "limits = [{{ name = \"api\", algorithm = \"gcra\", \
+             quota = \"{units}/s\", key = \"global\" }}]"
         )
     };
     let config = |units| Config::parse("expected", &text(units), Format::Toml).unwrap();

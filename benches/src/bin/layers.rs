@@ -1,6 +1,6 @@
-//! What a setting of the layer costs: requests a second, latency and CPU, against the same layer
-//! without it. All of them take turns in one run. With an argument, only those whose names contain
-//! it.
+//! The cost of each setting of the layer: requests a second, latency and CPU, against the same
+//! layer without it. The settings take turns in one run. An argument selects the settings whose
+//! names contain it.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};

@@ -1,6 +1,6 @@
-//! What metrics, spans and the summary of denied keys cost: decisions a second, against the same
-//! layer without them. Each setting is a process of its own, because a recorder and a subscriber
-//! are those of a process. They take turns in one run.
+//! The cost of metrics, spans and the summary of denied keys: decisions a second, against the same
+//! layer without them. Each setting is a process of its own, because a process has one recorder and
+//! one subscriber. They take turns in one run.
 
 use std::convert::Infallible;
 use std::error::Error;

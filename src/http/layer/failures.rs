@@ -11,7 +11,7 @@ use crate::nouns::{ConfigError, OnStoreFailure};
 impl RateLimitLayer {
     /// Sets the outcome of a request when the store [is unavailable](crate::Error::is_unavailable),
     /// for the limits without [one of their own](Limit::with_on_store_failure). Default: fail open.
-    /// Of several limits, the strictest outcome decides.
+    /// If several limits are unavailable, the strictest outcome decides.
     ///
     /// A denial that is still in force stands all the same: a `RedisStore`
     /// [remembers](crate::store::RedisStoreBuilder::deny_for) it. A store that is

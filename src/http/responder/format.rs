@@ -14,10 +14,11 @@ pub enum BodyFormat {
     /// A line of plain text: `rate limit `api` exceeded: try again in 12 s`.
     #[default]
     Text,
-    /// A JSON object, such as `{"error":"rate_limited","message":"rate limit
-    /// ...","limit":"api","retry_after":12}`. The last two are left out if there is none. `error`
-    /// is `rate_limited`, `too_many_in_flight`, `blocked`, `exceeds_capacity`, `forbidden`,
-    /// `rejected`, `missing_key`, `unavailable` or `internal`.
+    /// A JSON object, such as
+    /// `{"error":"rate_limited","message":"rate limit ...","limit":"api","retry_after":12}`.
+    /// The last two are left out if there is none. `error` is `rate_limited`, `too_many_in_flight`,
+    /// `blocked`, `exceeds_capacity`, `forbidden`, `rejected`, `missing_key`, `unavailable` or
+    /// `internal`.
     #[cfg(feature = "json")]
     #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     Json,

@@ -85,7 +85,7 @@ pub struct Rejection<'a> {
     request: &'a Parts,
 }
 
-/// What rejects a request.
+/// The cause of a rejection, with its details.
 #[derive(Clone, Copy)]
 enum Cause<'a> {
     Denial(&'a Decision),

@@ -204,7 +204,7 @@ impl RateLimiter {
     }
 
     /// Waits for the units of a group that is denied at `first`, or was not charged because others
-    /// wait. `changes` are those of its budgets before.
+    /// wait. `changes` is the number of changes of its budgets before that.
     async fn wait_in_bounds(
         &self,
         group: &Group,

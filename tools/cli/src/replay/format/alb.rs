@@ -1,7 +1,8 @@
 //! AWS Application Load Balancer.
 //!
-//! `h2 time elb client:port target:port 0.0 0.0 0.0 200 200 5 257 "GET https://host:443/a HTTP/2.0"
-//! "agent" ...`
+//! ```text
+//! h2 time elb client:port target:port 0.0 0.0 0.0 200 200 5 257 "GET https://host/a HTTP/2.0" ...
+//! ```
 
 use super::line::{Parts, request_line};
 use super::time::Times;

@@ -1,8 +1,9 @@
 //! nginx's and Apache's combined format, the common one, and both with a virtual host in front. The
 //! `main` of nginx's packages adds X-Forwarded-For.
 //!
-//! `203.0.113.7 - alice [10/Oct/2025:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "referer" "agent"
-//! "forwarded for"`
+//! ```text
+//! 203.0.113.7 - al [10/Oct/2025:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326 "referer" "agent" ...
+//! ```
 
 use std::borrow::Cow;
 

@@ -1,7 +1,8 @@
 //! Envoy's default format.
 //!
-//! `[time] "POST /a HTTP/2" 204 - 154 0 226 100 "203.0.113.7,10.0.35.28" "agent" "id" "authority"
-//! "upstream"`
+//! ```text
+//! [time] "POST /a HTTP/2" 204 - 154 0 226 100 "203.0.113.7,10.0.35.28" "agent" "id" "host" ...
+//! ```
 
 use super::line::{Parts, given, request_line};
 use super::time::Times;
