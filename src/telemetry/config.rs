@@ -42,14 +42,22 @@ pub(crate) fn limits_in_force(version: u64, table: &dyn Display) {
 
 /// A file or a directory cannot be watched. It is read every 10 seconds.
 pub(crate) fn unwatched(path: &Path, error: &dyn Display) {
-    tracing::warn!(target: TARGET, path = %path.display(), %error, "file of limits not watched: it \
-                                                                    is polled");
+    tracing::warn!(
+        target: TARGET,
+        path = %path.display(),
+        %error,
+        "file of limits not watched: it is polled"
+    );
 }
 
 /// The channel of a configuration in Redis cannot be subscribed to. The key is read each second.
 pub(crate) fn unsubscribed(channel: &str, error: &str) {
-    tracing::warn!(target: TARGET, channel, error, "channel of limits not subscribed: the key is \
-                                                    polled");
+    tracing::warn!(
+        target: TARGET,
+        channel,
+        error,
+        "channel of limits not subscribed: the key is polled"
+    );
 }
 
 /// Redis is unavailable, and the key of a configuration is not read. Reported once, until it is

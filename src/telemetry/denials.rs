@@ -39,8 +39,13 @@ pub(crate) fn exceeds_capacity(at_most: &Throttles, denied: &Decision) {
     let limit = denied.limit().name();
     if let Some(unreported) = at_most.for_subject(limit).report() {
         let capacity = denied.capacity();
-        tracing::warn!(target: TARGET, limit, capacity, unreported, "cost exceeds the capacity of \
-                                                                     the limit");
+        tracing::warn!(
+            target: TARGET,
+            limit,
+            capacity,
+            unreported,
+            "cost exceeds the capacity of the limit"
+        );
     }
 }
 

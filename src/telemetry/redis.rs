@@ -104,8 +104,13 @@ impl RedisEvents {
     pub(crate) fn replaced(&self, error: &dyn Display) {
         if let Some(unreported) = self.replaced.report() {
             let server = &*self.server;
-            tracing::debug!(target: TARGET, server, %error, unreported, "idle Redis connection \
-                                                                         closed");
+            tracing::debug!(
+                target: TARGET,
+                server,
+                %error,
+                unreported,
+                "idle Redis connection closed"
+            );
         }
     }
 
@@ -137,8 +142,12 @@ impl RedisEvents {
     pub(crate) fn decided(&self) {
         if let Some(unreported) = self.unreadable.overdue() {
             let server = &*self.server;
-            tracing::warn!(target: TARGET, server, unreported, "corrupt budgets in Redis not \
-                                                                reported before");
+            tracing::warn!(
+                target: TARGET,
+                server,
+                unreported,
+                "corrupt budgets in Redis not reported before"
+            );
         }
     }
 

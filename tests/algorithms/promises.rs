@@ -156,8 +156,7 @@ proptest! {
             if let Some(wait) = decision.retry_after() {
                 let wait = wait.as_micros() as u64;
                 prop_assert!(!decision.allowed() && wait > 0);
-                prop_assert!(!budget.clone().charge(now + wait - 1, cost).allowed(), "{} us \
-                                                                                      early", 1);
+                prop_assert!(!budget.clone().charge(now + wait - 1, cost).allowed(), "1 us early");
                 prop_assert!(budget.clone().charge(now + wait, cost).allowed());
                 // Denied attempts in between change nothing.
                 let mut hasty = budget.clone();

@@ -582,8 +582,8 @@ async fn planned_failover_takes_the_subscription_to_limits_along() {
 
     let text = |units: u32| {
         format!(
-            "limits = [{{ name = \"api\", algorithm = \"gcra\", quota = \"{units}/s\", key = \
-             \"global\" }}]"
+            "limits = [{{ name = \"api\", algorithm = \"gcra\", \
+             quota = \"{units}/s\", key = \"global\" }}]"
         )
     };
     let sentinels = Sentinels::start(|_| Vec::new());
@@ -657,8 +657,8 @@ async fn limits_in_a_key_follow_the_master() {
 
     let text = |units: u32| {
         format!(
-            "limits = [{{ name = \"api\", algorithm = \"gcra\", quota = \"{units}/s\", key = \
-             \"global\" }}]"
+            "limits = [{{ name = \"api\", algorithm = \"gcra\", \
+             quota = \"{units}/s\", key = \"global\" }}]"
         )
     };
     let config = |units| Config::parse("expected", &text(units), Format::Toml).unwrap();

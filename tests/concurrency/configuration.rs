@@ -22,8 +22,8 @@ fn config(text: &str) -> Config {
 /// A file with the concurrency limit `exports` by user.
 fn exports(limit: u32, rest: &str) -> String {
     format!(
-        "[[limits]]\nname = \"exports\"\nalgorithm = \"concurrency\"\nlimit = {limit}\nkey = \
-         \"user\"\n{rest}\n"
+        "[[limits]]\nname = \"exports\"\nalgorithm = \"concurrency\"\nlimit = {limit}\n\
+         key = \"user\"\n{rest}\n"
     )
 }
 
@@ -92,8 +92,8 @@ async fn concurrency_limit_applies_to_the_requests_that_match_and_by_the_key() {
 
 #[tokio::test]
 async fn rates_and_permits_of_a_file_are_all_or_none() {
-    let rate = "[[limits]]\nname = \"rate\"\nalgorithm = \"fixed_window\"\nquota = \"2/h\"\nkey = \
-                \"user\"";
+    let rate = "[[limits]]\nname = \"rate\"\nalgorithm = \"fixed_window\"\n\
+                quota = \"2/h\"\nkey = \"user\"";
     let text = exports(1, &format!("match = {{ path = \"/export\" }}\n{rate}"));
     let set = set(&text);
     let (permits, alice) = (RateLimiter::in_memory(), Key::new("alice"));

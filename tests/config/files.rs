@@ -465,8 +465,8 @@ fn errors_name_the_file_the_line_and_the_field() {
         (
             format!("{keyed}\non_store_failure = \"local\""),
             ":6: `limits[0].on_store_failure.local`",
-            "the policy is incomplete; write \"fail_open\", \"fail_closed\" or { local = { \
-             replicas = 3 } }",
+            "the policy is incomplete; write \"fail_open\", \"fail_closed\" or \
+             { local = { replicas = 3 } }",
         ),
         // A field that has slipped into the table above it.
         (
@@ -712,8 +712,8 @@ fn errors_in_yaml_name_the_file_the_line_and_the_field() {
 fn errors_in_json_name_the_file_the_line_and_the_field() {
     let json = |rest: &str| {
         format!(
-            "{{\n  \"limits\": [\n    {{\n      \"name\": \"api\",\n      \"algorithm\": \
-             \"gcra\",\n{rest}"
+            "{{\n  \"limits\": [\n    {{\n      \"name\": \"api\",\n\
+             \x20     \"algorithm\": \"gcra\",\n{rest}"
         )
     };
     let rest = |quota: &str, key: &str| {
@@ -832,8 +832,8 @@ fn too_many_limits_are_an_error() {
     let of = |number: usize| {
         let limit = |number| {
             format!(
-                "[[limits]]\nname = \"{number}\"\nalgorithm = \"gcra\"\nquota = \"1/s\"\nkey = \
-                 \"user\"\n"
+                "[[limits]]\nname = \"{number}\"\nalgorithm = \"gcra\"\n\
+                 quota = \"1/s\"\nkey = \"user\"\n"
             )
         };
         (0..number).map(limit).collect::<String>()
@@ -964,8 +964,8 @@ fn error_repeats_no_more_than_the_start_and_the_end_of_a_long_name() {
     let name = "x".repeat(500_000);
     for text in [
         format!(
-            "[[limits]]\nname = \"{name}\"\nalgorithm = \"gcra\"\nquota = \"5/s\"\nkey = \
-             \"peer_ip\"\n"
+            "[[limits]]\nname = \"{name}\"\nalgorithm = \"gcra\"\n\
+             quota = \"5/s\"\nkey = \"peer_ip\"\n"
         ),
         format!(
             "[[limits]]\nname = \"a\"\nalgorithm = \"{name}\"\nquota = \"5/s\"\nkey = \"peer_ip\"\n"

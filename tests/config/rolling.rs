@@ -27,8 +27,8 @@ fn text(algorithm: &str, quota: &str) -> String {
         ""
     };
     format!(
-        "[[limits]]\nname = \"api\"\nalgorithm = \"{algorithm}\"\nquota = \"{quota}\"\nkey = \
-         \"user\"\n{mode}"
+        "[[limits]]\nname = \"api\"\nalgorithm = \"{algorithm}\"\n\
+         quota = \"{quota}\"\nkey = \"user\"\n{mode}"
     )
 }
 

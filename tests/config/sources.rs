@@ -22,8 +22,8 @@ const LONG: Duration = Duration::from_secs(60);
 
 fn text(units: u32) -> String {
     format!(
-        "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"{units}/min\"\nkey = \
-         \"peer_ip\"\n"
+        "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\n\
+         quota = \"{units}/min\"\nkey = \"peer_ip\"\n"
     )
 }
 

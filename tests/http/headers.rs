@@ -546,8 +546,10 @@ proptest! {
                     clock.set(now + wait);
                     for limit in &limits {
                         let later = limiter.peek(limit, &Key::global(), cost).await.unwrap();
-                        prop_assert!(later.allowed(), "{limit}: {name} after {wait:?}: \
-                                                       {headers:?}");
+                        prop_assert!(
+                            later.allowed(),
+                            "{limit}: {name} after {wait:?}: {headers:?}"
+                        );
                     }
                     clock.set(now);
                 }

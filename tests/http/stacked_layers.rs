@@ -396,9 +396,10 @@ proptest! {
                 if status == StatusCode::UNPROCESSABLE_ENTITY {
                     continue;
                 }
-                let innermost_asked = match headers.contains_key(DENIED_BY) {
-                    true => number(&headers, DENIED_BY),
-                    false => 0,
+                let innermost_asked = if headers.contains_key(DENIED_BY) {
+                    number(&headers, DENIED_BY)
+                } else {
+                    0
                 };
                 for (name, wait) in waits(&headers, now) {
                     // A service may ask for no wait at all, where the budgets need none.
@@ -415,8 +416,10 @@ proptest! {
                             };
                         for limit in limits.iter().filter(|limit| !is_unknown(limit)) {
                             let later = limiter.peek(limit, &Key::global(), *cost).await.unwrap();
-                            prop_assert!(later.allowed(), "{limit}: {name} after {wait:?}: \
-                                                           {headers:?}");
+                            prop_assert!(
+                                later.allowed(),
+                                "{limit}: {name} after {wait:?}: {headers:?}"
+                            );
                         }
                     }
                     clock.set(now);

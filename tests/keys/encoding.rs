@@ -280,8 +280,9 @@ proptest! {
     }
 
     #[test]
-    fn any_other_text_is_an_error_or_the_key_with_that_encoded_form(text in "[a-c~%:&()*|#0-9 \
-                                                                             ]{0,12}") {
+    fn any_other_text_is_an_error_or_the_key_with_that_encoded_form(
+        text in "[a-c~%:&()*|#0-9 ]{0,12}",
+    ) {
         if let Ok(key) = Key::from_encoded(&text) {
             prop_assert_eq!(key.as_str(), text);
         }

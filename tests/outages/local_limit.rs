@@ -79,8 +79,8 @@ proptest! {
             return Ok(());
         };
         let allowed = runtime.block_on(async {
-            let limiter = |_| RateLimiter::new(Scripted::failing(|| Error::unreachable("no \
-                                                                                        server")));
+            let error = || Error::unreachable("no server");
+            let limiter = |_| RateLimiter::new(Scripted::failing(error));
             let limiters: Vec<_> = (0..replicas).map(limiter).collect();
             let (mut allowed, mut now, key) = (Vec::new(), 0, Key::new("alice"));
             for (pause, replica, cost) in steps {

@@ -49,14 +49,14 @@ fn error_names_the_line_and_the_field() {
         ),
         (
             "burst.toml",
-            "[[limits]]\nname = \"api\"\nalgorithm = \"sliding_log\"\nquota = \"10/s\"\nburst = \
-             2\nkey = \"peer_ip\"\n",
+            "[[limits]]\nname = \"api\"\nalgorithm = \"sliding_log\"\n\
+             quota = \"10/s\"\nburst = 2\nkey = \"peer_ip\"\n",
             &["burst.toml", "burst"],
         ),
         (
             "path.toml",
-            "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"10/s\"\nkey = \
-             \"peer_ip\"\nmatch = { path = \"/a/{\" }\n",
+            "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\n\
+             quota = \"10/s\"\nkey = \"peer_ip\"\nmatch = { path = \"/a/{\" }\n",
             &["path.toml", "/a/{"],
         ),
         ("limits.ini", "", &["limits.ini", "`.toml`"]),
