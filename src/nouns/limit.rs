@@ -121,7 +121,7 @@ struct Definition {
     quota: Quota,
     rule: Rule,
     on_store_failure: Option<OnStoreFailure>,
-    /// A replica's share, for [`OnStoreFailure::Local`].
+    /// A replica's share, for [`OnStoreFailure::Local`]. Its settings follow the limit's.
     share: Option<Limit>,
     enforced: Enforced,
     /// In units.
@@ -129,22 +129,6 @@ struct Definition {
     block: Option<Block>,
     /// The `Retry-After` of a concurrency limit.
     retry_after: Duration,
-}
-
-impl Definition {
-    fn set_enforced(&mut self, enforced: Enforced) {
-        self.enforced = enforced;
-        if let Some(share) = &mut self.share {
-            *share = share.clone().with(|share| share.enforced = enforced);
-        }
-    }
-
-    fn set_block(&mut self, block: Option<Block>) {
-        self.block = block;
-        if let Some(share) = &mut self.share {
-            *share = share.clone().with(|share| share.block = block);
-        }
-    }
 }
 
 /// The algorithm of a limit.
@@ -216,9 +200,13 @@ impl Limit {
         }
     }
 
+    /// Changes a setting. The share of a replica is derived last, so the order of setters does not
+    /// matter.
     fn with(self, set: impl FnOnce(&mut Definition)) -> Self {
         let mut definition = (*self.shared).clone();
         set(&mut definition);
+        let share = definition.share.take();
+        definition.share = share.map(|share| share::with_settings_of(&definition, &share));
         Self {
             shared: Arc::new(definition),
         }

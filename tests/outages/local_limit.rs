@@ -100,6 +100,26 @@ proptest! {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn share_locks_a_key_out_for_no_longer_than_the_largest_debt_of_its_limit() {
+    let limiter = RateLimiter::new(Scripted::failing(|| Error::unreachable("down")));
+    let limit = Limit::token_bucket("tokens", Quota::per_second(10)).unwrap();
+    let limit = limit
+        .with_max_debt(5)
+        .unwrap()
+        .with_on_store_failure(OnStoreFailure::Local { replicas: 1 })
+        .unwrap();
+    let alice = Key::new("alice");
+    let charged = limiter.check(&limit, &alice).await.unwrap();
+    assert_eq!(charged.source(), Source::Local);
+    limiter
+        .settle(&limit, &alice, 1_000, charged.receipt())
+        .await
+        .unwrap();
+    let denied = limiter.check(&limit, &alice).await.unwrap();
+    assert_eq!(denied.retry_after(), Some(Duration::from_millis(600)));
+}
+
 /// Limits that do not divide evenly among three replicas, and limits below three.
 fn limits(replicas: u32) -> Vec<Limit> {
     let constructors: [fn(&str, Quota) -> _; 6] = [

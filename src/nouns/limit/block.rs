@@ -241,12 +241,12 @@ impl Limit {
         let blocking = policy
             .blocking()
             .map_err(|error| error.at("block").of_limit(self.name()))?;
-        Ok(self.with(|definition| definition.set_block(Some(Block { policy, blocking }))))
+        Ok(self.with(|definition| definition.block = Some(Block { policy, blocking })))
     }
 
     /// The same limit, without blocks.
     pub(crate) fn without_blocks(&self) -> Self {
-        self.clone().with(|definition| definition.set_block(None))
+        self.clone().with(|definition| definition.block = None)
     }
 
     /// When the limit blocks keys. `None` if it does not.

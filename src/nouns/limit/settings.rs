@@ -39,12 +39,6 @@ impl Limit {
             Err(error) => Err(error.of_limit(self.name())),
         }
         .map_err(|error| error.for_field("on_store_failure"))?;
-        let share = share.map(|share| {
-            share.with(|it| {
-                it.enforced = self.shared.enforced;
-                it.block = self.shared.block;
-            })
-        });
         Ok(self.with(|definition| {
             definition.on_store_failure = Some(policy);
             definition.share = share;
@@ -89,11 +83,11 @@ impl Limit {
     pub fn with_enforced_percent(self, percent: u8) -> Result<Self, ConfigError> {
         let enforced =
             Enforced::new(percent).map_err(|error| error.at("enforce").of_limit(self.name()))?;
-        Ok(self.with(|definition| definition.set_enforced(enforced)))
+        Ok(self.with_enforced(enforced))
     }
 
     pub(crate) fn with_enforced(self, enforced: Enforced) -> Self {
-        self.with(|definition| definition.set_enforced(enforced))
+        self.with(|definition| definition.enforced = enforced)
     }
 
     pub(crate) fn enforced(&self) -> Enforced {
@@ -124,6 +118,9 @@ impl Limit {
     /// tokens with a bound of 500 counts at most 1,500 used tokens, whatever a settlement charges.
     /// Units above the bound are forgiven. So with many requests in flight that cost more than
     /// their estimates, more passes than the quota, and the order of the settlements matters.
+    ///
+    /// While a [replica's share](OnStoreFailure::Local) decides, the bound is divided like the
+    /// quota, and rounded up.
     ///
     /// Exact arithmetic also bounds the used units of a budget:
     ///
