@@ -15,13 +15,14 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::{get, post};
+use axum::{Json, Router};
 use http::request::Parts;
 use http::{StatusCode, header};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
+use tollgate::decision::Usage;
 use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnMissingKey};
 use tollgate::{Check, ConfigError, Limit, Quota, RateLimitLayer, RateLimiter};
 
@@ -108,6 +109,15 @@ fn limit(limiter: &RateLimiter, accounts: Arc<Accounts>) -> Result<RateLimitLaye
     .on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED))
 }
 
+/// What is left for an account, by its plan. It is not charged.
+async fn my_limits(
+    State(layer): State<RateLimitLayer>,
+    request: Parts,
+) -> Result<Json<Vec<Usage>>, StatusCode> {
+    let usage = layer.usage(&request).await;
+    usage.map(Json).map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
+}
+
 /// Changes the plan of an account.
 async fn change_plan(
     State(accounts): State<Arc<Accounts>>,
@@ -142,9 +152,11 @@ async fn run() -> Result<(), Box<dyn Error>> {
         _ => RateLimiter::in_memory(),
     };
     let accounts = Arc::new(Accounts::new());
+    let layer = limit(&limiter, Arc::clone(&accounts))?;
     let app = Router::new()
         .route("/", get(|| async { "hello\n" }))
-        .layer(limit(&limiter, Arc::clone(&accounts))?)
+        .layer(layer.clone())
+        .route("/me/limits", get(my_limits).with_state(layer))
         .route("/plan/{account}/{plan}", post(change_plan))
         .with_state(accounts);
 
@@ -165,6 +177,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     );
     println!();
     println!("  for i in $(seq 7); do curl -si -H 'Authorization: alice' {url}/ | head -1; done");
+    println!("  curl -s -H 'Authorization: alice' {url}/me/limits     # what is left");
     println!("  curl -X POST {url}/plan/alice/pro; sleep 2");
     println!("  curl -i -H 'Authorization: alice' {url}/     # and what was used counts");
     println!("  curl -i -H 'Authorization: robot' {url}/     # unlimited");

@@ -77,10 +77,11 @@ local function count()
 end
 
 -- Decides a check of the key, as `budget.decide` does, with the time until the block ends as a
--- seventh result. A denial that ends within `patience` is not counted.
+-- seventh result. A denial that ends within `patience` is not counted. A check of cost 0 passes
+-- during a block, and has no units left.
 local function decide(budget, cost, effect, max_wait, patience)
   local was_left, on_budget = left(), effect
-  if was_left > 0 and effect == 'commit' then on_budget = 'adopt' end
+  if was_left > 0 and effect == 'commit' and cost > 0 then on_budget = 'adopt' end
   local status, remaining, retry_after, reset_after, delay, drains_after =
     budget.decide(cost, on_budget, max_wait)
   local counts = was_left == 0 and retry_after > patience and policy.denials > 0
@@ -93,6 +94,7 @@ local function decide(budget, cost, effect, max_wait, patience)
     local _
     _, _, _, reset_after = budget.decide(0, 'dry')
   end
+  if cost == 0 then return ALLOWED + BLOCKED, 0, -1, max(is_left, reset_after), 0, nil, is_left end
   return begins and BLOCKED + BEGINS or BLOCKED, 0, max(is_left, retry_after),
     max(is_left, reset_after), 0, nil, is_left
 end

@@ -179,7 +179,7 @@ end
 -- Decides a check. Returns `unreadable`, then what `budget.decide` does.
 local function decide_check(check, cost, effect)
   local budget, unreadable = load(check.k, check.l)
-  if cost == 0 or not (check.offences or operator_blocks[check.k]) then
+  if not (check.offences or operator_blocks[check.k]) then
     return unreadable, budget.decide(cost, effect, check.max_wait)
   end
   unreadable = math.max(unreadable, load_offences(check))
@@ -209,7 +209,8 @@ local function decide_group(op, size)
   for i = 1, size > 1 and size or 0 do
     local check = checks[i]
     local _, status = decide_check(check, check.cost, 'dry')
-    check.is_allowed = status == ALLOWED
+    -- A check of cost 0 is allowed, even if its key is blocked.
+    check.is_allowed = status % 2 == ALLOWED
     has_blocked_key = has_blocked_key or status == BLOCKED
     all_allowed = all_allowed and (check.is_allowed or check.is_shadow)
   end

@@ -69,11 +69,11 @@ pub mod config {
     pub use crate::store::redis::RedisSource;
 }
 
-/// Answers to checks: decisions, their verdicts, and receipts for refunds.
+/// Answers to checks: decisions, their verdicts, receipts for refunds, and what is left of budgets.
 pub mod decision {
     #[doc(no_inline)]
     pub use crate::nouns::Decision;
-    pub use crate::nouns::{Receipt, Source, Verdict};
+    pub use crate::nouns::{Receipt, Source, Usage, Verdict};
 }
 
 /// The keys that are denied most often: [`DeniedKeys`](denied_keys::DeniedKeys).

@@ -6,6 +6,7 @@
 //! - **While a key is blocked,** all its checks are denied, except checks of cost 0. They are not
 //!   counted, so a client that goes on is not blocked for ever. They consume nothing: the budget
 //!   refills or leaves its window as it would.
+//! - **A check of cost 0** passes and changes nothing. It reports the block, with no units left.
 //! - **Growth.** A block that begins within `longest` of the end of the last one is longer by the
 //!   factor. A later one has the first length again.
 //! - **In a group** with a blocked key, no denial counts.
@@ -130,9 +131,7 @@ pub(crate) fn decide(
     cost: Cost,
     effect: Effect,
 ) -> Outcome {
-    if cost.units == 0 {
-        return rule.decide(slot, now, cost, effect);
-    }
+    let is_free = cost.units == 0;
     let (mut offences, was_set_back) = match policy {
         Some(_) => Offences::load(slot, now),
         None => (Offences::default(), false),
@@ -140,7 +139,7 @@ pub(crate) fn decide(
     let (operator_block, operator_block_changed) = OperatorBlock::load(slot, now);
     let mut left = offences.left(now).max(operator_block.left(now));
     let on_budget = match effect {
-        Effect::Commit if left > 0 => Effect::Adopt,
+        Effect::Commit if left > 0 && !is_free => Effect::Adopt,
         Effect::Count => Effect::Dry,
         effect => effect,
     };
@@ -148,14 +147,15 @@ pub(crate) fn decide(
     // A caller that waits for its units is not an offender.
     let is_denied = outcome.retry_after.is_some_and(|wait| wait > cost.patience);
     let counting = policy.filter(|policy| policy.denials > 0 && left == 0 && is_denied);
-    let counting = counting.filter(|_| effect != Effect::Dry);
+    let saves = effect != Effect::Dry && !is_free;
+    let counting = counting.filter(|_| saves);
     let begins = counting.is_some_and(|policy| offences.count(policy, now));
-    if let Some(policy) = policy.filter(|_| effect != Effect::Dry)
+    if let Some(policy) = policy.filter(|_| saves)
         && (counting.is_some() || was_set_back)
     {
         offences.save(policy, slot, now);
     }
-    if effect != Effect::Dry && operator_block_changed {
+    if saves && operator_block_changed {
         operator_block.save(slot);
     }
     left = left.max(offences.left(now));
@@ -166,11 +166,12 @@ pub(crate) fn decide(
         true => rule.decide(slot, now, Cost::NONE, Effect::Dry).reset_after,
         false => outcome.reset_after,
     };
+    let denied_for = left.max(outcome.retry_after.unwrap_or(0));
     Outcome {
-        allowed: false,
+        allowed: is_free,
         exceeds_capacity: false,
         remaining: 0,
-        retry_after: Some(left.max(outcome.retry_after.unwrap_or(0))),
+        retry_after: (!is_free).then_some(denied_for),
         reset_after: left.max(reset_after),
         delay: 0,
         drains_after: 0,

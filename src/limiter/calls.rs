@@ -1,7 +1,7 @@
 //! The calls of an application.
 
 use super::RateLimiter;
-use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, Receipt};
+use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, Receipt, Usage};
 use crate::store::Answer;
 
 /// # Checks
@@ -33,7 +33,8 @@ impl RateLimiter {
 
     /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing: no
     /// denial counts, and no block begins. Its [`remaining`](Decision::remaining) is what such a
-    /// check would leave: `n = 0` returns what is left now.
+    /// check would leave: `n = 0` returns what is left now, and [whether the key is
+    /// blocked](Decision::is_blocked). [`usage`](Self::usage) says the same of several limits.
     pub async fn peek(
         &self,
         limit: &Limit,
@@ -42,6 +43,51 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         self.apply(Op::Peek, Check::new(limit, key).with_cost(n))
             .await
+    }
+
+    /// Returns what is left under the limits of one check or several, in one call to the store,
+    /// without a charge. The cost of the checks does not matter.
+    ///
+    /// For the limits of a request, with its key and its plan, use
+    /// [`RateLimitLayer::usage`](crate::RateLimitLayer::usage).
+    ///
+    /// While the store is unavailable, limits that [fail open](Limit::with_on_store_failure) are
+    /// left out, because nothing is known of their budgets.
+    ///
+    /// ```
+    /// # use tollgate::{Check, Limit, Quota, RateLimiter};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let minute = Limit::token_bucket("minute", Quota::per_minute(60))?;
+    /// let day = Limit::fixed_window("day", Quota::per_day(1_000))?;
+    /// limiter.check_n(&day, "alice", 300).await?;
+    ///
+    /// let checks = [&minute, &day].map(|limit| Check::new(limit, "alice"));
+    /// let usage = limiter.usage(checks).await?;
+    /// assert_eq!((usage[0].remaining, usage[1].remaining), (60, 700));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store does not decide. It [is misuse](Error::is_misuse) if the
+    /// checks [are not a group](Group::new), or if one has a concurrency limit.
+    pub async fn usage(
+        &self,
+        checks: impl TryInto<Group, Error: Into<Error>>,
+    ) -> Result<Vec<Usage>, Error> {
+        let checks = checks.try_into().map_err(Into::into)?;
+        let free = checks.iter().map(|check| check.clone().with_cost(0));
+        let peeked = self
+            .apply(Op::Peek, Group::of_distinct(free.collect()))
+            .await?;
+        let known = peeked
+            .verdicts()
+            .iter()
+            .filter(|verdict| !verdict.is_unlimited());
+        Ok(known.map(Usage::from).collect())
     }
 
     /// Decides several checks as one [group](Group), in one call to the store: all are charged, or

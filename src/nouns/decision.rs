@@ -147,12 +147,12 @@ impl Decision {
     }
 
     /// Returns whether a key is [blocked](crate::Limit::with_block_policy) under a limit of the
-    /// group.
+    /// group. A check of cost 0 is allowed all the same.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.verdicts()
             .iter()
-            .any(|verdict| verdict.is_blocked() && !verdict.allowed())
+            .any(|verdict| verdict.is_blocked() && !verdict.is_shadow())
     }
 
     /// The most units that the deciding limit's budget holds.

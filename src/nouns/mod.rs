@@ -14,6 +14,7 @@ mod limit;
 mod outcome;
 pub(crate) mod quota;
 mod receipt;
+mod usage;
 mod verdict;
 
 pub use self::check::{Check, Op};
@@ -37,4 +38,5 @@ pub(crate) use self::limit::{BlockFields, LimitFields, Written};
 pub(crate) use self::outcome::{Blocked, Outcome};
 pub use self::quota::Quota;
 pub use self::receipt::Receipt;
+pub use self::usage::Usage;
 pub use self::verdict::Verdict;

@@ -17,7 +17,7 @@ use super::{Limit, Micros, Outcome, Receipt};
 /// | [`reset_after`](Self::reset_after) | the time until the budget is full again, and no block stands |
 /// | [`delay`](Self::delay) | the time that an allowed check waits for its turn (leaky bucket as a queue) or for [reserved units](crate::Check::with_max_wait) |
 /// | [`exceeds_capacity`](Self::exceeds_capacity) | whether the cost is above the capacity: no wait helps then |
-/// | [`is_blocked`](Self::is_blocked) | whether the key is blocked, for [`blocked_for`](Self::blocked_for): then `remaining` is 0, and `retry_after` is at least that |
+/// | [`is_blocked`](Self::is_blocked) | whether the key is blocked, for [`blocked_for`](Self::blocked_for): then `remaining` is 0, and `retry_after` is at least that. A check of cost 0 is allowed all the same |
 /// | [`would_deny`](Self::would_deny) | whether a limit in shadow mode would have denied the check |
 ///
 /// Durations are exact to the microsecond.
@@ -93,9 +93,9 @@ impl Verdict {
         self
     }
 
-    /// The same denial of a blocked key, of a check with another cost: of the budget, only the
-    /// block is known.
+    /// The denial of a blocked key, for a check of any cost: of the budget, only the block is known.
     pub(crate) const fn of_blocked_key(mut self) -> Self {
+        self.outcome.allowed = false;
         self.outcome.retry_after = Some(self.outcome.blocked.left());
         self
     }

@@ -100,7 +100,8 @@ pub(super) fn decide_one(
         Op::Settle => settle(check, state, now),
         Op::Reset => *state = None,
     }
-    (rule.decide(state, now, Cost::NONE, Effect::Dry), 0)
+    let left = decide_unless_blocked(check, state, now, Cost::NONE, Effect::Dry);
+    (left, 0)
 }
 
 fn effect_of_peek(check: &Check) -> Effect {
@@ -177,7 +178,10 @@ fn decide_group(
             verdicts
         };
     }
-    let is_blocked = |verdict: &Verdict| verdict.outcome().blocked.stands();
+    let is_blocked = |verdict: &Verdict| {
+        let outcome = verdict.outcome();
+        outcome.blocked.stands() && !outcome.allowed
+    };
     let has_blocked_key = verdicts.iter().any(is_blocked);
     for ((answer, check), state) in verdicts.iter_mut().zip(group).zip(states) {
         let effect = match op {

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, timeout};
 use tollgate::config::{Config, ConfigSource, Format, LimitSet, Names};
+use tollgate::decision::Usage;
 use tollgate::key::Header;
 use tollgate::layer::{OnMissingKey, OnStoreFailure};
 use tollgate::{ConfigError, Error, Limit, Quota, RateLimitLayer, RateLimiter};
@@ -269,6 +270,75 @@ async fn plans_have_their_quotas_and_share_the_budget() {
     assert_eq!(closed.status(), 403);
     let text = closed.into_body().collect().await.unwrap().to_bytes();
     assert!(text.starts_with(b"this account is closed"), "{text:?}");
+}
+
+#[tokio::test]
+async fn usage_has_the_plan_of_the_request_and_charges_nothing() {
+    let text = format!(
+        "{}{}",
+        limit(
+            "api",
+            5,
+            "plan = \"account\"\nmatch = { path = \"/search\" }\n\
+            plans = { pro = { quota = \"50/h\" }, internal = { unlimited = true } }"
+        ),
+        limit("all", 100, "cost = 10"),
+    );
+    let limits = set(&text);
+    let limiter = RateLimiter::in_memory();
+    let layer = RateLimitLayer::from_config(&limiter, &limits).unwrap();
+    let app = routes().layer(layer.clone());
+    let of_plan = |plan: &str, path: &str| {
+        let request = request("GET", path)
+            .header("x-user", "alice")
+            .header("x-plan", plan);
+        request.body(Body::empty()).unwrap()
+    };
+    for _ in 0..8 {
+        assert_eq!(status(&app, of_plan("pro", "/search")).await, 200);
+    }
+    let left = |usage: Vec<Usage>| -> Vec<(String, u64, u64)> {
+        let left = usage
+            .into_iter()
+            .map(|it| (it.limit, it.capacity, it.remaining));
+        left.collect()
+    };
+    for (plan, expected) in [
+        ("pro", vec![("api", 50, 42), ("all", 100, 20)]),
+        ("free", vec![("api", 5, 0), ("all", 100, 20)]),
+        ("internal", vec![("all", 100, 20)]),
+    ] {
+        let owned = expected
+            .into_iter()
+            .map(|(name, of, left)| (name.to_owned(), of, left));
+        let expected: Vec<_> = owned.collect();
+        let (page, _) = of_plan(plan, "/me/limits").into_parts();
+        for _ in 0..3 {
+            let of_set = limits.usage(&limiter, &page).await.unwrap();
+            assert_eq!(left(of_set), expected, "{plan}, whatever the route");
+        }
+        let of_route = left(layer.usage(&page).await.unwrap());
+        assert_eq!(
+            of_route,
+            expected[expected.len() - 1..],
+            "{plan}, of this route"
+        );
+        let (search, _) = of_plan(plan, "/search").into_parts();
+        assert_eq!(
+            left(layer.usage(&search).await.unwrap()),
+            expected,
+            "{plan}"
+        );
+    }
+    let pro = limits.limit_of_plan("api", "pro").unwrap();
+    assert_eq!(
+        limiter.peek(&pro, "alice", 0).await.unwrap().remaining(),
+        42
+    );
+    let free = limits.limit_of_plan("api", "unheard").unwrap();
+    assert_eq!(free.quota().capacity(), 5);
+    assert_eq!(limits.limit_of_plan("api", "internal"), None);
+    assert_eq!(limits.limit_of_plan("other", "pro"), None);
 }
 
 #[tokio::test]

@@ -148,6 +148,7 @@ async fn settlement_after_an_outage_is_no_offence_and_is_not_kept_from_a_blocked
         !limiter.peek(&limit, &alice, 1).await.unwrap().is_blocked(),
         "she was never denied"
     );
+    limiter.unblock(&limit, &mallory()).await.unwrap();
     assert_eq!(
         store.used(&limit, &mallory()).await,
         3,

@@ -11,7 +11,7 @@ use tokio::time::advance;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Source;
 use tollgate::limit::{BlockPolicy, OnStoreFailure};
-use tollgate::store::{DenyCache, Group, Prefetch, Store};
+use tollgate::store::{DenyCache, Group, Op, Prefetch, Store};
 use tollgate::{Check, Decision, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::RedisServer;
@@ -234,6 +234,74 @@ async fn check_of_cost_0_passes_and_a_peek_neither_counts_nor_begins_a_block() {
         );
         offend(&limiter, &limit, &key).await;
         assert!(limiter.check_n(&limit, &key, 0).await.unwrap().allowed());
+    }
+}
+
+/// A free check of a blocked key: it passes, and says that nothing else does.
+fn assert_reports_block(free: &Decision, left: Duration) {
+    assert!(free.allowed() && free.is_blocked(), "{free:?}");
+    assert_eq!(
+        (free.remaining(), free.retry_after()),
+        (0, None),
+        "{free:?}"
+    );
+    assert_eq!(free.deciding().blocked_for(), Some(left));
+    assert!(free.reset_after() >= left, "{free:?}");
+}
+
+#[tokio::test]
+async fn peek_and_check_of_cost_0_say_that_the_key_is_blocked_and_for_how_long() {
+    let server = RedisServer::start();
+    let (clock, limiters) = both(&server).await;
+    let day = Limit::fixed_window("day", Quota::per_day(5)).unwrap();
+    let offended = login(three_in_a_minute());
+    let key = Key::new("mallory");
+    for limiter in limiters {
+        clock.set(START);
+        let charged = limiter.check_n(&day, &key, 2).await.unwrap();
+        exhaust(&limiter, &offended, &key).await;
+        offend(&limiter, &offended, &key).await;
+        limiter.block(&day, &key, 3 * MINUTE).await.unwrap();
+        let blocked_for = limiter.peek(&offended, &key, 1).await.unwrap();
+        let blocked_for = blocked_for.deciding().blocked_for().unwrap();
+        for (limit, left) in [(&day, 3 * MINUTE), (&offended, blocked_for)] {
+            let peeked = limiter.peek(limit, &key, 0).await.unwrap();
+            assert_reports_block(&peeked, left);
+            let checked = limiter.check_n(limit, &key, 0).await.unwrap();
+            assert_reports_block(&checked, left);
+            let usage = limiter.usage(Check::new(limit, &key)).await.unwrap();
+            assert_eq!((usage[0].remaining, usage[0].blocked_for), (0, Some(left)));
+        }
+        let refund = Check::new(&day, &key).with_receipt(charged.receipt());
+        let refunded = limiter.apply(Op::Refund, refund).await.unwrap();
+        assert_reports_block(&refunded, 3 * MINUTE);
+        clock.set(START + 3 * MINUTE);
+        let over = limiter.peek(&day, &key, 0).await.unwrap();
+        assert!(!over.is_blocked());
+        assert_eq!(
+            over.remaining(),
+            4,
+            "two were charged, and one was given back"
+        );
+    }
+}
+
+#[tokio::test]
+async fn free_check_of_a_blocked_key_does_not_keep_its_group_from_passing() {
+    let server = RedisServer::start();
+    let (_, limiters) = both(&server).await;
+    let day = Limit::fixed_window("day", Quota::per_day(5)).unwrap();
+    let tenant = Limit::fixed_window("tenant", Quota::per_day(5)).unwrap();
+    let (mallory, acme) = (Key::new("mallory"), Key::new("acme"));
+    for limiter in limiters {
+        limiter.block(&day, &mallory, MINUTE).await.unwrap();
+        let group = [
+            Check::new(&day, &mallory).with_cost(0),
+            Check::new(&tenant, &acme),
+        ];
+        let decision = limiter.check_all(group).await.unwrap();
+        assert!(decision.allowed() && decision.is_blocked(), "{decision:?}");
+        assert_eq!(decision.verdicts()[1].remaining(), 4);
     }
 }
 

@@ -113,6 +113,40 @@ async fn upgrade_keeps_what_was_used() {
 }
 
 #[tokio::test]
+async fn usage_is_that_of_the_chosen_plan_and_a_rejected_request_has_none() {
+    let database = Database::new();
+    let limiter = RateLimiter::in_memory();
+    let plans = Plans::new();
+    let chosen = plans.clone();
+    let of_closure = RateLimitLayer::from_fn(&limiter, move |request: &Parts| {
+        chosen.limits(Some(header(request, "plan")), header(request, "user"))
+    });
+    let looked_up = RateLimitLayer::from_lookup(
+        &limiter,
+        database.lookup(),
+        move |_, user, plan| match plan {
+            LookupResult::Known(plan) => plans.limits(Some(plan), user),
+            LookupResult::Unknown | LookupResult::Failed => ChosenLimits::reject("no account"),
+        },
+    );
+    let (of_closure, looked_up) = (of_closure.unwrap(), looked_up.unwrap());
+    assert_eq!(
+        status(&app(of_closure.clone()), of("alice", "pro")).await,
+        200
+    );
+    database.answers(Ok(Some("pro")));
+    let (request, _) = of("alice", "pro").into_parts();
+    for layer in [&of_closure, &looked_up, &of_closure] {
+        let usage = layer.usage(&request).await.unwrap();
+        assert_eq!((usage[0].capacity, usage[0].remaining), (5, 4));
+    }
+    for plan in ["unpaid", "internal"] {
+        let (request, _) = of("alice", plan).into_parts();
+        assert_eq!(of_closure.usage(&request).await.unwrap(), [], "{plan}");
+    }
+}
+
+#[tokio::test]
 async fn rejected_request_gets_the_reason_and_consumes_nothing() {
     let app = by_header();
     for (plan, expected, text) in [("unpaid", 402, "pay first\n"), ("x", 403, "no such plan\n")] {

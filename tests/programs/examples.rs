@@ -258,6 +258,15 @@ async fn plans_have_their_quotas_and_an_upgrade_keeps_what_was_used() {
     let ask = async |account| send("GET", example.port, "/", account).await;
     let (allowed, _) = until_denied(example.port, "/", Some("alice")).await;
     assert_eq!(allowed, 5);
+    let my_limits = async || send("GET", example.port, "/me/limits", Some("alice")).await;
+    let (status, _, body) = my_limits().await;
+    assert_eq!(status, 200);
+    let usage: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(
+        (&usage[0]["limit"], &usage[0]["capacity"]),
+        (&"requests".into(), &5.into())
+    );
+    assert!(usage[0]["remaining"].as_u64().unwrap() < 5, "{body}");
     for (account, expected) in [
         (
             None,

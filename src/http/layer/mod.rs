@@ -17,6 +17,8 @@ mod waiting;
 
 mod in_flight;
 
+mod usage;
+
 use std::fmt;
 use std::sync::Arc;
 

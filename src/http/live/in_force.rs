@@ -73,6 +73,13 @@ impl InForce {
         self.limits.iter().filter(|limit| limit.includes(route))
     }
 
+    /// The limit of this name.
+    pub(super) fn find(&self, name: &str) -> Option<&Applied> {
+        self.limits
+            .iter()
+            .find(|applied| applied.limit().name() == name)
+    }
+
     /// All limits, also the limits of plans.
     pub(super) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
         self.limits.iter().flat_map(Applied::all_limits)
@@ -101,6 +108,15 @@ impl Applied {
 
     pub(in crate::http) const fn limit(&self) -> &Limit {
         self.limit.limit()
+    }
+
+    /// The limit of a plan. `None` if the plan is unlimited or denied.
+    pub(super) fn limit_of_plan(&self, plan: &str) -> Option<&Limit> {
+        match self.plans.as_ref().and_then(|plans| plans.limits.get(plan)) {
+            None => Some(self.limit()),
+            Some(OfPlan::Limit(limit)) => Some(limit.limit()),
+            Some(OfPlan::Unlimited | OfPlan::Reject(_)) => None,
+        }
     }
 
     /// The check of the limit for a request. `cost` is the layer's.

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, Guard};
+use http::request::Parts;
 use tokio::runtime::Handle as Runtime;
 use tokio::task::{AbortHandle, yield_now};
 
-use super::in_force::Applied;
+use super::in_force::{Applied, Asks};
 use super::{InForce, Names};
 use crate::configuration::{Config, ConfigSource, Field, Misplaced};
 use crate::limiter::{RateLimiter, WeakLimiter};
-use crate::nouns::{ConfigError, Limit, MAX_GROUP};
+use crate::nouns::{Check, ConfigError, Error, Limit, MAX_GROUP, Usage};
 use crate::telemetry::{self, GaugeLevel};
 
 /// The limits of a configuration that are in force, and can be replaced while requests are in
@@ -240,17 +241,77 @@ impl LimitSet {
     }
 
     /// The limit of this name, as it is in force, without its plans: to
-    /// [block](crate::RateLimiter::block) a key under it, to reset a budget, or to peek. `None` if
-    /// there is none.
+    /// [block](crate::RateLimiter::block) a key under it, or to reset a budget. `None` if there is
+    /// none.
+    ///
+    /// Do not peek it if it has plans: a request has the quota of its plan. See
+    /// [`limit_of_plan`](Self::limit_of_plan) and [`usage`](Self::usage).
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Limit> {
         let in_force = self.shared.in_force.load();
-        let limit = in_force
+        in_force.find(name).map(Applied::limit).cloned()
+    }
+
+    /// The limit of this name for the requests of a plan, as it is in force. A plan that the limit
+    /// does not have gets the limit itself, as its requests do. `None` if there is no such limit,
+    /// or if the plan is unlimited or denied.
+    ///
+    /// ```
+    /// use tollgate::config::{Config, Format, LimitSet, Names};
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let text = r#"
+    ///     [[limits]]
+    ///     name = "api"
+    ///     algorithm = "token_bucket"
+    ///     quota = "5/min"
+    ///     key = "peer_ip"
+    ///     plan = "account"
+    ///     plans = { pro = { quota = "50/min" }, internal = { unlimited = true } }
+    /// "#;
+    /// let config = Config::parse("limits.toml", text, Format::Toml)?;
+    /// let limits = LimitSet::new(config, Names::new().plan("account", |_| None::<String>))?;
+    /// let capacity = |plan| limits.limit_of_plan("api", plan).map(|limit| limit.quota().capacity());
+    /// assert_eq!([capacity("pro"), capacity("free")], [Some(50), Some(5)]);
+    /// assert_eq!(capacity("internal"), None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn limit_of_plan(&self, name: &str, plan: &str) -> Option<Limit> {
+        let in_force = self.shared.in_force.load();
+        in_force.find(name)?.limit_of_plan(plan).cloned()
+    }
+
+    /// Returns what is left under each limit of the set, for the key and the plan of a request, in
+    /// one call and without a charge. The route of the request does not matter, so a page for users
+    /// can have a route of its own.
+    ///
+    /// A limit is left out if the request has no key for it, or if its plan is unlimited or denied.
+    /// So are concurrency limits. While the store is unavailable, so are limits that fail open.
+    ///
+    /// For the limits of one request with its route, and for all settings of a layer, use
+    /// [`RateLimitLayer::usage`](crate::RateLimitLayer::usage).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store does not decide.
+    pub async fn usage(&self, limiter: &RateLimiter, request: &Parts) -> Result<Vec<Usage>, Error> {
+        let in_force = self.shared.in_force.load_full();
+        let asked = in_force
             .limits
             .iter()
-            .map(Applied::limit)
-            .find(|limit| limit.name() == name);
-        limit.cloned()
+            .map(|applied| applied.check_for(request, None));
+        let checks: Vec<Check> = asked
+            .filter_map(|asks| match asks {
+                Ok(Asks::Check(check)) if !check.limit().is_concurrency() => Some(check),
+                Ok(Asks::Check(_) | Asks::Nothing | Asks::Reject(_)) | Err(_) => None,
+            })
+            .collect();
+        match checks.is_empty() {
+            true => Ok(Vec::new()),
+            false => limiter.usage(checks).await,
+        }
     }
 
     /// The configuration in force.

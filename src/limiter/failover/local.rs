@@ -97,12 +97,10 @@ impl Local {
 
     /// The units of a budget that were consumed locally and have not drained since, rounded up.
     pub(super) fn used(&self, check: &Check) -> u64 {
-        let peeked =
-            share(check).map(|share| self.store.apply_now(Op::Peek, share.with_cost(0).into()));
-        match peeked {
-            Some(Ok(decision)) => decision.capacity().saturating_sub(decision.remaining()),
-            Some(Err(_)) | None => 0,
-        }
+        share(check).map_or(0, |share| {
+            let capacity = share.limit().quota().capacity();
+            capacity.saturating_sub(self.store.left_in_budget(&share))
+        })
     }
 }
 

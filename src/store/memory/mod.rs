@@ -136,6 +136,14 @@ impl MemoryStore {
         }
     }
 
+    /// The units left in a check's budget, whatever blocks its key.
+    pub(crate) fn left_in_budget(&self, check: &Check) -> u64 {
+        let (hash, index) = self.shard_of(check);
+        let mut shard = self.lock(index);
+        let now = self.now();
+        shard.left_in_budget(hash, check, now)
+    }
+
     fn apply_one(&self, op: Op, check: Check) -> Result<Decision, Error> {
         let (hash, index) = self.shard_of(&check);
         let mut shard = self.lock(index);

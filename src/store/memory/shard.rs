@@ -66,7 +66,7 @@ impl Budget {
         let known = match op {
             Op::Peek => return,
             Op::Charge => self.exhausted_until,
-            // The outcome does not say that the key is blocked.
+            // These pass while the key is blocked, so their outcome has no wait.
             Op::Refund | Op::Settle | Op::Reset => {
                 self.state.as_ref().map_or(0, State::blocked_until)
             }
@@ -169,6 +169,15 @@ impl Shard {
             self.table.remove(hash, |budget| budget.is_of(&check));
         }
         Ok(verdict(check, outcome, charged))
+    }
+
+    /// The units left in the budget of a check, whatever blocks its key.
+    pub(super) fn left_in_budget(&mut self, hash: u64, check: &Check, now: Micros) -> u64 {
+        let budget = self.table.find_mut(hash, |budget| budget.is_of(check));
+        let mut full = None;
+        let state = budget.map_or(&mut full, |budget| &mut budget.state);
+        let rule = check.limit().rule();
+        rule.decide(state, now, Cost::NONE, Effect::Dry).remaining
     }
 
     /// Removes the budget of a check from the table, or creates one.

@@ -449,11 +449,11 @@ impl Batch {
 /// Returns whether the offences of a check's key matter.
 fn blocks(op: Op, check: &Check) -> bool {
     match op {
-        Op::Charge | Op::Peek => check.blocking().is_some(),
+        Op::Charge | Op::Peek | Op::Refund | Op::Settle => check.blocking().is_some(),
         // A block ends whatever the policy of the limit that ends it.
         Op::Reset => true,
         Op::Block => check.limit().blocking().is_some() || check.block_us() == 0,
-        Op::Refund | Op::Settle | Op::Claim => false,
+        Op::Claim => false,
     }
 }
 

@@ -1,0 +1,78 @@
+//! What is left under the limits of a layer.
+
+use std::future::poll_fn;
+
+use http::request::Parts;
+
+use super::RateLimitLayer;
+use crate::http::policy::Question;
+use crate::http::request_checks::{RejectedEarly, RequestChecks};
+use crate::nouns::{Error, Usage};
+
+/// # What is left
+impl RateLimitLayer {
+    /// Returns what is left under each limit that would apply to a request, for its key and its
+    /// plan, in one call to the store and without a charge.
+    ///
+    /// It is right where a peek by hand is easily wrong: for a request whose limit is chosen by its
+    /// plan, and for a key that is blocked.
+    ///
+    /// ```
+    /// use axum::http::{StatusCode, request::Parts};
+    /// use axum::{Json, Router, extract::State, routing::get};
+    /// use tollgate::decision::Usage;
+    /// use tollgate::key::PeerIp;
+    /// use tollgate::{Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// async fn my_limits(
+    ///     State(layer): State<RateLimitLayer>,
+    ///     request: Parts,
+    /// ) -> Result<Json<Vec<Usage>>, StatusCode> {
+    ///     let usage = layer.usage(&request).await;
+    ///     usage.map(Json).map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
+    /// }
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let limiter = RateLimiter::in_memory();
+    /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(60), PeerIp)?;
+    /// let app: Router = Router::new()
+    ///     .route("/search", get(|| async { "found" }))
+    ///     .layer(layer.clone())
+    ///     // After the layer, so that the page itself is not charged.
+    ///     .route("/me/limits", get(my_limits))
+    ///     .with_state(layer);
+    /// # let _ = app;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A limit of a [configuration](Self::from_config) that does not match the route of the request
+    /// is left out. To ask for all of them, use
+    /// [`LimitSet::usage`](https://docs.rs/tollgate/latest/tollgate/config/struct.LimitSet.html#method.usage).
+    /// Concurrency limits are left out. While the store is unavailable, so are limits that fail
+    /// open. A request that the layer skips, or rejects before it asks the store, has no limits.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store does not decide. It [is misuse](Error::is_misuse) if the limits
+    /// that the application chose for the request [are not a group](crate::store::Group::new).
+    pub async fn usage(&self, request: &Parts) -> Result<Vec<Usage>, Error> {
+        let asked = match self.settings.policy.question(request) {
+            Ok(Question::Checks(asked)) => Ok(asked),
+            Ok(Question::PendingChoice(mut choice)) => poll_fn(|cx| choice.poll(request, cx)).await,
+            Err(rejected) => Err(rejected),
+        };
+        match asked {
+            Ok(RequestChecks {
+                group: Some(group), ..
+            }) => self.settings.limiter.usage(group).await,
+            Ok(RequestChecks { group: None, .. }) => Ok(Vec::new()),
+            Err(RejectedEarly::Misconfigured(error)) => Err(error),
+            Err(
+                RejectedEarly::Forbidden
+                | RejectedEarly::Rejected(_)
+                | RejectedEarly::MissingKey { .. },
+            ) => Ok(Vec::new()),
+        }
+    }
+}

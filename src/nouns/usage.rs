@@ -1,0 +1,85 @@
+//! Usage: what is left of a budget.
+
+use std::time::Duration;
+
+use super::Verdict;
+
+/// What is left of the budget of a key under a limit, for a page or an API of the user.
+///
+/// See [`RateLimiter::usage`](crate::RateLimiter::usage). With the feature `serde` it can be
+/// serialized. Times are whole seconds then, rounded up, and `null` stands for none:
+///
+/// ```
+/// # #[cfg(feature = "serde")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use tollgate::{Check, Limit, Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::in_memory();
+/// let api = Limit::fixed_window("api", Quota::per_hour(50))?;
+/// limiter.check_n(&api, "alice", 8).await?;
+/// let usage = limiter.usage(Check::new(&api, "alice")).await?;
+/// assert_eq!(
+///     serde_json::to_string(&usage)?,
+///     r#"[{"limit":"api","capacity":50,"remaining":42,"reset_after":3600,"blocked_for":null}]"#
+/// );
+///
+/// limiter.block(&api, "alice", Duration::from_secs(7_200)).await?;
+/// let [usage] = &*limiter.usage(Check::new(&api, "alice")).await? else { unreachable!() };
+/// assert_eq!(usage.remaining, 0);
+/// assert!(usage.blocked_for.is_some());
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "serde"))]
+/// # fn main() {}
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Usage {
+    /// The limit's name.
+    pub limit: String,
+    /// The most units that the budget holds.
+    pub capacity: u64,
+    /// The units that are left now, rounded down. 0 while the key is blocked.
+    pub remaining: u64,
+    /// The time until the budget is full again, and no block stands.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "in_seconds"))]
+    pub reset_after: Duration,
+    /// The time until the block of the key ends. `None` if it is not blocked.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "in_seconds_if_any"))]
+    pub blocked_for: Option<Duration>,
+}
+
+impl From<&Verdict> for Usage {
+    /// The usage that the verdict of a check of cost 0 says.
+    fn from(verdict: &Verdict) -> Self {
+        Self {
+            limit: verdict.limit().name().to_owned(),
+            capacity: verdict.capacity(),
+            remaining: verdict.remaining(),
+            reset_after: verdict.reset_after(),
+            blocked_for: verdict.blocked_for(),
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+fn in_seconds<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(seconds(*time))
+}
+
+#[cfg(feature = "serde")]
+fn in_seconds_if_any<S: serde::Serializer>(
+    time: &Option<Duration>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&time.map(seconds), to)
+}
+
+#[cfg(feature = "serde")]
+fn seconds(time: Duration) -> u64 {
+    time.as_secs()
+        .saturating_add(u64::from(time.subsec_nanos() > 0))
+}
