@@ -14,6 +14,7 @@ use tollgate::{Check, Error, Key, Limit, Quota, RateLimiter, RedisStore};
 use crate::support::RedisServer;
 use crate::support::fake_redis::{FakeRedis, greeting};
 use crate::support::log::Log;
+use crate::support::pass_on::Upstream;
 
 fn daily() -> Limit {
     Limit::fixed_window("daily", Quota::per_day(5)).unwrap()
@@ -833,4 +834,37 @@ async fn every_connection_failure_has_a_reason() {
             "{error}"
         );
     }
+}
+
+/// A proxy that loses one reply. All later replies on the connection answer the call before.
+#[tokio::test]
+async fn connection_that_lost_a_reply_is_never_used_again() {
+    let server = RedisServer::start();
+    let upstream = Upstream::of(&server);
+    let loses_reply = Arc::new(AtomicBool::new(false));
+    let loses = Arc::clone(&loses_reply);
+    let proxy = FakeRedis::start(move |command, arguments| {
+        let is_call = command == "EVALSHA" && arguments[1] == b"1";
+        match command {
+            "EVAL" | "EVALSHA" | "SCRIPT" => {
+                let reply = upstream.pass_on(command, arguments);
+                let is_lost = is_call && loses.swap(false, Ordering::SeqCst);
+                Some(if is_lost { Vec::new() } else { reply })
+            }
+            _ => greeting(command, arguments),
+        }
+    });
+    let store = RedisStore::builder("tollgate").url(proxy.url());
+    let store = store.without_circuit_breaker().deny_for(Duration::ZERO);
+    let store = store.connect().await.unwrap();
+    assert!(check(&store, "alice").await.unwrap().allowed());
+    loses_reply.store(true, Ordering::SeqCst);
+    let lost = check(&store, "alice").await.unwrap_err();
+    assert!(lost.is_timeout() && lost.may_have_charged(), "{lost}");
+    for client in 0..20 {
+        let decision = check(&store, &format!("client-{client}")).await.unwrap();
+        assert_eq!(decision.remaining(), 4, "the answer to this check");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(proxy.connections(), 2);
 }

@@ -1,5 +1,6 @@
 //! The Redis store on one server: connections, values, batches, and the caches in front of it.
 
+mod addresses;
 mod batching;
 mod channels;
 mod connections;
@@ -7,6 +8,7 @@ mod credentials;
 mod deadline;
 mod deny_cache;
 mod expiry;
+mod frozen;
 mod logs;
 mod prefetch;
 mod prefetch_replicas;

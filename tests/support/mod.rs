@@ -18,6 +18,8 @@ pub mod fake_redis;
 pub mod fields;
 pub mod limits;
 pub mod log;
+#[cfg(feature = "redis")]
+pub mod pass_on;
 pub mod process;
 #[cfg(feature = "metrics")]
 pub mod recorded;

@@ -30,7 +30,21 @@ impl Process {
 
     /// Sends a line. Returns what the next line that it prints with [`answer`] has.
     pub fn ask(&mut self, line: &str) -> String {
+        self.send(line);
+        self.receive()
+    }
+
+    /// Sends a line.
+    pub fn send(&mut self, line: &str) {
         writeln!(self.input, "{line}").unwrap();
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What the next line that it prints with [`answer`] has.
+    pub fn receive(&mut self) -> String {
         let mut printed = String::new();
         loop {
             printed.clear();

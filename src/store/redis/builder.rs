@@ -166,14 +166,15 @@ impl RedisStoreBuilder {
 
     /// Sets a pool of the application, in place of a URL. The store keeps one connection of it for
     /// each [lane](Self::lanes), so the pool's `max_size` has to be larger than the number of
-    /// lanes.
+    /// lanes. It brings each connection back to the database of the pool's URL.
     pub fn pool(mut self, pool: Pool) -> Self {
         self.source = ServerSource::Pool(pool);
         self
     }
 
     /// Sets the name of the store's connections in `CLIENT LIST`: 1 to 64 printable ASCII
-    /// characters without spaces. Default: none. The Redis user needs `+client|setname`.
+    /// characters without spaces. Default: none. The Redis user needs `+client|setname`. A proxy
+    /// that does not know the command is used without a name.
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.client_name = Some(name.into());
         self

@@ -46,7 +46,7 @@ pub(super) async fn run(
         reply => return numbers(reply?),
     }
     match load_and_send(&by_hash, &mut connection, is_asking).await {
-        // It was flushed in between.
+        // It was flushed in between, or a proxy does not know how to load it.
         Err(error) if is_no_script(&error) => {
             numbers(send(&with_code(&by_hash), &mut connection, is_asking).await?)
         }
@@ -71,8 +71,7 @@ async fn load_and_send(
     let (loaded, reply): (RedisResult<()>, RedisResult<Value>) =
         both.query_async(connection).await?;
     match (loaded, reply) {
-        // The user has no right to load scripts.
-        (Err(reason), Err(error)) if is_no_script(&error) => Err(reason),
+        (Err(reason), Err(error)) if is_no_script(&error) && is_forbidden(&reason) => Err(reason),
         (_, reply) => reply,
     }
 }
@@ -158,8 +157,29 @@ pub(super) async fn dry_run(
     }
 }
 
+/// Loads the script. A server or a proxy that does not know how may still run it: `EVAL` has the
+/// whole script, and the server keeps it.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
-    loading().query_async(connection).await
+    known(loading().query_async(connection).await)
+}
+
+/// The answer to a command that a service can do without. Only a missing right is an error that the
+/// server's operator can mend; otherwise, a proxy may not know the command.
+pub(super) fn known(answer: RedisResult<()>) -> RedisResult<()> {
+    match answer {
+        Err(error) if is_of_server(&error) && !is_forbidden(&error) => Ok(()),
+        answer => answer,
+    }
+}
+
+/// Returns whether this is the server's own answer.
+pub(super) fn is_of_server(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+}
+
+/// Returns whether the server's user has no right to the command.
+fn is_forbidden(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
 }
 
 fn loading() -> Cmd {

@@ -23,8 +23,13 @@ use crate::telemetry::{Outage, RedisEvents};
 /// The most time that one attempt to connect takes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection that was silent for longer may be closed.
+/// A connection that was silent for longer may be closed: it is pinged in front of a charge.
 const SILENT: Duration = Duration::from_millis(100);
+
+/// After a longer silence, a charge waits for the ping. The connection may have been closed while
+/// the process was stopped, its container paused, or its machine suspended, and its task has not
+/// read the socket yet. A service that checks more than four times a second waits for no ping.
+const IDLE: Duration = Duration::from_millis(250);
 
 #[derive(Clone)]
 pub(super) struct Connections {
@@ -66,8 +71,8 @@ struct Current {
 pub(super) struct Handle {
     pub(super) connection: MultiplexedConnection,
     generation: u64,
-    /// Whether the server was silent for so long that the connection may be closed.
-    pub(super) was_silent: bool,
+    /// The time since the server last answered.
+    silent_for: Duration,
     trusted: Arc<AtomicBool>,
 }
 
@@ -75,6 +80,16 @@ impl Handle {
     /// The number of the connection among those to its server.
     pub(super) const fn number(&self) -> u64 {
         self.generation
+    }
+
+    /// Returns whether the server was silent for so long that the connection may be closed.
+    pub(super) fn was_silent(&self) -> bool {
+        self.silent_for > SILENT
+    }
+
+    /// Returns whether the server was silent for so long that a charge waits for a ping.
+    pub(super) fn was_idle(&self) -> bool {
+        self.silent_for > IDLE
     }
 
     /// Returns whether replies on this connection belong to their calls. After one malformed reply
@@ -261,7 +276,7 @@ impl ConnectionState {
         Some(Handle {
             connection: current.link.connection(),
             generation: self.generation,
-            was_silent: current.heard.elapsed() > SILENT,
+            silent_for: current.heard.elapsed(),
             trusted: Arc::clone(&current.trusted),
         })
     }

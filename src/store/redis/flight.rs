@@ -81,7 +81,13 @@ async fn send_first(place: CallPlace) -> CallPlace {
             return place;
         }
     };
-    if !with_context(|cx| is_open(&node, &handle, cx)).await {
+    if handle.was_idle() {
+        let patience = lane.settings.ping_patience();
+        if let Ok(Err(error)) = timeout(patience, ping(&handle)).await {
+            node.connections.replace(&handle, &call::brief(&error));
+            return place;
+        }
+    } else if !with_context(|cx| is_open(&node, &handle, cx)).await {
         return place;
     }
     let flight = with_context(|cx| {
@@ -91,7 +97,8 @@ async fn send_first(place: CallPlace) -> CallPlace {
     flight.await.await
 }
 
-/// Sends a check that is still alone in an idle lane, if there is a connection.
+/// Sends a check that is still alone in an idle lane, if there is a connection. One that was idle
+/// is left to a task, which waits for a ping.
 pub(super) fn send_lone(
     lane: &Arc<Lane>,
     check: &Promised,
@@ -99,21 +106,21 @@ pub(super) fn send_lone(
 ) -> Option<BoxFuture<'static, CallPlace>> {
     let node = lane.route.node()?;
     let handle = node.connections.current()?;
-    if !is_open(&node, &handle, cx) {
+    if handle.was_idle() || !is_open(&node, &handle, cx) {
         return None;
     }
     let _one_by_one = lane.leave_in_order();
     Some(hand_over(lane.place_alone(check)?, node, handle, cx))
 }
 
-/// Returns whether a connection is open, as far as is known. A connection that was idle is pinged.
+/// Returns whether a connection is open, as far as is known. A connection that was silent is pinged.
 /// A closed one fails the ping before any charge is handed over, and is replaced. A charge that was
 /// handed over is never sent again: it may have left. Does not wait for the ping's reply.
 fn is_open(node: &Node, handle: &Handle, cx: &mut Context<'_>) -> bool {
-    if !handle.was_silent {
+    if !handle.was_silent() {
         return true;
     }
-    match ping(handle, cx) {
+    match pin!(unconstrained(ping(handle))).poll(cx) {
         Poll::Ready(Err(error)) => {
             node.connections.replace(handle, &call::brief(&error));
             false
@@ -122,11 +129,9 @@ fn is_open(node: &Node, handle: &Handle, cx: &mut Context<'_>) -> bool {
     }
 }
 
-fn ping(handle: &Handle, cx: &mut Context<'_>) -> Poll<RedisResult<()>> {
+async fn ping(handle: &Handle) -> RedisResult<()> {
     let mut connection = handle.connection.clone();
-    let ping = redis::cmd("PING");
-    let ping = async { ping.query_async(&mut connection).await };
-    pin!(unconstrained(ping)).poll(cx)
+    redis::cmd("PING").query_async(&mut connection).await
 }
 
 /// Calls a function with the context of the task.
@@ -220,6 +225,7 @@ impl Call {
     ) -> Option<RedisResult<Vec<i64>>> {
         let Self {
             place,
+            node,
             handle,
             watch,
             is_asking,
@@ -257,6 +263,8 @@ impl Call {
             };
             if late_at.take_if(|late_at| *late_at <= reached).is_some() {
                 watch.end(true);
+                // Its reply may have been lost. Then each later reply would answer the call before.
+                node.connections.discard(handle, &Error::timeout());
                 if let Some(observed) = observed.take() {
                     observed.end(call::failure(None));
                 }
@@ -368,10 +376,8 @@ impl Call {
 
     /// Sets a timeout as the answer. Returns how many checks failed.
     fn set_timeout(&mut self) -> usize {
-        let connections = &self.node.connections;
-        connections.discard(&self.handle, &Error::timeout());
         self.place.lane().route.refresh();
-        let server = connections.events().server();
+        let server = self.node.connections.events().server();
         let batch = &mut self.place.batch;
         batch.set_failure(|| Error::timeout().at_server(server))
     }

@@ -42,6 +42,9 @@ const PACE: Duration = Duration::from_millis(4);
 /// A long deadline has a longer pace.
 const PACES_OF_A_DEADLINE: u32 = 64;
 
+/// 20 ms of the default.
+const PING_PATIENCES_OF_A_DEADLINE: u32 = 12;
+
 /// The settings of all lanes of a store.
 #[derive(Clone)]
 pub(super) struct LaneSettings {
@@ -53,6 +56,15 @@ pub(super) struct LaneSettings {
 }
 
 impl LaneSettings {
+    /// The longest wait for the answer to the ping of an idle connection. It is enough to notice
+    /// that the connection is closed, because nothing has to travel for that. A distant server
+    /// answers later, and its checks still meet their deadlines.
+    pub(super) fn ping_patience(&self) -> Duration {
+        self.deadline
+            .checked_div(PING_PATIENCES_OF_A_DEADLINE)
+            .unwrap_or_default()
+    }
+
     /// How long the newest call has been in flight when the next one leaves beside it.
     pub(super) fn pace(&self) -> Duration {
         PACE.max(

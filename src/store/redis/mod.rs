@@ -65,7 +65,12 @@ use crate::nouns::{Check, Claim, ConfigError, Error, Group, Key, Limit, Op};
 ///   attempts to connect is at most a second.
 /// - Every new connection is validated. A wrong password, a missing permission or a read-only
 ///   replica is an error that says so. So is a server in cluster mode, unless the URL names a
-///   cluster.
+///   cluster, and a proxy that spreads keys over several servers. If the server closes new
+///   connections, the error repeats its reason.
+/// - A connection that was silent for 250 ms is pinged before a charge is sent, and the answer is
+///   awaited for up to a twelfth of the deadline. So a charge is not lost on a connection that was
+///   closed while the process was stopped.
+/// - A connection on which a call was not answered within its deadline is replaced.
 /// - A budget has the key `prefix:{key}:kind:limit`. It expires in the second after it is full
 ///   again. On a cluster it is `prefix:{partition}{key}:kind:limit`: see
 ///   [`partitions`](RedisStoreBuilder::partitions).

@@ -33,6 +33,9 @@ const INCLUDED: &[(&str, &str)] = files![
 /// Runs every command that the script needs.
 pub(super) const PROBE: &str = include_str!("../../../scripts/probe.lua");
 
+/// Finds out whether an address is one server.
+pub(super) const ONE_SERVER: &str = include_str!("../../../scripts/one_server.lua");
+
 static SCRIPT: LazyLock<Script> = LazyLock::new(Script::join);
 
 /// One script of all files.

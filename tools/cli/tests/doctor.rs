@@ -2,7 +2,9 @@
 
 mod support;
 
-use self::support::{RedisServer, tollgate};
+use self::support::fake_redis::FakeRedis;
+use self::support::pass_on::Upstream;
+use self::support::{RedisServer, Run, tollgate};
 
 #[test]
 fn doctor_finds_nothing_wrong_with_a_server_that_is_set_up_well() {
@@ -128,4 +130,80 @@ fn doctor_compares_round_trips_with_the_deadline_of_checks() {
     assert!(run.out.contains("RedisStoreBuilder::deadline"), "{run:?}");
     let run = tollgate(&["doctor", &server.url(), "--deadline", "soon"]);
     assert!(run.code == 2 && run.err.contains("--deadline"), "{run:?}");
+}
+
+/// A proxy in front of some servers, which answers these commands by itself.
+fn doctor_behind_a_proxy(
+    servers: &[RedisServer],
+    own: impl Fn(&str) -> Option<&'static str> + Send + Sync + 'static,
+) -> Run {
+    let servers: Vec<_> = servers.iter().map(Upstream::of).collect();
+    let proxy = FakeRedis::start(move |command, arguments| {
+        if let Some(reply) = own(command) {
+            return Some(format!("{reply}\r\n").into_bytes());
+        }
+        let key = arguments.get(2).filter(|_| command.starts_with("EVAL"));
+        let sum = key.map_or(0, |key| key.iter().map(|byte| usize::from(*byte)).sum());
+        Some(servers[sum % servers.len()].pass_on(command, arguments))
+    });
+    tollgate(&["doctor", &proxy.url()])
+}
+
+#[test]
+fn doctor_names_the_real_cause_behind_a_proxy() {
+    let unknown = |command: &str| match command {
+        "AUTH" => Some("+OK"),
+        "CLIENT" | "SCRIPT" | "CONFIG" => Some("-ERR unknown command"),
+        "TIME" => Some("*2\r\n$10\r\n3600000000\r\n$1\r\n0"),
+        "INFO" => Some("$24\r\n# Proxy\r\nproxy_version:1"),
+        _ => None,
+    };
+    let run = doctor_behind_a_proxy(&[RedisServer::start()], unknown);
+    let text = &run.out;
+    assert_eq!(run.code, 0, "{run:?}");
+    for part in [
+        "ok       clock: ",
+        "ok       start: ",
+        "the server does not say its role",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(
+        !text.contains("read-only replica") && !text.contains("PROBLEM"),
+        "{text}"
+    );
+
+    let no_info = |command: &str| match command {
+        "AUTH" => Some("+OK"),
+        "INFO" => Some("-ERR unknown command 'INFO'"),
+        _ => None,
+    };
+    let run = doctor_behind_a_proxy(&[RedisServer::start()], no_info);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(
+        run.out.contains("advice   INFO: ") && run.out.contains("a proxy"),
+        "{run:?}"
+    );
+    assert!(!run.out.contains("within 250 ms"), "{run:?}");
+}
+
+#[test]
+fn doctor_refuses_an_address_that_leads_to_several_servers() {
+    let auth = |command: &str| (command == "AUTH").then_some("+OK");
+    let servers = [(); 2].map(|()| RedisServer::start());
+    let run = doctor_behind_a_proxy(&servers, auth);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(
+        run.out.contains("PROBLEM  start") && run.out.contains("several servers"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn doctor_repeats_what_a_server_says_that_turns_connections_away() {
+    let server = RedisServer::start_with(&["--maxclients", "1"]);
+    let _only_one = server.connection();
+    let run = tollgate(&["doctor", &server.url()]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.out.contains("max number of clients reached"), "{run:?}");
 }

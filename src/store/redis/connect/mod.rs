@@ -6,6 +6,7 @@ mod pool;
 mod sentinel;
 mod server;
 mod subscription;
+mod turned_away;
 mod url;
 
 use futures_core::future::BoxFuture;

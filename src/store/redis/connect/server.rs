@@ -8,12 +8,12 @@ use redis::ConnectionAddr;
 use redis::ProtocolVersion;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2};
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisError, RedisResult};
 
 use super::super::greeting::{self, in_words};
 use super::super::terms::Terms;
 use super::subscription::{Messages, Subscription};
-use super::{Connect, Link, Provider};
+use super::{Connect, Link, Provider, turned_away};
 
 /// The idle time before the first keepalive probe.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
@@ -41,8 +41,13 @@ impl Server {
     pub(super) fn new(info: &ConnectionInfo, credentials: Option<Provider>) -> Self {
         // The store's own deadline applies. A timeout of the connection could only shorten it.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        // Some proxies close a connection at a command that they do not know, such as CLIENT.
+        let settings = info.redis_settings().clone().set_skip_set_lib_name();
         Self {
-            info: info.clone().set_tcp_settings(tcp_settings()),
+            info: info
+                .clone()
+                .set_tcp_settings(tcp_settings())
+                .set_redis_settings(settings),
             credentials,
             config,
         }
@@ -121,13 +126,35 @@ async fn open(
     config: &AsyncConnectionConfig,
     prefix: &str,
 ) -> Result<MultiplexedConnection, String> {
-    let connection: RedisResult<_> = async {
-        Client::open(info)?
-            .get_multiplexed_async_connection_with_config(config)
-            .await
+    let address = info.addr().clone();
+    match connect(info, config).await {
+        Ok(mut connection) => match turned_away::last_answer(&mut connection).await {
+            None => Ok(connection),
+            Some(error) if error.is_connection_dropped() => {
+                Err(dropped(&error, &address, prefix).await)
+            }
+            Some(error) => Err(turned_away::in_words(&turned_away::sentence_of(&error))),
+        },
+        Err(error) if error.is_connection_dropped() => Err(dropped(&error, &address, prefix).await),
+        Err(error) => Err(in_words(&error, prefix)),
     }
-    .await;
-    connection.map_err(|error| in_words(&error, prefix))
+}
+
+async fn connect(
+    info: ConnectionInfo,
+    config: &AsyncConnectionConfig,
+) -> RedisResult<MultiplexedConnection> {
+    let client = Client::open(info)?;
+    let connection = client.get_multiplexed_async_connection_with_config(config);
+    connection.await
+}
+
+/// Why a server dropped a new connection: in its own words, if it has any.
+async fn dropped(error: &RedisError, address: &ConnectionAddr, prefix: &str) -> String {
+    match turned_away::why(address).await {
+        Some(sentence) => turned_away::in_words(&sentence),
+        None => in_words(error, prefix),
+    }
 }
 
 impl Connect for Server {

@@ -116,7 +116,7 @@ pub(super) async fn rows_of(
     keys: &[String],
     prefix: &str,
 ) -> anyhow::Result<Vec<Row>> {
-    let now = server.now().await?;
+    let now = server.now(prefix).await?;
     let entries = read(server, keys).await?;
     Ok(entries
         .iter()

@@ -31,6 +31,11 @@ impl Server {
             None => Client::open(url),
         };
         let client = client.with_context(|| format!("the Redis URL of {address}"))?;
+        // Some proxies close a connection at a command that they do not know, such as CLIENT.
+        let info = client.get_connection_info().clone();
+        let settings = info.redis_settings().clone().set_skip_set_lib_name();
+        let client = Client::open(info.set_redis_settings(settings))
+            .with_context(|| format!("the Redis URL of {address}"))?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));
@@ -63,10 +68,18 @@ impl Server {
         })
     }
 
-    /// The server's time, in microseconds since the Unix epoch.
-    pub(super) async fn now(&mut self) -> anyhow::Result<u64> {
-        let (seconds, micros): (u64, u64) = self.ask(&["TIME"]).await?;
-        Ok(seconds * 1_000_000 + micros)
+    /// The time by which the server decides, in microseconds since the Unix epoch. It is the time of
+    /// scripts: a proxy in front of the server may answer `TIME` by itself.
+    pub(super) async fn now(&mut self, prefix: &str) -> anyhow::Result<u64> {
+        const SCRIPT: &str = "return redis.call('TIME')";
+        let key = format!("{prefix}:{{now}}");
+        let of_script: anyhow::Result<(u64, u64)> = self.ask(&["EVAL", SCRIPT, "1", &key]).await;
+        let (seconds, micros) = match of_script {
+            Ok(time) => time,
+            // Another node of a cluster has the key, or this user runs no scripts.
+            Err(_) => self.ask(&["TIME"]).await?,
+        };
+        Ok(seconds.saturating_mul(1_000_000).saturating_add(micros))
     }
 }
 

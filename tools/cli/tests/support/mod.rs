@@ -10,6 +10,10 @@
 pub mod budgets;
 #[path = "../../../../tests/support/cluster.rs"]
 pub mod cluster;
+#[path = "../../../../tests/support/fake_redis.rs"]
+pub mod fake_redis;
+#[path = "../../../../tests/support/pass_on.rs"]
+pub mod pass_on;
 #[path = "../../../../tests/support/redis_server.rs"]
 mod redis_server;
 

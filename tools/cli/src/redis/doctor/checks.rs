@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use redis::RedisError;
 
 use super::{Findings, Level};
+use crate::arguments::DoctorArguments;
 use crate::output::explained;
 use crate::redis::servers::Server;
 
@@ -22,15 +23,27 @@ const SLOW: Duration = Duration::from_millis(50);
 /// The time that a check takes beyond a round trip, on a busy machine.
 const QUEUED: Duration = Duration::from_millis(20);
 
-pub(super) async fn examine(server: &mut Server, deadline: Duration, findings: &mut Findings) {
-    if let Err(error) = latency(server, deadline, findings).await {
+/// Advice about what a server does not say.
+const ASK_ITSELF: &str = "this may be a proxy: for the missing checks, give doctor the address of \
+                          Redis itself";
+
+/// A clock that is off by more seconds was not set.
+const LONG_AGO: f64 = 365.0 * 86_400.0;
+
+pub(super) async fn examine(
+    server: &mut Server,
+    arguments: &DoctorArguments,
+    findings: &mut Findings,
+) {
+    if let Err(error) = latency(server, arguments.deadline, findings).await {
         let if_no_right = (
             Level::Problem,
             "give this user +ping, which services need, too",
         );
         failed("latency", &error, if_no_right, findings);
     }
-    if let Err(error) = clock(server, findings).await {
+    let prefix = arguments.prefix.trim_end_matches(':');
+    if let Err(error) = clock(server, prefix, findings).await {
         let if_no_right = (
             Level::Problem,
             "give this user +time, which services need, too",
@@ -53,20 +66,24 @@ pub(super) async fn examine(server: &mut Server, deadline: Duration, findings: &
     connections(&info, findings);
 }
 
-/// Reports a command that failed: for want of a right, or because the server does not answer as it
-/// should.
+/// Reports a command that failed: for want of a right, because a proxy does not know it, or because
+/// the server does not answer as it should.
 fn failed(
     about: &'static str,
     error: &anyhow::Error,
     if_no_right: (Level, &'static str),
     findings: &mut Findings,
 ) {
-    let mut causes = error
+    let cause = error
         .chain()
-        .filter_map(|cause| cause.downcast_ref::<RedisError>());
-    let (level, advice) = match causes.any(|cause| cause.code() == Some("NOPERM")) {
-        true => if_no_right,
-        false => (
+        .find_map(|cause| cause.downcast_ref::<RedisError>());
+    let (level, advice) = match cause {
+        Some(cause) if cause.code() == Some("NOPERM") => if_no_right,
+        // Some proxies close the connection at a command that they do not know.
+        Some(cause) if cause.code() == Some("ERR") || cause.is_connection_dropped() => {
+            (Level::Advice, ASK_ITSELF)
+        }
+        _ => (
             Level::Problem,
             "services need an answer within 250 ms: look at the network, and at the load of the \
              server",
@@ -145,8 +162,8 @@ async fn latency(
     Ok(())
 }
 
-async fn clock(server: &mut Server, findings: &mut Findings) -> anyhow::Result<()> {
-    let theirs = server.now().await? as f64 / 1e6;
+async fn clock(server: &mut Server, prefix: &str, findings: &mut Findings) -> anyhow::Result<()> {
+    let theirs = server.now(prefix).await? as f64 / 1e6;
     let ours = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
     let ahead = theirs - ours;
     let found = format!(
@@ -154,7 +171,11 @@ async fn clock(server: &mut Server, findings: &mut Findings) -> anyhow::Result<(
         ahead.abs(),
         if ahead < 0.0 { "behind" } else { "ahead of" }
     );
-    if ahead.abs() > 1.0 {
+    if ahead.abs() > LONG_AGO {
+        let advice = "this is no time of day: a proxy may answer TIME by itself, or the clock was \
+                      never set";
+        findings.advice("clock", found, advice);
+    } else if ahead.abs() > 1.0 {
         findings.advice(
             "clock",
             found,
@@ -171,6 +192,9 @@ fn version(info: &Info, findings: &mut Findings) {
     let (redis, valkey) = (info.text("redis_version"), info.text("valkey_version"));
     if !valkey.is_empty() {
         return findings.good("version", format!("Valkey {valkey}"));
+    }
+    if redis.is_empty() {
+        return findings.advice("version", "the server does not say its version", ASK_ITSELF);
     }
     let found = format!("Redis {redis}");
     let mut numbers = redis.split('.').map(|it| it.parse::<u32>().unwrap_or(0));
@@ -197,6 +221,9 @@ fn memory(info: &Info, findings: &mut Findings) {
     let policy = info.text("maxmemory_policy");
     let evicted = info.number("evicted_keys");
     let (used, most) = (info.number("used_memory"), info.number("maxmemory"));
+    if policy.is_empty() {
+        return findings.advice("memory", "the server does not say its memory", ASK_ITSELF);
+    }
     if policy != "noeviction" && most > 0 {
         findings.problem(
             "eviction",
@@ -234,10 +261,20 @@ fn memory(info: &Info, findings: &mut Findings) {
 }
 
 async fn replication(server: &mut Server, info: &Info, findings: &mut Findings) {
-    if info.text("role") != "master" {
-        let advice =
-            "write the primary's address into the URL, or redis-sentinel:// with the sentinels";
-        return findings.problem("replication", "this server is a read-only replica", advice);
+    match info.text("role") {
+        "master" => {}
+        "" => {
+            return findings.advice(
+                "replication",
+                "the server does not say its role",
+                ASK_ITSELF,
+            );
+        }
+        _ => {
+            let advice =
+                "write the primary's address into the URL, or redis-sentinel:// with the sentinels";
+            return findings.problem("replication", "this server is a read-only replica", advice);
+        }
     }
     let replicas = info.number("connected_slaves");
     if replicas == 0 {
@@ -269,6 +306,9 @@ async fn replication(server: &mut Server, info: &Info, findings: &mut Findings) 
 }
 
 async fn persistence(server: &mut Server, info: &Info, findings: &mut Findings) {
+    if info.text("aof_enabled").is_empty() {
+        return;
+    }
     let save: Result<Vec<String>, _> = server.ask(&["CONFIG", "GET", "save"]).await;
     let found = match (
         info.text("aof_enabled"),
@@ -322,6 +362,9 @@ async fn cluster(server: &mut Server, info: &Info, findings: &mut Findings) {
 }
 
 fn connections(info: &Info, findings: &mut Findings) {
+    if info.text("connected_clients").is_empty() {
+        return;
+    }
     let (open, most) = (info.number("connected_clients"), info.number("maxclients"));
     if most > 0 && open * 10 > most * 8 {
         let found = format!("{open} of {most} in use");

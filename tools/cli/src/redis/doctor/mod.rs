@@ -85,7 +85,7 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
                     server: server.address.clone(),
                     all: Vec::new(),
                 };
-                checks::examine(&mut server, arguments.deadline, &mut findings).await;
+                checks::examine(&mut server, &arguments, &mut findings).await;
                 all.extend(findings.all);
             }
             Err(error) => {
@@ -94,9 +94,8 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
             }
         }
     }
-    if library.all.is_empty() {
-        start(&arguments, &mut library).await;
-    }
+    // Also without a connection: the library says why a server closes it.
+    start(&arguments, &mut library).await;
     all.extend(library.all);
     if arguments.json {
         output::print(&output::json(&all, true)?)?;
