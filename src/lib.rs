@@ -89,6 +89,7 @@ pub mod denied_keys {
 /// | `ClientIp` | the client's address, behind trusted proxies |
 /// | `PeerIp` | the peer's address, without proxies |
 /// | `Header` | a header that a gateway sets |
+/// | `Host` | the host that the request names, in one spelling |
 /// | `GrpcMetadata`, `GrpcMethod` | a metadata entry, or the method, of a gRPC call (feature `grpc`) |
 /// | `Route` | method and path template of the matched route (feature `axum`) |
 /// | `Global` | one key for all requests |
@@ -100,8 +101,8 @@ pub mod key {
     pub use crate::http::Route;
     #[cfg(feature = "http")]
     pub use crate::http::{
-        ClientIp, ClientNetwork, Extension, Global, Header, KeyExtractor, MissingKey, Networks,
-        PeerIp, from_fn,
+        ClientIp, ClientNetwork, Extension, Global, Header, Host, KeyExtractor, MissingKey,
+        Networks, PeerIp, from_fn,
     };
     #[cfg(feature = "grpc")]
     pub use crate::http::{GrpcMetadata, GrpcMethod};

@@ -23,9 +23,14 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// Returns an error if `name` is not a valid header name, or is `x-forwarded-for` or
-    /// `forwarded`: clients write the start of these lists, so each request could have a fresh
-    /// budget. [`ClientIp`](super::ClientIp) reads them.
+    /// Returns an error if `name` is not a valid header name, or is one of these:
+    ///
+    /// | header | why | use |
+    /// |---|---|---|
+    /// | `x-forwarded-for`, `forwarded` | clients write the start of these lists, so each request could have a fresh budget | [`ClientIp`](super::ClientIp) |
+    /// | `host` | HTTP/2 does not have it, and a host has many spellings | [`Host`](super::Host) |
+    /// | `cookie` | HTTP/2 sends it in several parts, and it has more than the session | what authentication has found, by [`Extension`] |
+    /// | `connection`, `keep-alive`, `proxy-connection`, `te`, `trailer`, `transfer-encoding`, `upgrade` | they are of a connection, and HTTP/2 does not have them (RFC 9110, section 7.6.1) | another header |
     pub fn new(name: &str) -> Result<Self, ConfigError> {
         let name: HeaderName = name.parse().map_err(|error| {
             ConfigError::new(format!(
@@ -33,14 +38,34 @@ impl Header {
                 name.escape_debug()
             ))
         })?;
-        if matches!(name.as_str(), "forwarded" | "x-forwarded-for") {
-            return Err(ConfigError::new(format!(
-                "clients write the start of `{name}`, so each request could have a fresh budget; \
-                 use the address that `ClientIp::behind([...])` finds in it"
-            )));
+        match why_no_key(name.as_str()) {
+            Some(why) => Err(ConfigError::new(format!("`{name}` {why}"))),
+            None => Ok(Self(name)),
         }
-        Ok(Self(name))
     }
+}
+
+/// Why the value of a header is no key, and what to use.
+fn why_no_key(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "forwarded" | "x-forwarded-for" => {
+            "is a list of which clients write the start, so each request could have a fresh \
+             budget; use the address that `ClientIp::behind([...])` finds in it"
+        }
+        "host" => {
+            "is not sent in HTTP/2, and has many spellings, such as `LOCALHOST.:8080`; use the \
+             extractor `Host`, which reads both and knows the spellings"
+        }
+        "cookie" => {
+            "is sent in several parts in HTTP/2, and has more than the session; use what your \
+             authentication has found in it, by `Extension`"
+        }
+        "connection" | "keep-alive" | "proxy-connection" | "te" | "trailer"
+        | "transfer-encoding" | "upgrade" => {
+            "is about a connection, and not sent in HTTP/2; use another header"
+        }
+        _ => return None,
+    })
 }
 
 impl KeyExtractor for Header {
@@ -180,6 +205,11 @@ fn why_missing<T: Send + Sync + 'static>(parts: &Parts) -> &'static str {
     #[cfg(feature = "axum")]
     if parts.extensions.get::<axum::Extension<T>>().is_some() {
         return "it has an `axum::Extension` of it. Insert the value itself";
+    }
+    #[cfg(feature = "axum")]
+    if type_name::<T>().starts_with("axum::extension::Extension<") {
+        return "layers insert the value itself, and `axum::Extension` is how a handler takes it. \
+                Name the value's type in the closure";
     }
     "the layer that inserts it is inside this one, or inserted none for this request"
 }

@@ -11,6 +11,7 @@ mod future;
 #[cfg(feature = "grpc")]
 mod grpc_keys;
 mod headers;
+mod host;
 mod in_flight;
 mod key_extractor;
 mod layer;
@@ -39,6 +40,7 @@ pub use future::ResponseFuture;
 #[cfg(feature = "grpc")]
 pub use grpc_keys::{GrpcMetadata, GrpcMethod};
 pub use headers::IetfDraft;
+pub use host::Host;
 pub use in_flight::InFlight;
 pub use key_extractor::{KeyExtractor, MissingKey, from_fn};
 pub use layer::RateLimitLayer;

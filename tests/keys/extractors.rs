@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::routing::any;
 use http::Request;
 use tollgate::clock::ManualClock;
-use tollgate::key::{ClientIp, Extension, Header, KeyExtractor, PeerIp, Route, from_fn};
+use tollgate::key::{ClientIp, Extension, Header, Host, KeyExtractor, PeerIp, Route, from_fn};
 use tollgate::{Key, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::requests::{from_peer, number, plain, request, send, status};
@@ -96,6 +96,107 @@ fn header_whose_start_clients_write_is_an_error() {
         let error = Header::new(name).unwrap_err().to_string();
         assert!(error.contains("ClientIp::behind"), "{error}");
     }
+}
+
+#[test]
+fn header_that_http_2_does_not_have_or_divides_is_an_error_that_says_what_to_use() {
+    for (name, advice) in [
+        ("Host", "use the extractor `Host`"),
+        ("cookie", "by `Extension`"),
+        ("Connection", "use another header"),
+        ("keep-alive", "use another header"),
+        ("proxy-connection", "use another header"),
+        ("te", "use another header"),
+        ("trailer", "use another header"),
+        ("transfer-encoding", "use another header"),
+        ("upgrade", "use another header"),
+    ] {
+        let error = Header::new(name).unwrap_err().to_string();
+        assert!(error.contains(advice), "{name}: {error}");
+    }
+}
+
+#[test]
+fn host_has_one_key_in_all_its_spellings_and_versions_of_http() {
+    let by_header = |host: &[u8]| {
+        let mut request = plain("/");
+        let host = http::HeaderValue::from_bytes(host).unwrap();
+        request.headers_mut().insert("host", host);
+        key_of(&Host, request)
+    };
+    let by_uri = |uri: &str| key_of(&Host, request("GET", uri).body(Body::empty()).unwrap());
+    for host in [
+        "localhost",
+        "LOCALHOST",
+        "LocalHost.",
+        "localhost:8080",
+        "LOCALHOST.:1",
+    ] {
+        assert_eq!(by_header(host.as_bytes()).unwrap(), "localhost", "{host}");
+        let uri = format!("http://{host}/search");
+        assert_eq!(by_uri(&uri).unwrap(), "localhost", "{uri}");
+    }
+    for (host, key) in [
+        ("192.0.2.1:80", "192.0.2.1"),
+        ("[2001:DB8:0::1]:443", "2001%3adb8%3a%3a1"),
+        ("[::ffff:192.0.2.1]", "192.0.2.1"),
+        ("xn--bcher-kva.example", "xn--bcher-kva.example"),
+        ("_dmarc.example.com", "_dmarc.example.com"),
+    ] {
+        assert_eq!(by_header(host.as_bytes()).unwrap(), key, "{host}");
+    }
+    let mut both = request("GET", "http://a.example/")
+        .body(Body::empty())
+        .unwrap();
+    both.headers_mut()
+        .insert("host", "b.example".parse().unwrap());
+    assert_eq!(
+        key_of(&Host, both).unwrap(),
+        "a.example",
+        "RFC 9112: the URI decides"
+    );
+}
+
+#[test]
+fn malformed_host_is_no_key() {
+    let long = format!("{}.example", "a".repeat(250));
+    for host in [
+        "",
+        ".",
+        "..",
+        "a..b",
+        "a..",
+        "user@a.example",
+        "a.example@b",
+        "[::1",
+        "[::1%25eth0]",
+        "a b",
+        "a/b",
+        "a%2eb",
+        "a:b:c",
+        &long,
+    ] {
+        let mut request = plain("/");
+        request.headers_mut().insert("host", host.parse().unwrap());
+        let error = key_of(&Host, request).unwrap_err();
+        assert_eq!(error, "the host of the request is malformed", "{host}");
+    }
+    let mut request = plain("/");
+    let obscure = http::HeaderValue::from_bytes(b"caf\xe9.example").unwrap();
+    request.headers_mut().insert("host", obscure);
+    assert!(key_of(&Host, request).is_err());
+    let mut two = plain("/");
+    for host in ["a.example", "b.example"] {
+        two.headers_mut().append("host", host.parse().unwrap());
+    }
+    assert_eq!(
+        key_of(&Host, two).unwrap_err(),
+        "the request names two hosts"
+    );
+    assert_eq!(
+        key_of(&Host, plain("/")).unwrap_err(),
+        "the request names no host"
+    );
 }
 
 #[tokio::test]

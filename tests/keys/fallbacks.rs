@@ -205,6 +205,21 @@ async fn value_within_axums_extension_is_named_as_the_reason() {
 }
 
 #[tokio::test]
+async fn closure_that_asks_for_axums_extension_is_named_as_the_reason() {
+    let bare = (0..1_000).map(|_| request(Some(42), Some(peer()), &[]));
+    let wrapped = Extension::new(|user: &axum::Extension<UserId>| Key::from(user.0.0));
+    let limit = Limit::gcra("api", Quota::per_second(1_000_000)).unwrap();
+    let layer = RateLimitLayer::new(RateLimiter::in_memory(), limit, wrapped.or(PeerIp));
+    let reported = events_of(&layer.unwrap(), bare.collect()).await;
+    assert_eq!(reported.len(), 1);
+    assert!(
+        reported[0].contains("layers insert the value itself"),
+        "{}",
+        reported[0]
+    );
+}
+
+#[tokio::test]
 async fn chain_whose_first_extractor_finds_a_key_now_and_then_is_not_reported() {
     let requests = (0..3_000).map(|number| {
         let user = (number == 500).then_some(42);
