@@ -169,11 +169,16 @@ local function new_budget(now, units, micros, capacity, queue)
     local behind = at - now
     local status, retry_after, delay = ALLOWED, -1, 0
     local level, turn = used + cost * m, nil
+    max_wait = max_wait or 0
+    local late_by = 0
+    if queue == 1 and max_wait > 0 and cost > 0 then
+      late_by = max(time_until(used, 0) - max_wait, 0)
+    end
     if cost > capacity then
       status, level = EXCEEDS_CAPACITY, used
-    elseif cost > 0 and (low or used > (capacity - cost) * m) then
-      local wait
-      delay, wait = reserve(time_until(used, capacity - cost) + behind, max_wait or 0, behind)
+    elseif cost > 0 and (low or late_by > 0 or used > (capacity - cost) * m) then
+      local wait = max(time_until(used, capacity - cost), late_by) + behind
+      delay, wait = reserve(wait, max_wait, behind)
       if delay then
         turn = now + delay
       else
@@ -215,7 +220,10 @@ local function new_budget(now, units, micros, capacity, queue)
     if drains_at > at then of_level = min((drains_at - at - 1) * u + 1, MAX_EXACT) end
     local charged_since = used + returned - of_level
     back = min(min(back, capacity) * m, used)
-    if is_whole and of_level > 0 and charged_since < m then
+    local is_last = of_level > 0 and charged_since < m
+    -- In a queue, later charges keep their places.
+    if queue == 1 and not is_last then return end
+    if is_whole and is_last then
       -- As if the last charge had not been made.
       used = stored_used - back
     else

@@ -149,7 +149,7 @@ local function charge_fast(size)
       if checks[j].k == k then return false end
     end
     -- The slow path may already have written parts of a value that is read by its head.
-    if limit.head_size or cost == 0 then return false end
+    if limit.head_size or cost == 0 or check.max_wait > 0 then return false end
     if operator_blocks[k] then return false end
     if check.offences and value_of(check.offences, WHOLE) then return false end
     check.new, check.remaining, check.reset_after, check.delay, check.old_end =

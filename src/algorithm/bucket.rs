@@ -380,7 +380,7 @@ impl Bucket {
 
     /// Decides whether the units of `cost` fit on top of the level, now or within `max_wait`. If it
     /// `queues`, an allowed check has a delay until the level before it has drained, and does not
-    /// wait for units.
+    /// wait for units. With a `max_wait`, a check whose delay would be longer is denied.
     pub(crate) fn decide(
         &self,
         state: &mut Option<Level>,
@@ -395,11 +395,17 @@ impl Bucket {
         } = cost;
         let behind = level.at - now;
         let exceeds_capacity = units > self.capacity;
-        let fits = !exceeds_capacity && (units == 0 || level.is_down_to(self.capacity - units));
+        let late_by = if queues && max_wait > 0 && units > 0 {
+            level.until(0).saturating_sub(max_wait)
+        } else {
+            0
+        };
+        let has_room = units == 0 || level.is_down_to(self.capacity.saturating_sub(units));
+        let fits = has_room && late_by == 0 && !exceeds_capacity;
         let wait = if fits || exceeds_capacity {
             0
         } else {
-            level.until(self.capacity - units) + behind
+            level.until(self.capacity - units).max(late_by) + behind
         };
         // A division, which most checks need not pay for.
         let waits = wait > 0 && max_wait > 0 && !queues;

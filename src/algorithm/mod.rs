@@ -78,8 +78,8 @@ pub(crate) enum Effect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cost {
     pub(crate) units: u64,
-    /// The longest time that the check waits for its units. A bucket reserves them; other
-    /// algorithms do not.
+    /// The longest time that the check waits for its units. A bucket reserves them. In a queue, it
+    /// is the longest delay, or 0 if there is none. Other algorithms do not wait.
     pub(crate) max_wait: Micros,
     /// The longest time that its caller waits, whether units are reserved or not.
     pub(crate) patience: Micros,
@@ -229,6 +229,11 @@ impl Rule {
         }
     }
 
+    /// Returns whether an allowed check waits in a queue: it has a delay.
+    pub(crate) const fn queues(&self) -> bool {
+        matches!(self, Self::LeakyBucket(rule) if matches!(rule.mode, Mode::Queue))
+    }
+
     /// The time in which a bucket refills so many units. 0 for other algorithms.
     pub(crate) fn refill_time(&self, units: u64) -> Micros {
         match self {
@@ -261,17 +266,20 @@ impl Rule {
     ) {
         let units = u64::from(units.min(receipt.cost));
         macro_rules! refund {
-            ($rule:ident, $kind:ident) => {
-                with_state!($kind in slot, |state| $rule.refund(state, now, receipt, units))
+            ($rule:ident, $kind:ident $(, $queues:expr)?) => {
+                with_state!($kind in slot, |state| $rule.refund(state, now, receipt, units $(, $queues)?))
             };
         }
         match self {
             Self::FixedWindow(rule) => refund!(rule, Window),
             Self::SlidingWindow(rule) => refund!(rule, SubWindows),
             Self::SlidingLog(rule) => refund!(rule, Log),
-            Self::TokenBucket(TokenBucket(rule))
-            | Self::LeakyBucket(LeakyBucket { bucket: rule, .. })
-            | Self::Gcra(Gcra(rule)) => refund!(rule, Bucket),
+            Self::TokenBucket(TokenBucket(rule)) | Self::Gcra(Gcra(rule)) => {
+                refund!(rule, Bucket, false)
+            }
+            Self::LeakyBucket(LeakyBucket { bucket, .. }) => {
+                refund!(bucket, Bucket, self.queues())
+            }
             Self::Concurrency(_) => {}
         }
     }

@@ -134,6 +134,7 @@ impl RateLimiter {
     /// | algorithm | units given back |
     /// |---|---|
     /// | token bucket, leaky bucket, GCRA | `n`, but at most the cost of the charge less the refill since then, or, if that is more, the level of the bucket after the charge less the refill and other refunds since then |
+    /// | leaky bucket as a queue | `n`, if no other check has been queued since. Otherwise nothing: later checks keep their places, and the next one must not leave together with one of them |
     /// | fixed window | `n`, if the window of the charge is in force. A window that starts with a charge keeps its end if that charge is refunded, as long as other units of it count |
     /// | sliding window | `n`, if the sub-window of the charge still counts |
     /// | sliding log | `n`, if the charge still counts; with more than 1,024 newer entries, from the oldest entries |

@@ -125,6 +125,9 @@ impl Check {
     /// are served in the order in which the store decided them, on all replicas.
     /// [Refund](Op::Refund) the check if it is given up. Other algorithms, and groups of several
     /// checks, do not reserve units.
+    ///
+    /// Under a leaky bucket as a queue, a check whose delay would be longer is denied, and consumes
+    /// nothing. If the time is zero, its delay is not bounded.
     #[must_use]
     pub fn with_max_wait(mut self, max_wait: Duration) -> Self {
         let max_wait = at_most_a_year(max_wait);
@@ -323,9 +326,11 @@ impl Check {
         self.rare.as_ref().map_or(0, |rare| rare.block)
     }
 
-    /// Removes the [`max_wait`](Self::max_wait).
+    /// Removes the [`max_wait`](Self::max_wait), if units would be reserved for it.
     pub(super) fn reserve_nothing(&mut self) {
-        if let Some(rare) = &mut self.rare {
+        if self.limit.reserves()
+            && let Some(rare) = &mut self.rare
+        {
             rare.max_wait = 0;
             if **rare == Rare::default() {
                 self.rare = None;

@@ -280,6 +280,11 @@ impl Limit {
         self.rule().reserves()
     }
 
+    /// Returns whether an allowed check has a delay until its turn: a leaky bucket as a queue.
+    pub(crate) fn queues(&self) -> bool {
+        self.rule().queues()
+    }
+
     /// The time in which a bucket refills so many units. Zero for other algorithms.
     pub(crate) fn refill_time(&self, units: u64) -> Duration {
         Duration::from_micros(self.rule().refill_time(units))

@@ -61,7 +61,7 @@ impl Receipt {
 
     /// Sets the time that [`drains_at`](Self::drains_at) returns, to recreate the receipt of a
     /// bucket. Default: 0, which is unknown. A refund then gives back at most the cost less the
-    /// refill since the charge.
+    /// refill since the charge, and nothing of a queue.
     #[must_use]
     pub const fn with_drains_at(self, drains_at: u64) -> Self {
         Self { drains_at, ..self }

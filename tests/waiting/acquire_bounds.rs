@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tollgate::store::{Answer, Op, Store};
-use tollgate::{Decision, Error, Key, Limit, Quota, RateLimiter};
+use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::{Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::scripted::{self, Scripted, time_out_after};
 
@@ -231,46 +231,76 @@ fn queue() -> Limit {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refund_of_a_delay_that_is_too_long_is_waited_for() {
-    let (limiter, asked) = late(|op, _| (op == Op::Refund).then_some(200 * MS));
+async fn delay_that_is_too_long_is_denied_by_the_store_without_a_refund() {
+    let (limiter, asked) = late(|_, _| None);
     let key = Key::new("k");
     drop(limiter.check_n(&queue(), &key, 4).await.unwrap());
     let started = Instant::now();
     let decision = limiter.acquire(&queue(), &key, 150 * MS).await.unwrap();
-    assert_eq!((decision.allowed(), started.elapsed()), (false, 200 * MS));
+    assert_eq!(
+        (decision.allowed(), started.elapsed()),
+        (false, Duration::ZERO)
+    );
     assert_eq!(decision.retry_after(), Some(250 * MS));
+    assert_eq!(asked.times(Op::Charge).len(), 2);
+    assert_eq!(asked.times(Op::Refund), [Duration::ZERO; 0]);
+}
+
+/// The delay is in time when the store decides, and not when its answer arrives.
+#[tokio::test(start_paused = true)]
+async fn refund_of_a_delay_that_is_too_long_is_waited_for() {
+    let (limiter, asked) = late(|op, number| match op {
+        Op::Refund => Some(200 * MS),
+        _ => (number > 0).then_some(60 * MS),
+    });
+    let key = Key::new("k");
+    drop(limiter.check_n(&queue(), &key, 4).await.unwrap());
+    let started = Instant::now();
+    let decision = limiter.acquire(&queue(), &key, 420 * MS).await.unwrap();
+    assert_eq!((decision.allowed(), started.elapsed()), (false, 260 * MS));
+    assert_eq!(decision.retry_after(), Some(40 * MS));
     assert_eq!(asked.times(Op::Refund).len(), 1);
+}
+
+/// Answers a charge 20 ms after it is decided, and hands other operations to `other`.
+fn answering_charges_late(
+    other: impl Fn(&Arc<MemoryStore>, Op, Group) -> Answer + Send + Sync + 'static,
+) -> RateLimiter {
+    RateLimiter::new(Scripted::new(move |memory, op, group| match op {
+        Op::Charge => scripted::late(20 * MS, memory.apply(op, group)),
+        op => other(memory, op, group),
+    }))
 }
 
 #[tokio::test(start_paused = true)]
 async fn refund_completes_after_max_wait_and_after_a_cancelled_call() {
-    for timeout_after in [10 * MS, Duration::MAX] {
-        let store = Scripted::asked_late(200 * MS, |op| op == Op::Refund);
-        let limiter = RateLimiter::new(store);
+    for timeout_after in [30 * MS, Duration::MAX] {
+        let limiter = answering_charges_late(|memory, op, group| {
+            scripted::ask_after(200 * MS, memory, op, group)
+        });
         let key = Key::new("k");
         let started = Instant::now();
         drop(limiter.check_n(&queue(), &key, 4).await.unwrap());
         let limit = queue();
-        let acquire = limiter.acquire_n(&limit, &key, 4, 150 * MS);
+        let acquire = limiter.acquire_n(&limit, &key, 4, 390 * MS);
         let answer = timeout(timeout_after, acquire).await;
         assert_eq!(answer.is_ok(), timeout_after == Duration::MAX);
-        sleep_until(started + 220 * MS).await;
+        sleep_until(started + 250 * MS).await;
         // The first four units drain in 400 ms, and the last four are given back.
+        let asked = started.elapsed();
         let delay = limiter.check(&queue(), &key).await.unwrap().delay();
-        assert_eq!(started.elapsed() + delay, 400 * MS);
+        assert_eq!(asked + delay, 400 * MS);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_refund_reports_that_units_may_be_charged() {
-    let store = Scripted::new(|memory, op, group| match op {
-        Op::Refund => Answer::ready(Err(Error::unreachable("connection refused"))),
-        op => memory.apply(op, group),
+    let limiter = answering_charges_late(|_, _, _| {
+        Answer::ready(Err(Error::unreachable("connection refused")))
     });
-    let limiter = RateLimiter::new(store);
     let key = Key::new("k");
     drop(limiter.check_n(&queue(), &key, 4).await.unwrap());
-    let error = limiter.acquire(&queue(), &key, 150 * MS).await.unwrap_err();
+    let error = limiter.acquire(&queue(), &key, 390 * MS).await.unwrap_err();
     assert!(error.may_have_charged(), "{error}");
 }
 

@@ -16,6 +16,9 @@
 //! units are reserved, one of two more bounds holds. What is charged at a turn leaves room for
 //! `spare` units at least: so many can be given back. Or it is the cost less what was charged
 //! since. The last charge can always be undone.
+//!
+//! In a queue, every charge has a place, and those that came later keep theirs. So only the last
+//! charge is given back. Otherwise, the next check would leave together with one of them.
 
 use super::{Bucket, Level, MAX_LEVEL, MAX_REFILL, Rate};
 use crate::algorithm::MAX_EXACT;
@@ -55,7 +58,8 @@ impl Bucket {
         }
     }
 
-    /// Refunds `units` of a charge, as far as they have not drained: see the module. A receipt from
+    /// Refunds `units` of a charge, as far as they have not drained, and in a queue only if no other
+    /// charge followed: see the module. A receipt from
     /// before `since` gives nothing back: since that charge, the level was empty, or it drained at
     /// another rate or by another clock.
     pub(crate) fn refund(
@@ -64,6 +68,7 @@ impl Bucket {
         now: Micros,
         receipt: Receipt,
         units: u64,
+        queues: bool,
     ) {
         let Some(mut level) = *state else { return };
         let is_as_charged = level.rate == self.rate
@@ -97,8 +102,12 @@ impl Bucket {
         // The level stays at the time of its last charge. If it moved to `now`, a clock that is set
         // back would credit the drain since then. Less than a unit, which has `micros` parts, was
         // not charged.
+        let is_last = of_level > 0 && charged_since < micros;
+        if queues && !is_last {
+            return;
+        }
         let is_whole = units >= u64::from(receipt.cost);
-        if is_whole && of_level > 0 && charged_since < micros {
+        if is_whole && is_last {
             // As if the last charge had not been made, also for receipts of earlier charges. After
             // a part of it, a later charge would look like the other part.
             level.used -= back;

@@ -64,7 +64,9 @@ impl RateLimitLayer {
     }
 
     /// Sets the most requests that wait in this process, of this layer and its clones. Default:
-    /// 1,024. The layer denies any further request at once.
+    /// 1,024. The layer denies any further request at once. Under a leaky bucket as a queue, a
+    /// request counts from when it is asked, because its place has to be sure before the store
+    /// gives it one.
     pub fn max_waiters(self, waiters: usize) -> Self {
         self.with(|settings| settings.wait.max_waiters = waiters)
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::nouns::{Decision, Error, Source, later};
+use crate::nouns::{Decision, Error, Source, Verdict, later};
 
 /// How long before its deadline a queued waiter peeks for the details of its denial, unless half of
 /// its wait is shorter. The details are at most this old when the caller gets them.
@@ -49,6 +49,17 @@ impl Bounds {
     pub(super) fn retry_after(&self, decision: &Decision) -> Option<Duration> {
         let is_final = decision.source() == Source::FailClosed && !self.waits_for_store;
         decision.retry_after().filter(|_| !is_final)
+    }
+
+    /// Returns whether a wait may end a denial in time. The turn of a check in a queue comes when the
+    /// queue is empty, whenever it gets its place.
+    pub(super) fn may_end(&self, denied: &Decision) -> bool {
+        let left = self.left();
+        let is_late = |verdict: &Verdict| {
+            verdict.limit().queues() && !verdict.allowed() && verdict.reset_after() > left
+        };
+        denied.retry_after().is_some_and(|wait| wait <= left)
+            && !denied.verdicts().iter().any(is_late)
     }
 
     pub(super) fn left(&self) -> Duration {

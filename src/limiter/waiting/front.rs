@@ -14,7 +14,7 @@ use super::held::Held;
 use super::reservation::Reservation;
 use super::turns::Turn;
 use super::width::UnitsFound;
-use super::{AskAgain, Unserved, in_time, patient};
+use super::{AskAgain, TICK, Unserved, in_time, patient};
 use crate::limiter::RateLimiter;
 use crate::nouns::{Check, Decision, Error, Group, Op, Source, later};
 use crate::store::Answer;
@@ -74,7 +74,7 @@ impl RateLimiter {
                 repeat.is_some(),
             );
             match bounds.retry_after(&decision) {
-                Some(wait) if wait <= bounds.left() => {
+                Some(wait) if bounds.may_end(&decision) => {
                     again.at = later(Instant::now(), wait);
                     if !is_denied_by(&decision, group, contested) {
                         return Ok(ControlFlow::Continue((denied, again)));
@@ -178,7 +178,7 @@ impl RateLimiter {
         bounds: Bounds,
     ) -> Result<Decision, Error> {
         let late = decision.delay().saturating_sub(bounds.left());
-        if !late.is_zero() {
+        if late > TICK {
             let slowest = decision.slowest();
             let (charged, refund) = Reservation::new(self, group, decision).give_back();
             let left = after_refund(charged, refund).await?;

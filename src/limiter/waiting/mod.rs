@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::bounds::Bounds;
 pub(crate) use self::settings::WaitSettings;
+use self::settings::WaiterGuard;
 use self::turns::Turn;
 pub(super) use self::turns::Turns;
 use super::RateLimiter;
@@ -41,6 +42,14 @@ struct AskAgain {
     changes: u64,
 }
 
+/// The first charge of a group.
+struct FirstCharge {
+    /// The place of a waiter, taken before the charge.
+    place: Option<WaiterGuard>,
+    /// `None` if the group was not charged, because others wait.
+    answer: Option<Answer>,
+}
+
 /// Why a waiter was not served in its turn.
 enum Unserved {
     /// The queue has no place, or is so long that the turn cannot be in time.
@@ -50,13 +59,27 @@ enum Unserved {
     Failed(Error),
 }
 
-/// The group of a caller that waits: its denial is not an offence if the wait may end it.
+/// The group of a caller that waits: its denial is not an offence if the wait may end it. A place in
+/// a queue that comes later is denied by the store. A refund would leave a gap, because later checks
+/// keep their places.
 fn patient(group: &Group, wait: Duration) -> Group {
-    if !counts_denials(group) {
+    if !counts_denials(group) && !queues(group) {
         return group.clone();
     }
-    let checks = group.iter().map(|check| check.clone().with_patience(wait));
-    Group::of_distinct(checks.collect())
+    let patient = |check: &Check| {
+        let check = check.clone().with_patience(wait);
+        match check.limit().queues() {
+            // Zero would be no bound.
+            true => check.with_max_wait(wait.max(TICK)),
+            false => check,
+        }
+    };
+    Group::of_distinct(group.iter().map(patient).collect())
+}
+
+/// Returns whether the checks of a group have a delay until their turn.
+fn queues(group: &Group) -> bool {
+    group.iter().any(|check| check.limit().queues())
 }
 
 /// The group of a caller that is denied, for whatever reason: so a peek counts its denial.
@@ -166,9 +189,13 @@ impl RateLimiter {
         // Timers need a runtime.
         Runtime::try_current().map_err(Error::outside_of_runtime)?;
         let bounds = Bounds::new(max_wait, true);
+        let settings = WaitSettings::unbounded();
         let changes = self.shared.turns.changes(group);
-        let first = self.charge_at_once(group, max_wait);
-        self.wait_in_bounds(group, first, changes, bounds, &WaitSettings::unbounded())
+        let first = FirstCharge {
+            place: settings.take_place(),
+            answer: self.charge_at_once(group, max_wait),
+        };
+        self.wait_in_bounds(group, first, changes, bounds, &settings)
             .await
     }
 
@@ -177,12 +204,12 @@ impl RateLimiter {
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
         let bounds = Bounds::new(settings.max_wait, false);
         let changes = self.shared.turns.changes(&group);
-        let mut first = self.charge_at_once(&group, settings.max_wait);
-        if let Some(answer) = first.as_mut().and_then(Answer::take_ready) {
+        let mut first = self.charge_first(&group, settings);
+        if let Some(answer) = first.answer.as_mut().and_then(Answer::take_ready) {
             if !bounds.has_to_wait(&answer) {
                 return Answer::ready(answer);
             }
-            first = Some(Answer::ready(answer));
+            first.answer = Some(Answer::ready(answer));
         }
         if let Err(error) = Runtime::try_current() {
             // Timers need a runtime.
@@ -197,6 +224,21 @@ impl RateLimiter {
         })
     }
 
+    /// Charges a group for the first time. Where an allowed check has a delay, only a waiter with a
+    /// place may have one, so the place is taken before.
+    fn charge_first(&self, group: &Group, settings: &WaitSettings) -> FirstCharge {
+        let place = match queues(group) {
+            true => settings.take_place(),
+            false => None,
+        };
+        let wait = match queues(group) && place.is_none() {
+            true => Duration::ZERO,
+            false => settings.max_wait,
+        };
+        let answer = self.charge_at_once(group, wait);
+        FirstCharge { place, answer }
+    }
+
     /// Charges a group, unless others wait for one of its budgets: first come, first served.
     fn charge_at_once(&self, group: &Group, max_wait: Duration) -> Option<Answer> {
         let is_behind_others = !self.shared.turns.contested(group).is_empty() && may_wait(group);
@@ -208,12 +250,12 @@ impl RateLimiter {
     async fn wait_in_bounds(
         &self,
         group: &Group,
-        first: Option<Answer>,
+        first: FirstCharge,
         changes: u64,
         bounds: Bounds,
         settings: &WaitSettings,
     ) -> Result<Decision, Error> {
-        let denied = match first {
+        let denied = match first.answer {
             None => None,
             Some(first) => {
                 let answer = first.await;
@@ -224,7 +266,10 @@ impl RateLimiter {
             }
         };
         // A request that need not wait has no place, however many are in flight.
-        let place = settings.take_place();
+        let place = match queues(group) {
+            true => first.place,
+            false => settings.take_place(),
+        };
         let denied = match denied {
             Some(queued) if queued.allowed() => {
                 let bounds = if place.is_some() {
@@ -234,9 +279,7 @@ impl RateLimiter {
                 };
                 return self.wait_out(queued, group, bounds).await;
             }
-            Some(denied) if denied.retry_after().is_none_or(|wait| wait > bounds.left()) => {
-                return Ok(denied);
-            }
+            Some(denied) if !bounds.may_end(&denied) => return Ok(denied),
             denied => denied,
         };
         let contested = match &denied {
