@@ -478,6 +478,55 @@ async fn forgotten_id_is_looked_up_again_even_if_a_look_up_is_in_flight() {
     );
 }
 
+/// An id that changes all the time, such as a busy account whose plan is announced with each write.
+#[tokio::test(start_paused = true)]
+async fn id_that_is_forgotten_all_the_time_has_one_look_up_that_runs() {
+    let running = Arc::new(AtomicU32::new(0));
+    let most = Arc::new(AtomicU32::new(0));
+    let (now_running, most_of_seven) = (Arc::clone(&running), Arc::clone(&most));
+    let id = |request: &Parts| Some(header(request, "user").to_owned());
+    let lookup = Lookup::new(id, move |id: String| {
+        let (running, most) = (Arc::clone(&now_running), Arc::clone(&most_of_seven));
+        async move {
+            if id == "7" {
+                let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+                most.fetch_max(now, Ordering::SeqCst);
+            }
+            sleep(100 * MS).await;
+            if id == "7" {
+                running.fetch_sub(1, Ordering::SeqCst);
+            }
+            Ok::<_, io::Error>(Some("free"))
+        }
+    });
+    let lookup = lookup.max_in_flight(4);
+    let app = Database::new().app(lookup.clone());
+    let forgetting = tokio::spawn(async move {
+        loop {
+            lookup.forget(&"7".to_owned());
+            sleep(MS).await;
+        }
+    });
+    let mut requests = JoinSet::new();
+    for number in 0..1_000_u32 {
+        let app = app.clone();
+        let user = if number % 50 == 0 {
+            format!("other-{number}")
+        } else {
+            "7".to_owned()
+        };
+        requests.spawn(async move { ask(&app, &user).await });
+        sleep(2 * MS).await;
+    }
+    let statuses = requests.join_all().await;
+    forgetting.abort();
+    assert!(
+        statuses.iter().all(|status| *status == FREE),
+        "{statuses:?}"
+    );
+    assert_eq!(most.load(Ordering::SeqCst), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn expired_plans_are_looked_up_again_and_old_ones_stay_while_that_fails() {
     let database = Database::new();

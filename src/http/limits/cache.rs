@@ -1,9 +1,15 @@
 //! The cache of a look-up: bounded, one look-up in flight for each id, and old values while
 //! look-ups fail.
+//!
+//! An id that is forgotten while its look-up is in flight is looked up once more when that ends, if
+//! anybody asks for it. So an id has one look-up that runs and at most one that waits for it,
+//! however often it is forgotten.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::str::FromStr;
+#[cfg(feature = "redis")]
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -96,10 +102,11 @@ impl<T> Clone for CachedValue<T> {
     }
 }
 
-/// A look-up in flight.
+/// A look-up that runs, or that waits for an earlier one of its id.
 struct LookUpInFlight<T> {
     number: u64,
-    started: Instant,
+    /// When the first request asked for it.
+    asked: Instant,
     /// `None` until it ends.
     ended: watch::Receiver<Option<KnownValue<T>>>,
 }
@@ -108,21 +115,48 @@ impl<T> Clone for LookUpInFlight<T> {
     fn clone(&self) -> Self {
         Self {
             number: self.number,
-            started: self.started,
+            asked: self.asked,
             ended: self.ended.clone(),
         }
     }
+}
+
+impl<T> LookUpInFlight<T> {
+    fn new(number: u64) -> (Self, Ended<T>) {
+        let (sender, ended) = watch::channel(None);
+        let asked = Instant::now();
+        (
+            Self {
+                number,
+                asked,
+                ended,
+            },
+            sender,
+        )
+    }
+}
+
+/// Tells those that wait for a look-up its result.
+type Ended<T> = watch::Sender<Option<KnownValue<T>>>;
+
+/// The look-ups of one id.
+struct LookUpsOfId<T> {
+    running: LookUpInFlight<T>,
+    /// Whether the id was forgotten since then: the value that is found may be the old one.
+    is_forgotten: bool,
+    /// The look-up that runs next.
+    next: Option<(LookUpInFlight<T>, Ended<T>)>,
 }
 
 pub(super) struct Cache<I, T> {
     pub(super) settings: CacheSettings,
     fetch: Fetch<I, T>,
     entries: Entries<I, CachedValue<T>>,
-    flights: Mutex<HashMap<I, LookUpInFlight<T>>>,
+    flights: Mutex<HashMap<I, LookUpsOfId<T>>>,
     next_flight: AtomicU64,
     /// The values of look-ups with a lower number may have changed since.
     doubtful_below: AtomicU64,
-    followed: Followers,
+    followed: Followers<I, T>,
     permits: Arc<Semaphore>,
     events: Throttle,
     /// The throttle of events about announcements without an id.
@@ -151,9 +185,13 @@ where
         }
     }
 
-    /// An empty cache with other settings.
-    pub(super) fn rebuilt(&self, settings: CacheSettings) -> Self {
-        Self::new(Arc::clone(&self.fetch), settings)
+    /// An empty cache with other settings, which follows the same announcements.
+    pub(super) fn rebuilt(&self, settings: CacheSettings) -> Arc<Self> {
+        let rebuilt = Arc::new(Self::new(Arc::clone(&self.fetch), settings));
+        for follow in self.followed.all() {
+            rebuilt.followed.start(follow, &rebuilt);
+        }
+        rebuilt
     }
 
     /// The known result, if it is fresh.
@@ -172,7 +210,9 @@ where
     pub(super) fn forget(&self, id: &I) {
         // A look-up that started before may find the old value. It is not kept then.
         let mut flights = self.flights();
-        flights.remove(id);
+        if let Some(flight) = flights.get_mut(id) {
+            flight.is_forgotten = true;
+        }
         self.entries.remove(id);
     }
 
@@ -188,7 +228,7 @@ where
         };
         let found = match self.flight(id) {
             Some(mut flight) => {
-                let deadline = later(flight.started, patience);
+                let deadline = later(flight.asked, patience);
                 let ended = timeout_at(deadline, flight.ended.wait_for(Option::is_some)).await;
                 // The look-up panicked if its sender is gone.
                 ended.ok().and_then(|ended| ended.ok()?.clone())
@@ -202,21 +242,24 @@ where
         }
     }
 
-    /// The look-up of an id that is in flight, or that starts now. `None` if too many are in
-    /// flight.
+    /// The look-up of an id that is in flight, or that starts now or after it. `None` if too many
+    /// are in flight.
     fn flight(self: &Arc<Self>, id: I) -> Option<LookUpInFlight<T>> {
         let mut flights = self.flights();
-        if let Some(flight) = flights.get(&id) {
-            return Some(flight.clone());
+        if let Some(flight) = flights.get_mut(&id) {
+            if !flight.is_forgotten {
+                return Some(flight.running.clone());
+            }
+            let next = flight
+                .next
+                .get_or_insert_with(|| LookUpInFlight::new(self.next_number()));
+            return Some(next.0.clone());
         }
         if let Some(known) = self.fresh(&id) {
             // It ended just now.
-            let (_, ended) = watch::channel(Some(known));
-            return Some(LookUpInFlight {
-                number: 0,
-                started: Instant::now(),
-                ended,
-            });
+            let (flight, ended) = LookUpInFlight::new(0);
+            ended.send_replace(Some(known));
+            return Some(flight);
         }
         let Ok(runtime) = Runtime::try_current() else {
             telemetry::lookup_failed(&self.events, "there is no tokio runtime");
@@ -226,29 +269,30 @@ where
             telemetry::lookup_failed(&self.events, "too many look-ups are in flight");
             return None;
         };
-        let (sender, ended) = watch::channel(None);
-        let number = self.next_flight.fetch_add(1, Ordering::Relaxed);
-        let flight = LookUpInFlight {
-            number,
-            started: Instant::now(),
-            ended,
+        let (running, ended) = LookUpInFlight::new(self.next_number());
+        let flight = LookUpsOfId {
+            running: running.clone(),
+            is_forgotten: false,
+            next: None,
         };
-        flights.insert(id.clone(), flight.clone());
+        flights.insert(id.clone(), flight);
         drop(flights);
-        let cache = Arc::clone(self);
-        let number = flight.number;
         let guard = LookupGuard {
-            cache,
+            cache: Arc::clone(self),
             id,
-            number,
             known: None,
-            _permit: permit,
+            permit: Some(permit),
+            runtime,
         };
-        runtime.spawn(async move { guard.run(sender).await });
-        Some(flight)
+        guard.start(ended);
+        Some(running)
     }
 
-    fn flights(&self) -> MutexGuard<'_, HashMap<I, LookUpInFlight<T>>> {
+    fn next_number(&self) -> u64 {
+        self.next_flight.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn flights(&self) -> MutexGuard<'_, HashMap<I, LookUpsOfId<T>>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -305,14 +349,38 @@ where
     }
 }
 
-/// The tasks that follow announcements of changes. They end with the cache.
-#[derive(Default)]
-struct Followers(Mutex<Vec<AbortHandle>>);
+/// Starts a task that forgets in a cache what is announced.
+type Follow<I, T> = Arc<dyn Fn(&Arc<Cache<I, T>>) -> AbortHandle + Send + Sync>;
 
-impl Drop for Followers {
+/// The tasks that follow announcements of changes. They end with the cache.
+struct Followers<I, T>(Mutex<Vec<(Follow<I, T>, AbortHandle)>>);
+
+impl<I, T> Default for Followers<I, T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<I, T> Followers<I, T> {
+    fn start(&self, follow: Follow<I, T>, cache: &Arc<Cache<I, T>>) {
+        let task = follow(cache);
+        self.lock().push((follow, task));
+    }
+
+    /// What the cache follows, for another one.
+    fn all(&self) -> Vec<Follow<I, T>> {
+        let follow = |(follow, _): &(Follow<I, T>, _)| Arc::clone(follow);
+        self.lock().iter().map(follow).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Follow<I, T>, AbortHandle)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<I, T> Drop for Followers<I, T> {
     fn drop(&mut self) {
-        let tasks = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        tasks.iter().for_each(AbortHandle::abort);
+        self.lock().iter().for_each(|(_, task)| task.abort());
     }
 }
 
@@ -324,29 +392,29 @@ where
 {
     /// Starts a task that forgets what changed.
     #[track_caller]
-    pub(super) fn follow(self: &Arc<Self>, mut channel: RedisChannel) {
-        let cache = Arc::downgrade(self);
-        let task = Runtime::current().spawn(async move {
-            loop {
-                let announcement = channel.next().await;
-                let Some(cache) = cache.upgrade() else { return };
-                match announcement {
-                    Announcement::Any => cache.expire_all(),
-                    Announcement::One(id) => match id.parse() {
-                        Ok(id) => cache.forget(&id),
-                        Err(_) => telemetry::change_not_understood(&cache.unknown_ids, &id),
-                    },
-                }
-                // A channel that always has a message must not keep the worker.
-                yield_now().await;
+    pub(super) fn follow(self: &Arc<Self>, channel: RedisChannel) {
+        let runtime = Runtime::current();
+        let follow = move |cache: &Arc<Self>| {
+            let following = Self::forget_announced(Arc::downgrade(cache), channel.clone());
+            runtime.spawn(following).abort_handle()
+        };
+        self.followed.start(Arc::new(follow), self);
+    }
+
+    async fn forget_announced(cache: Weak<Self>, mut channel: RedisChannel) {
+        loop {
+            let announcement = channel.next().await;
+            let Some(cache) = cache.upgrade() else { return };
+            match announcement {
+                Announcement::Any => cache.expire_all(),
+                Announcement::One(id) => match id.parse() {
+                    Ok(id) => cache.forget(&id),
+                    Err(_) => telemetry::change_not_understood(&cache.unknown_ids, &id),
+                },
             }
-        });
-        let mut tasks = self
-            .followed
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        tasks.push(task.abort_handle());
+            // A channel that always has a message must not keep the worker.
+            yield_now().await;
+        }
     }
 }
 
@@ -354,14 +422,20 @@ where
 struct LookupGuard<I: Eq + Hash + Clone + Send + Sync + 'static, T: Send + Sync + 'static> {
     cache: Arc<Cache<I, T>>,
     id: I,
-    number: u64,
     /// `None` until it ends.
     known: Option<KnownValue<T>>,
-    _permit: OwnedSemaphorePermit,
+    /// `None` if it has passed to the next look-up of the id.
+    permit: Option<OwnedSemaphorePermit>,
+    runtime: Runtime,
 }
 
 impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
-    async fn run(mut self, ended: watch::Sender<Option<KnownValue<T>>>) {
+    fn start(self, ended: Ended<T>) {
+        let runtime = self.runtime.clone();
+        runtime.spawn(async move { self.run(ended).await });
+    }
+
+    async fn run(mut self, ended: Ended<T>) {
         let known = self.cache.fetch(self.id.clone()).await;
         self.known = Some(known.clone());
         // It is kept before the requests that wait for it go on.
@@ -369,11 +443,22 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
         ended.send_replace(Some(known));
     }
 
-    /// Returns whether the id was not forgotten since the look-up started.
-    fn is_current(&self, flights: &HashMap<I, LookUpInFlight<T>>) -> bool {
-        flights
-            .get(&self.id)
-            .is_some_and(|flight| flight.number == self.number)
+    /// Keeps the value, unless it may be an old one. Returns the next look-up of the id, if there is
+    /// one.
+    fn end(&mut self, known: KnownValue<T>) -> Option<Ended<T>> {
+        let mut flights = self.cache.flights();
+        let flight = flights.get_mut(&self.id)?;
+        if !flight.is_forgotten {
+            let number = flight.running.number;
+            self.cache.store(self.id.clone(), number, known);
+        }
+        let Some((next, ended)) = flight.next.take() else {
+            flights.remove(&self.id);
+            return None;
+        };
+        flight.running = next;
+        flight.is_forgotten = false;
+        Some(ended)
     }
 }
 
@@ -383,10 +468,15 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> Drop for LookupGuard<I,
             telemetry::lookup_failed(&self.cache.events, "the look-up panicked or was aborted");
             KnownValue::Failed
         });
-        let mut flights = self.cache.flights();
-        if self.is_current(&flights) {
-            self.cache.store(self.id.clone(), self.number, known);
-            flights.remove(&self.id);
+        if let Some(ended) = self.end(known) {
+            let next = Self {
+                cache: Arc::clone(&self.cache),
+                id: self.id.clone(),
+                known: None,
+                permit: self.permit.take(),
+                runtime: self.runtime.clone(),
+            };
+            next.start(ended);
         }
     }
 }

@@ -17,7 +17,8 @@ use crate::store::RedisChannel;
 /// An asynchronous look-up with a bounded cache, such as of a user's plan in a database.
 ///
 /// - One look-up is in flight for each id. All requests of the id wait for it. It is a task, so a
-///   client that disconnects does not cancel it for others.
+///   client that disconnects does not cancel it for others. If the id is forgotten meanwhile, its
+///   next look-up starts when this one ends.
 /// - A value is fresh for [`ttl`](Self::ttl). An id that the application does not know is also
 ///   remembered, for [`unknown_ttl`](Self::unknown_ttl).
 /// - The first request after that starts a new look-up. If that fails, or takes longer than
@@ -171,7 +172,7 @@ where
     /// the look-up and its layers are dropped. If announcements may have been missed, it [expires
     /// all](Self::expire_all).
     ///
-    /// Call this after the setters, which make a new cache.
+    /// A setter makes a new cache, which follows the same channels.
     ///
     /// ```no_run
     /// use tollgate::layer::Lookup;
@@ -208,7 +209,7 @@ where
         let mut settings = self.cache.settings;
         set(&mut settings);
         Self {
-            cache: Arc::new(self.cache.rebuilt(settings)),
+            cache: self.cache.rebuilt(settings),
             ..self
         }
     }
