@@ -941,6 +941,57 @@ async fn slots_that_move_under_load_lose_and_repeat_no_charge() {
     }
 }
 
+#[tokio::test]
+async fn group_that_waits_for_its_moving_slot_holds_up_no_single_check() {
+    let cluster = Arc::new(Cluster::start());
+    let store = store(&cluster).connect().await.unwrap();
+    let limiter = RateLimiter::new(store.clone());
+    let (one, two) = (window("one", 1_000), window("two", 1_000));
+    let slot_of = |user: u64| cluster.slot(&store.redis_key(&one, &Key::from(user)));
+    let slot = slot_of(0);
+    let neighbours: Vec<_> = (1..2_000)
+        .filter(|user| slot_of(*user) == slot)
+        .take(40)
+        .collect();
+    let group = || {
+        [
+            Check::new(&one, Key::from(0)),
+            Check::new(&two, Key::from(0)),
+        ]
+    };
+    assert!(limiter.check_all(group()).await.unwrap().allowed());
+    let from = cluster.master_of(slot);
+    let to = (from + 1) % 3;
+    cluster.begin_move(slot, from, to);
+    assert!(
+        cluster.move_key(slot, from, to),
+        "one of the two keys of the group"
+    );
+
+    let mut singles = JoinSet::new();
+    let mut groups = JoinSet::new();
+    for (number, user) in neighbours.into_iter().enumerate() {
+        let (single, one) = (limiter.clone(), one.clone());
+        singles.spawn(async move { single.check(&one, Key::from(user)).await });
+        // Groups are in the batch that leaves next, in front of the single checks.
+        if number % 8 == 0 {
+            let (limiter, group) = (limiter.clone(), group());
+            groups.spawn(async move { limiter.check_all(group).await });
+        }
+    }
+    let decided = timeout(Duration::from_secs(10), singles.join_all())
+        .await
+        .unwrap();
+    assert!(decided.into_iter().all(|it| it.unwrap().allowed()));
+    assert!(groups.try_join_next().is_none(), "the groups wait");
+
+    while cluster.move_key(slot, from, to) {}
+    cluster.end_move(slot, from, to);
+    let decided = timeout(PATIENCE, groups.join_all()).await.unwrap();
+    assert!(decided.into_iter().all(|it| it.unwrap().allowed()));
+    assert_eq!(used(&limiter, &one, &Key::from(0)).await, 6);
+}
+
 /// The tag of the first partition of each master, which a new connection is validated with.
 const FIRST_TAGS: [&str; 3] = ["18", "2", "49"];
 

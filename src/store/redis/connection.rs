@@ -68,6 +68,7 @@ struct Current {
 }
 
 /// A handle on one connection.
+#[derive(Clone)]
 pub(super) struct Handle {
     pub(super) connection: MultiplexedConnection,
     generation: u64,

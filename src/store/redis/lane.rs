@@ -84,6 +84,9 @@ pub(super) struct Lane {
     queue: Mutex<LaneQueue>,
     /// See [`leave_in_order`](Self::leave_in_order).
     leaving: Mutex<()>,
+    /// The turn to send a group whose keys are partly on another node. Many groups that try again
+    /// together would be a flood.
+    pub(super) groups_that_wait: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -139,6 +142,7 @@ impl Lane {
             settings,
             queue: Mutex::default(),
             leaving: Mutex::default(),
+            groups_that_wait: tokio::sync::Mutex::default(),
         })
     }
 
@@ -372,7 +376,7 @@ impl LaneQueue {
 pub(super) struct CallPlace {
     lane: Arc<Lane>,
     /// The generation in which it was taken. A place of an earlier one does not count. `None` once
-    /// it is freed.
+    /// it is freed, and of a part that is seen to by itself.
     generation: Option<u64>,
     /// The number of its call.
     call: u64,
@@ -436,6 +440,18 @@ impl CallPlace {
         self.rest.pop().map(|next| self.batch = next).is_some()
     }
 
+    /// Takes its checks out, to be seen to beside the calls of the lane: the new place does not
+    /// count.
+    pub(super) fn part(&mut self) -> Self {
+        Self {
+            lane: Arc::clone(&self.lane),
+            generation: None,
+            call: self.call,
+            batch: mem::take(&mut self.batch),
+            rest: Vec::new(),
+        }
+    }
+
     /// Drops its checks, which are answered or given up.
     pub(super) fn unload(&mut self) {
         let mut batch = mem::take(&mut self.batch);
@@ -464,6 +480,9 @@ impl Drop for CallPlace {
     /// queued checks are dropped too, which answers them with an error.
     fn drop(&mut self) {
         let Some(generation) = self.generation else {
+            if !self.batch.is_empty() {
+                self.unload();
+            }
             return;
         };
         self.unload();

@@ -97,30 +97,50 @@ impl Call {
         self.handle = handle;
     }
 
-    /// Sends one group again while its keys are partly on another node, until they are on one, or
-    /// its time is over. Returns whether it has answered the group.
-    pub(super) async fn complete_when_moved(
-        &mut self,
-        answer: &Option<RedisResult<Vec<i64>>>,
-    ) -> bool {
+    /// Leaves one group whose keys are partly on another node to a task of its own, so that checks of
+    /// single keys in the same slot need not wait for the group. Returns whether it is such a group.
+    pub(super) fn leave_to_move(&mut self, answer: &Option<RedisResult<Vec<i64>>>) -> bool {
         if !is_try_again(answer) {
             return false;
         }
+        let apart = Self {
+            place: self.place.part(),
+            node: Arc::clone(&self.node),
+            handle: self.handle.clone(),
+            is_asking: self.is_asking,
+            watch: Watch::begin(Some(&self.node)),
+            is_divided: true,
+        };
+        tokio::spawn(apart.complete_when_moved());
+        true
+    }
+
+    /// Sends a group again while its keys are partly on another node, until they are on one, or its
+    /// time is over. The groups of a lane that wait for this take turns.
+    async fn complete_when_moved(mut self) {
+        let lane = Arc::clone(self.place.lane());
+        let mut answer = None;
         while self.place.is_worth_sending() {
             let Some(deadline) = self.place.batch.first_deadline() else {
-                return false;
+                break;
             };
-            if timeout_at(deadline, sleep(PAUSE)).await.is_err() {
-                return false;
-            }
-            let mut answer = self.observed_reply().await;
+            let turn = async {
+                sleep(PAUSE).await;
+                lane.groups_that_wait.lock().await
+            };
+            let Ok(_turn) = timeout_at(deadline, turn).await else {
+                break;
+            };
+            answer = self.observed_reply().await;
             self.follow(&mut answer).await;
             if !is_try_again(&answer) {
-                self.answer_checks(answer);
-                return true;
+                break;
             }
         }
-        false
+        if !self.place.batch.is_empty() {
+            self.answer_checks(answer);
+            self.place.unload();
+        }
     }
 
     /// Connects to the node to which another has pointed.
