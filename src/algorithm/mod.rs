@@ -267,7 +267,9 @@ impl Rule {
         let units = u64::from(units.min(receipt.cost));
         macro_rules! refund {
             ($rule:ident, $kind:ident $(, $queues:expr)?) => {
-                with_state!($kind in slot, |state| $rule.refund(state, now, receipt, units $(, $queues)?))
+                with_state!($kind in slot, |state| {
+                    $rule.refund(state, now, receipt, units $(, $queues)?)
+                })
             };
         }
         match self {

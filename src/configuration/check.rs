@@ -49,6 +49,7 @@ impl Config {
         for (number, limit) in self.limits.iter().enumerate() {
             let at = Field::of_limit(number);
             drop(limit.limit(&at)?);
+            check_applies(limit, &at)?;
             for (name, plan) in &limit.plans {
                 plan.rule(limit, &at.clone().name("plans").name(name))?;
             }
@@ -61,8 +62,8 @@ impl Config {
         for (number, limit) in self.limits.iter().enumerate() {
             if let Some(first) = known.insert(&limit.name, number) {
                 let twice = format!(
-                    "`{}` is also the name of {}, and limits of one name share what they count; \
-                     use another name",
+                    "`{}` is also the name of {}, and headers and metrics could not tell the two \
+                     apart; use another name",
                     limit.name.escape_debug(),
                     Field::of_limit(first),
                 );
@@ -74,6 +75,18 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// A limit whose `except` has all that its `match` has applies to no request.
+fn check_applies(limit: &LimitConfig, at: &Field) -> Result<(), Misplaced> {
+    let matches = limit.matches.as_slice();
+    let except = limit.except.as_slice();
+    if !matches.is_empty() && matches.iter().all(|one| except.contains(one)) {
+        let error = "it has all of `match`, so the limit applies to no request; remove it, or \
+                     `match`";
+        return Err((at.clone().name("except"), ConfigError::new(error)));
+    }
+    Ok(())
 }
 
 fn add_patterns(

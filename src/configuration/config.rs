@@ -136,6 +136,10 @@ pub(crate) struct LimitConfig {
         deserialize_with = "value::tables"
     )]
     pub(crate) plans: BTreeMap<String, PlanConfig>,
+    /// The outcome of requests with a plan that is not in `plans`: the quota of the limit (`limit`,
+    /// the default), or 403 (`deny`). A request without a plan has the quota of the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unknown_plan: Option<UnknownPlan>,
     /// The outcome of requests when the store is unavailable. Default: the layer's.
     #[serde(
         default,
@@ -199,6 +203,17 @@ impl LimitConfig {
             .filter(|name| self.plans.get(*name) != other.plans.get(*name));
         differ.map(String::as_str).collect()
     }
+}
+
+/// The outcome of requests with a plan that a limit does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum UnknownPlan {
+    /// They have the quota of the limit.
+    Limit,
+    /// They are rejected with 403.
+    Deny,
 }
 
 /// The limit of a plan. It sets one of these fields.

@@ -15,7 +15,7 @@ mod value;
 
 pub(crate) use self::check::{Misplaced, PlanRule};
 pub use self::config::Config;
-pub(crate) use self::config::{LimitConfig, Match, PlanConfig};
+pub(crate) use self::config::{LimitConfig, Match, PlanConfig, UnknownPlan};
 pub(crate) use self::field::Field;
 pub(crate) use self::parse::MAX_TEXT;
 pub use self::source::{ConfigSource, FileSource};

@@ -301,7 +301,8 @@ impl LayerSettings {
     #[inline]
     pub(super) fn insert_empty_settlement(&self, request: &mut Parts) {
         if self.settlement.inserts && request.extensions.get::<Settlement>().is_none() {
-            request.extensions.insert(Settlement::new(&self.events));
+            let empty = Settlement::new(&self.events, &self.settlement);
+            request.extensions.insert(empty);
         }
     }
 
@@ -314,8 +315,14 @@ impl LayerSettings {
         extensions: &mut Extensions,
     ) -> Option<Box<Closing>> {
         let outside = extensions.get::<Settlement>();
-        let settlement =
-            Settlement::from_charges(&self.limiter, group, decision, outside, &self.events);
+        let settlement = Settlement::from_charges(
+            &self.limiter,
+            group,
+            decision,
+            outside,
+            &self.events,
+            &self.settlement,
+        );
         let closing = self.settlement.closing(&settlement, &self.events);
         if self.settlement.inserts {
             extensions.insert(settlement);

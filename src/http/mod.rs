@@ -2,6 +2,7 @@
 
 mod acquiring;
 mod body;
+mod charged_outside;
 mod client_ip;
 mod conclusion;
 mod copied_limit;

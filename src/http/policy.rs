@@ -254,7 +254,9 @@ impl Policy {
         checks: &mut Vec<Check>,
     ) -> Result<(), RejectedEarly> {
         let route = RequestRoute::from_parts(parts);
+        in_force.count_request();
         for applied in in_force.limits_at(&route) {
+            applied.note_request();
             match applied.check_for(parts, self.cost.as_ref()) {
                 Ok(Asks::Check(check)) => {
                     telemetry::keyed(&self.events, check.limit());
@@ -321,8 +323,8 @@ fn check_names(limits: &[&Limit]) -> Result<(), ConfigError> {
     for limit in limits {
         if !known.insert(limit.name()) {
             return Err(ConfigError::new(
-                "the layer has two limits of this name, which would share what they count; give \
-                 each a name of its own",
+                "the layer has two limits of this name, which headers and metrics could not tell \
+                 apart; give each a name of its own",
             )
             .of_limit(limit.name()));
         }

@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use super::MissingKey;
 use super::limits::Reject;
-use crate::nouns::{Check, Error, Group, Limit};
+use crate::nouns::{Check, Error, Group, Limit, MAX_GROUP};
 
 /// The permits that a request needs, and then the charge.
 #[derive(Default)]
@@ -36,6 +36,12 @@ impl RequestChecks {
     pub(super) fn new(checks: Vec<Check>) -> Result<Self, RejectedEarly> {
         let is_permit = |check: &Check| check.limit().is_concurrency();
         let (permits, rates): (Vec<Check>, Vec<Check>) = checks.into_iter().partition(is_permit);
+        if permits.len() > MAX_GROUP {
+            return Err(RejectedEarly::Misconfigured(Error::misuse(format!(
+                "a request needs {} permits; use at most {MAX_GROUP}",
+                permits.len()
+            ))));
+        }
         check_distinct(&permits)?;
         let group = match rates.is_empty() {
             true => None,

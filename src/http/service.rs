@@ -55,6 +55,10 @@ where
                 return ResponseFuture::answered(self.settings.reject_early(rejected, &parts));
             }
         };
+        let settings = &*self.settings;
+        settings
+            .comparison
+            .compare(&settings.limiter, &asked, &mut parts);
         if !asked.permits.is_empty() {
             // Permits come first. So a request without one is charged under no limit.
             let inner = self.release_inner();

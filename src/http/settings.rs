@@ -1,13 +1,16 @@
 //! The settings of a layer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::charged_outside::Comparison;
 use super::headers::HeaderSettings;
 use super::policy::Policy;
 use super::responder::Responder;
 use super::settlement::SettlementSettings;
 use crate::limiter::{RateLimiter, WaitSettings};
-use crate::telemetry::Throttle;
+use crate::nouns::Limit;
+use crate::telemetry::{self, Throttle};
 
 #[derive(Clone)]
 pub(super) struct LayerSettings {
@@ -26,6 +29,10 @@ pub(super) struct LayerSettings {
     /// The throttle of events about requests that the store did not decide.
     pub(super) events: Arc<Throttle>,
     pub(super) shadow_events: Arc<Throttle>,
+    /// Finds budgets that layers outside charge as well.
+    pub(super) comparison: Comparison,
+    /// Whether settings without an effect were reported.
+    pub(super) are_settings_reported: Arc<AtomicBool>,
 }
 
 impl LayerSettings {
@@ -43,6 +50,37 @@ impl LayerSettings {
             inserts_permits: false,
             events: Arc::default(),
             shadow_events: Arc::default(),
+            comparison: Comparison::default(),
+            are_settings_reported: Arc::default(),
         }
+    }
+
+    /// Reports settings that have no effect without another one, when a service gets the layer. Not
+    /// earlier: setters come in any order.
+    pub(super) fn report_settings_without_effect(&self) {
+        let found = self.settings_without_effect();
+        if found.is_empty() || self.are_settings_reported.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for (setting, needs) in found {
+            telemetry::setting_without_effect(&self.names, setting, needs);
+        }
+    }
+
+    /// The settings without an effect, each with what it needs.
+    fn settings_without_effect(&self) -> Vec<(&'static str, &'static str)> {
+        let mut found = Vec::new();
+        if !self.wait.is_on() && self.wait.bounds_waiters() {
+            found.push(("max_waiters", "wait_up_to"));
+        }
+        if self.headers.has_unused_partition() {
+            found.push(("partition_key", "ietf_headers(IetfDraft::Draft11)"));
+        }
+        let may_hold_permits =
+            self.policy.chooses() || self.policy.fixed_limits().any(Limit::is_concurrency);
+        if self.inserts_permits && !may_hold_permits {
+            found.push(("insert_permits", "a concurrency limit"));
+        }
+        found
     }
 }

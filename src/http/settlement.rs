@@ -1,9 +1,11 @@
 //! Costs that are settled when the real ones are known.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arc_swap::ArcSwap;
 #[cfg(feature = "axum")]
 use http::request::Parts;
 use http::{Response, response};
@@ -41,7 +43,7 @@ use crate::telemetry::{self, Throttle};
 /// async fn handler(settlement: Settlement) -> String {
 ///     let answer = "42".to_owned();
 ///     let tokens = 812;
-///     settlement.settle("tokens", tokens);
+///     let _settled = settlement.settle("tokens", tokens);
 ///     answer
 /// }
 /// # let _ = handler;
@@ -58,6 +60,57 @@ struct SharedCharges {
     has_settled: AtomicBool,
     runtime: Option<Runtime>,
     events: Arc<Throttle>,
+    uncharged: Arc<UnchargedNames>,
+}
+
+/// The names that are settled, and under which no request was charged. A mistyped name leaves every
+/// estimate as it is.
+#[derive(Debug, Default)]
+pub(super) struct UnchargedNames {
+    /// The names under which a request was charged.
+    charged: ArcSwap<Vec<Box<str>>>,
+    /// The requests for each other name.
+    requests: Mutex<HashMap<Box<str>, u32>>,
+}
+
+impl UnchargedNames {
+    /// After so many requests, one of them should have been charged.
+    const ENOUGH: u32 = 100;
+
+    const MOST_NAMES: usize = 64;
+
+    /// Counts a request that was charged under other limits. Returns whether it is time to report
+    /// the name.
+    fn count(&self, name: &str) -> bool {
+        if is_in(&self.charged.load(), name) {
+            return false;
+        }
+        let mut names = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        if !names.contains_key(name) && names.len() >= Self::MOST_NAMES {
+            return false;
+        }
+        let requests = names.entry(name.into()).or_default();
+        *requests = requests.saturating_add(1);
+        *requests == Self::ENOUGH
+    }
+
+    /// A request was charged under this name.
+    fn note_charged(&self, name: &str) {
+        if is_in(&self.charged.load(), name) {
+            return;
+        }
+        self.charged.rcu(|charged| {
+            let mut more = (**charged).clone();
+            if !is_in(&more, name) && more.len() < Self::MOST_NAMES {
+                more.push(name.into());
+            }
+            more
+        });
+    }
+}
+
+fn is_in(names: &[Box<str>], name: &str) -> bool {
+    names.iter().any(|known| **known == *name)
 }
 
 /// A check with the receipt of its charge.
@@ -96,8 +149,11 @@ impl Settlement {
         decision: &Decision,
         outside: Option<&Self>,
         events: &Arc<Throttle>,
+        settings: &SettlementSettings,
     ) -> Self {
-        let settlement = outside.cloned().unwrap_or_else(|| Self::new(events));
+        let settlement = outside
+            .cloned()
+            .unwrap_or_else(|| Self::new(events, settings));
         if matches!(
             decision.source(),
             Source::Store | Source::Prefetched | Source::Local
@@ -116,7 +172,7 @@ impl Settlement {
     }
 
     /// A settlement without charges.
-    pub(super) fn new(events: &Arc<Throttle>) -> Self {
+    pub(super) fn new(events: &Arc<Throttle>, settings: &SettlementSettings) -> Self {
         let charges = Mutex::default();
         let runtime = Runtime::try_current().ok();
         Self {
@@ -125,6 +181,7 @@ impl Settlement {
                 has_settled: AtomicBool::new(false),
                 runtime,
                 events: Arc::clone(events),
+                uncharged: Arc::clone(&settings.uncharged),
             }),
         }
     }
@@ -132,12 +189,17 @@ impl Settlement {
     /// Settles the charge under a limit at its real cost, in units. Returns whether there is one:
     /// `false` if the request was not charged under this limit, or if that charge is settled. A
     /// debt has no receipt: it cannot be given back.
+    ///
+    /// A mistyped name settles nothing, and every request keeps its estimate. An event says so,
+    /// after 100 requests of which none was charged under it.
+    #[must_use = "`false` says that the request was not charged under this limit"]
     pub fn settle(&self, limit: &str, cost: u32) -> bool {
         self.settle_all([(limit, cost)]) > 0
     }
 
     /// Settles the charges under several limits. Charges on one limiter are settled in one call to
     /// the store. Returns how many there are. Of equal names, the first cost counts.
+    #[must_use = "fewer than the costs were settled if the request was not charged under some"]
     pub fn settle_all<'a>(&self, costs: impl IntoIterator<Item = (&'a str, u32)>) -> usize {
         let costs: Vec<_> = costs.into_iter().collect();
         let count = self.settle_by(|charge| {
@@ -163,9 +225,11 @@ impl Settlement {
             limits.cloned().collect()
         };
         // A request that was not limited, or failed open, has no charges.
-        if let (false, Some((limit, _))) = (charged.is_empty(), costs.first()) {
+        if let (false, Some((limit, _))) = (charged.is_empty(), costs.first())
+            && self.shared.uncharged.count(limit)
+        {
             let charged: Vec<&str> = charged.iter().map(Limit::name).collect();
-            telemetry::settled_uncharged(&self.shared.events, limit, &charged);
+            telemetry::settled_uncharged(limit, &charged, UnchargedNames::ENOUGH);
         }
     }
 
@@ -211,6 +275,8 @@ impl Settlement {
         let count = settled.len();
         if count > 0 {
             self.shared.has_settled.store(true, Ordering::Relaxed);
+            let names = settled.iter().map(|charge| charge.check.limit().name());
+            names.for_each(|name| self.shared.uncharged.note_charged(name));
         }
         self.send(settled);
         count
@@ -309,7 +375,8 @@ impl Meter {
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        self.settlement.settle(&self.limit, self.cost);
+        // A name under which nothing was charged is reported.
+        let _ = self.settlement.settle(&self.limit, self.cost);
     }
 }
 
@@ -366,6 +433,7 @@ pub(super) struct SettlementSettings {
     /// Whether handlers get a [`Settlement`].
     pub(super) inserts: bool,
     on_response: Vec<OnResponse>,
+    uncharged: Arc<UnchargedNames>,
 }
 
 impl SettlementSettings {

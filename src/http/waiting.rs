@@ -244,6 +244,9 @@ impl Stage {
         settings: &Arc<LayerSettings>,
         parts: &mut Parts,
     ) -> Self {
+        settings
+            .comparison
+            .compare(&settings.limiter, &asked, parts);
         if asked.permits.is_empty() {
             settings.insert_no_permits(parts);
             return Self::charging(asked.group, since, settings, parts);

@@ -37,7 +37,7 @@ use self::waiting::Turns;
 pub(crate) use self::waiting::WaitSettings;
 use crate::nouns::{ConfigError, Group, Limit, Op};
 use crate::store::Answer;
-use crate::telemetry::Throttles;
+use crate::telemetry::{self, Throttles};
 
 /// A rate limiter on a [`Store`](crate::store::Store): the core of the crate, without HTTP.
 ///
@@ -157,7 +157,9 @@ impl RateLimiter {
     /// Registers all limits, or none.
     pub(crate) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
         self.check_limits(new)?;
-        self.shared.registry.register_all(new)
+        self.shared.registry.register_all(new)?;
+        telemetry::announce(new.iter().copied());
+        Ok(())
     }
 
     /// Checks that the store can decide these limits: those that are charged in one group, and
@@ -185,7 +187,9 @@ impl RateLimiter {
         }
         self.shared
             .registry
-            .replace_set(set, limits.iter().map(|limit| limit.name()))
+            .replace_set(set, limits.iter().map(|limit| limit.name()))?;
+        telemetry::announce(limits.iter().copied());
+        Ok(())
     }
 
     /// A handle that does not keep the limiter.

@@ -1,4 +1,5 @@
-//! The names of limits that layers were built with: limits of one name share what they count.
+//! The names of limits that layers were built with. Limits of one name and kind share what they
+//! count, and those of several kinds cannot be told apart in headers and metrics.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -24,17 +25,21 @@ impl Registry {
         for limit in new {
             match limits.get(limit.name()) {
                 Some(Registered::Limit(known)) if !known.decides_as(limit) => {
+                    let why = match known.kind() == limit.kind() {
+                        true => "limits of one name share what they count",
+                        false => "headers and metrics could not tell them apart",
+                    };
                     return Err(ConfigError::new(format!(
-                        "the name is registered for {known}, and this limit is {limit}: limits of \
-                         one name share what they count; use another name, or choose the limit for \
-                         each request with `RateLimitLayer::from_fn`",
+                        "the name is registered for {known}, and this limit is {limit}: {why}; use \
+                         another name, or choose the limit for each request with \
+                         `RateLimitLayer::from_fn`",
                     ))
                     .of_limit(limit.name()));
                 }
                 Some(Registered::Set(set)) if set.strong_count() > 0 => {
                     return Err(ConfigError::new(
-                        "a limit from a configuration has this name, and limits of one name share \
-                         what they count; use another name",
+                        "a limit from a configuration has this name, and headers and metrics could \
+                         not tell the two apart; use another name",
                     )
                     .of_limit(limit.name()));
                 }
@@ -63,8 +68,9 @@ impl Registry {
                 }
                 _ => continue,
             };
-            let error =
-                format!("{error}, and limits of one name share what they count; use another name");
+            let error = format!(
+                "{error}, and headers and metrics could not tell the two apart; use another name"
+            );
             return Err((name, ConfigError::new(error)));
         }
         limits.retain(|_, registered| match registered {

@@ -312,11 +312,7 @@ impl fmt::Debug for Limit {
 impl fmt::Display for Limit {
     /// The quota, the algorithm, shadow mode and blocks, in words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_concurrency() {
-            write!(f, "{} at once", self.permits())?;
-        } else {
-            self.quota().fmt(f)?;
-        }
+        self.quota().fmt(f)?;
         self.write_algorithm(f)?;
         self.shared.enforced.fmt(f)?;
         match self.block_policy() {

@@ -142,8 +142,11 @@ impl Quota {
 }
 
 impl fmt::Display for Quota {
-    /// The quota in words, such as `10 per 1s, burst 20`.
+    /// The quota in words, such as `10 per 1s, burst 20`, or `3 at once` of a concurrency limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.period.is_zero() {
+            return write!(f, "{} at once", self.limit);
+        }
         write!(f, "{} per {}", self.limit, period::write(self.period))?;
         match self.burst {
             Some(burst) => write!(f, ", burst {burst}"),

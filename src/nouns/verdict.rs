@@ -93,7 +93,8 @@ impl Verdict {
         self
     }
 
-    /// The denial of a blocked key, for a check of any cost: of the budget, only the block is known.
+    /// The denial of a blocked key, for a check of any cost: of the budget, only the block is
+    /// known.
     pub(crate) const fn of_blocked_key(mut self) -> Self {
         self.outcome.allowed = false;
         self.outcome.retry_after = Some(self.outcome.blocked.left());

@@ -13,6 +13,29 @@ pub(crate) fn limits_replaced(version: u64, added: &str, removed: &str, changed:
     tracing::info!(target: TARGET, version, added, removed, changed, "limits replaced");
 }
 
+/// A request has a plan that its limit does not have. Reported once for each plan.
+pub(crate) fn unknown_plan(limit: &str, plan: &str, known: &str, outcome: &str) {
+    tracing::warn!(
+        target: TARGET,
+        limit,
+        plan,
+        known,
+        outcome,
+        "request has a plan that the limit does not have: add it to `plans`, or correct its name"
+    );
+}
+
+/// A limit applied to none of so many requests.
+pub(crate) fn matched_nothing(limit: &str, requests: u32) {
+    tracing::warn!(
+        target: TARGET,
+        limit,
+        requests,
+        "limit applied to no request: its `match` may be mistyped, or the layer is not on its \
+         routes"
+    );
+}
+
 /// A new version has no limits. That is valid, and rarely meant.
 pub(crate) fn no_limits_left(version: u64) {
     tracing::warn!(target: TARGET, version, "no limits left: requests are not limited");

@@ -30,7 +30,7 @@ pub(crate) use self::client_ip::{
 #[cfg(feature = "config")]
 pub(crate) use self::config::{
     limits_in_force, limits_not_replaced, limits_rejected, limits_replaced, limits_valid_again,
-    no_limits_left, unfollowed, unwatched,
+    matched_nothing, no_limits_left, unfollowed, unknown_plan, unwatched,
 };
 #[cfg(all(feature = "config", feature = "redis"))]
 pub(crate) use self::config::{limits_not_read, unsubscribed};
@@ -41,16 +41,17 @@ pub(crate) use self::denials::{
 #[cfg(feature = "metrics")]
 pub use self::metrics::HISTOGRAMS;
 pub(crate) use self::metrics::waiting;
-pub(crate) use self::metrics::{GaugeLevel, OutcomeLabel, hold_permit};
+pub(crate) use self::metrics::{GaugeLevel, OutcomeLabel, announce, hold_permit};
 pub(crate) use self::metrics::{denied_from_cache, prefetched};
 pub(crate) use self::outages::{
     available, dropped_unsettled, permits_not_renewed, permits_unavailable, repaid, unavailable,
 };
 pub(crate) use self::redis::{Outage, RedisEvents, changes_not_followed};
 pub(crate) use self::requests::{
-    always_falls_back, change_not_understood, decides_again, denied, denied_in_flight, forbidden,
-    found_key, full, keyed, lookup_failed, misconfigured, missing_key, overloaded, rejected,
-    settled_uncharged, shadow_denied, shadow_denied_in_flight, unsettled,
+    always_falls_back, change_not_understood, charged_twice, decides_again, denied,
+    denied_in_flight, forbidden, found_key, full, keyed, lookup_failed, misconfigured, missing_key,
+    overloaded, rejected, setting_without_effect, settled_uncharged, shadow_denied,
+    shadow_denied_in_flight, unsettled,
 };
 pub(crate) use self::spans::CheckSpan;
 pub(crate) use self::throttle::{Throttle, Throttles};

@@ -8,8 +8,8 @@ pub(crate) fn dropped_unsettled(settlements: usize) {
     tracing::warn!(
         target: TARGET,
         settlements,
-        "limiter dropped with settlements in flight: they are lost if the program ends now; call \
-         `RateLimiter::flush` before"
+        "limiter dropped with settlements in flight: they may be lost if the program ends now; \
+         call `RateLimiter::flush` before"
     );
 }
 

@@ -87,7 +87,7 @@ impl RedisEvents {
         store::connection(&self.label, "failed");
         if let Some(unreported) = self.unreachable.report() {
             let server = &*self.server;
-            tracing::warn!(target: TARGET, server, %error, unreported, "Redis unreachable");
+            tracing::warn!(target: TARGET, server, %error, unreported, "cannot use Redis");
         }
     }
 

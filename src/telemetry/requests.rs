@@ -81,25 +81,41 @@ pub(crate) fn change_not_understood(at_most: &Throttle, id: &str) {
     }
 }
 
-/// The application settles a cost under a limit under which the request was not charged. It may be
-/// a mistyped name.
-pub(crate) fn settled_uncharged(at_most: &Throttle, limit: &str, charged: &[&str]) {
-    if let Some(unreported) = at_most.report() {
-        let charged = charged.join(", ");
-        tracing::debug!(
-            target: TARGET,
-            limit,
-            charged,
-            unreported,
-            "request was not charged under the limit that is settled"
-        );
-    }
+/// The application has settled costs of so many requests under a limit, and none of them was
+/// charged under it: its name is mistyped.
+pub(crate) fn settled_uncharged(limit: &str, charged: &[&str], requests: u32) {
+    let charged = charged.join(", ");
+    tracing::warn!(
+        target: TARGET,
+        limit,
+        charged,
+        requests,
+        "no request was charged under the limit that is settled: its name may be mistyped, and \
+         estimates stand; use one of the `charged` limits"
+    );
 }
 
-/// The real cost of a request is not charged, or not given back.
+/// A setting of a layer has no effect without another one.
+pub(crate) fn setting_without_effect(limits: &str, setting: &str, needs: &str) {
+    tracing::warn!(
+        target: TARGET,
+        limits,
+        setting,
+        needs,
+        "setting of the rate limit layer has no effect: remove it, or add what it needs"
+    );
+}
+
+/// The real cost of a request is not charged, or not given back. If the answer of the store was
+/// lost, it may be.
 pub(crate) fn unsettled(at_most: &Throttle, limit: &str, error: &Error) {
     metrics::unsettled();
-    if let Some(unreported) = at_most.report() {
+    let Some(unreported) = at_most.report() else {
+        return;
+    };
+    if error.may_have_charged() {
+        tracing::warn!(target: TARGET, limit, %error, unreported, "cost may not be settled");
+    } else {
         tracing::warn!(target: TARGET, limit, %error, unreported, "cost not settled");
     }
 }
@@ -164,6 +180,26 @@ pub(crate) fn forbidden(limits: &str) {
 #[inline]
 pub(crate) fn found_key(limit: &str, fallbacks: usize) {
     metrics::found_key(limit, fallbacks);
+}
+
+/// Two layers charge one budget for a request.
+pub(crate) fn charged_twice(limit: &Limit) {
+    let limit_name = limit.name();
+    if limit.is_concurrency() {
+        tracing::warn!(
+            target: TARGET,
+            limit = limit_name,
+            "two layers need a permit of one key for a request: it counts as two, and under a \
+             limit of 1 every request is denied; keep the limit in one of them"
+        );
+    } else {
+        tracing::warn!(
+            target: TARGET,
+            limit = limit_name,
+            "two layers charge one budget for a request: it costs twice as much; keep the limit \
+             in one of them, or give them limits of different names"
+        );
+    }
 }
 
 /// The first extractor of a chain found no key in so many requests.

@@ -378,7 +378,7 @@ fn two_concurrency_limits_of_one_name_are_an_error() {
         .limit(exports(2), tenant());
     let error = built.unwrap_err().to_string();
     assert!(
-        error.contains("`exports`") && error.contains("share what they count"),
+        error.contains("`exports`") && error.contains("could not tell apart"),
         "{error}"
     );
 }

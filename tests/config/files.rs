@@ -635,7 +635,7 @@ fn errors_in_concurrency_limits_name_the_file_the_line_and_the_field() {
         (
             &format!("{whole}\n[[limits]]\nalgorithm = \"concurrency\"\n{whole}"),
             ":8: `limits[1].name`",
-            "`exports` is also the name of limits[0], and limits of one name share what they count",
+            "`exports` is also the name of limits[0], and headers and metrics could not tell the two",
         ),
     ] {
         let text = format!("[[limits]]\nalgorithm = \"concurrency\"\n{fields}\n");

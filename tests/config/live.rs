@@ -820,7 +820,7 @@ async fn names_that_would_share_budgets_by_mistake_are_errors() {
     assert_eq!(
         error,
         "limits.toml:2: `limits[0].name`: a limit in the application's code has this name, and \
-         limits of one name share what they count; use another name"
+         headers and metrics could not tell the two apart; use another name"
     );
     let error = layer(&set(&[limit("x", 1, ""), limit("api", 3, "")].concat())).unwrap_err();
     assert!(

@@ -12,6 +12,7 @@ mod responses;
 mod routing;
 mod security;
 mod server;
+mod silent_mistakes;
 mod stacked_layers;
 mod tonic;
 

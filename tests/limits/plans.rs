@@ -243,7 +243,15 @@ async fn chosen_and_fixed_limits_are_one_group() {
 async fn checks_that_are_no_group_are_a_mistake_of_the_application() {
     let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
     let (one, many) = (Check::new(&limit, "a"), limit.clone());
-    let choices: [(Box<dyn Fn() -> ChosenLimits + Send + Sync>, _); 3] = [
+    let permits = Limit::concurrency("exports", 10).unwrap();
+    let choices: [(Box<dyn Fn() -> ChosenLimits + Send + Sync>, _); 4] = [
+        (
+            Box::new(move || {
+                let checks = (0..256_u64).map(|key| Check::new(&permits, key));
+                checks.collect::<Vec<_>>().into()
+            }),
+            500,
+        ),
         (Box::new(move || [one.clone(), one.clone()].into()), 500),
         (
             Box::new(move || {

@@ -85,6 +85,39 @@ async fn only_charges_count_as_decisions_and_each_caller_once() {
     assert_eq!(recorded.decisions(), counted([("api allowed store", 2)]));
 }
 
+/// Without them, `rate()` and alerts do not see the first denial and the first outage of a process.
+#[tokio::test]
+async fn counters_of_alerts_exist_before_they_count() {
+    let recorded = Recorded::start();
+    let limit = an_hour("api", 2);
+    let layer = RateLimitLayer::new(RateLimiter::in_memory(), limit, Global).unwrap();
+    let text = recorded.text();
+    for series in [
+        r#"tollgate_decisions_total{limit="api",outcome="allowed",source="fail_open"} 0"#,
+        r#"tollgate_decisions_total{limit="api",outcome="denied",source="fail_closed"} 0"#,
+        r#"tollgate_decisions_total{limit="api",outcome="allowed",source="local"} 0"#,
+        r#"tollgate_decisions_total{limit="api",outcome="denied",source="store"} 0"#,
+        r#"tollgate_store_failures_total{cause="timeout"} 0"#,
+        r#"tollgate_unchecked_requests_total{reason="missing_key",outcome="rejected"} 0"#,
+    ] {
+        assert!(text.contains(series), "{series}: {text}");
+    }
+    drop(layer);
+
+    // A recorder that is installed later gets them with the first decision.
+    drop(recorded);
+    let later = Recorded::start();
+    let limiter = RateLimiter::in_memory();
+    drop(
+        limiter
+            .check(&an_hour("late", 2), &Key::new("alice"))
+            .await
+            .unwrap(),
+    );
+    let denied = r#"tollgate_decisions_total{limit="late",outcome="denied",source="store"} 0"#;
+    assert!(later.text().contains(denied), "{}", later.text());
+}
+
 #[tokio::test]
 async fn every_source_is_a_label() {
     let recorded = Recorded::start();
@@ -628,7 +661,7 @@ async fn settlements_that_fail_are_counted() {
     let layer = RateLimitLayer::new(&limiter, an_hour("tokens", 100), Global).unwrap();
     let handler = move |request: http::Request<Body>| async move {
         store.switch_off(true);
-        request
+        let _settled = request
             .extensions()
             .get::<Settlement>()
             .unwrap()

@@ -189,7 +189,7 @@ fn plain(layer: RateLimitLayer) -> Service {
 fn settling(layer: RateLimitLayer) -> Service {
     fn handler(request: Request<Body>) -> Answer {
         if let Some(settlement) = request.extensions().get::<Settlement>() {
-            settlement.settle("settled", 4);
+            let _settled = settlement.settle("settled", 4);
         }
         ready(Ok(Response::new(Body::empty())))
     }

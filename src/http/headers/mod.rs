@@ -119,6 +119,11 @@ impl HeaderSettings {
         }
     }
 
+    /// Returns whether a secret for partitions was set, and no header has them.
+    pub(super) fn has_unused_partition(&self) -> bool {
+        self.partition.is_some() && !self.reports_partitions()
+    }
+
     fn reports_partitions(&self) -> bool {
         self.ietf == Some(IetfDraft::Draft11) && self.report_on != ReportOn::Nothing
     }

@@ -83,7 +83,7 @@ use super::settings::LayerSettings;
 /// charge of the outer layer stays charged if the inner layer denies. To charge all or none, put
 /// the limits into [one layer](Self::limit).
 ///
-/// If two of them share a budget, a request charges it twice.
+/// If two of them share a budget, a request charges it twice. An event says so once.
 ///
 /// With stacked layers, the headers report a budget that is used up, or else the one with the
 /// fewest units left. Give the layers the same settings for headers: fields of different kinds are
@@ -125,6 +125,7 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
+        self.settings.report_settings_without_effect();
         RateLimit::new(inner, Arc::clone(&self.settings))
     }
 }

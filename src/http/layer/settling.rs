@@ -29,7 +29,7 @@ impl RateLimitLayer {
     ///     .insert_settlement();
     /// let app: Router = Router::new()
     ///     .route("/chat", post(|Extension(settlement): Extension<Settlement>| async move {
-    ///         settlement.settle("tokens", 812);
+    ///         let _settled = settlement.settle("tokens", 812);
     ///         "an answer"
     ///     }))
     ///     .layer(layer);

@@ -47,15 +47,15 @@ impl RateLimitLayer {
     /// ```
     ///
     /// A limit of a [configuration](Self::from_config) that does not match the route of the request
-    /// is left out. To ask for all of them, use
-    /// [`LimitSet::usage`](https://docs.rs/tollgate/latest/tollgate/config/struct.LimitSet.html#method.usage).
-    /// Concurrency limits are left out. While the store is unavailable, so are limits that fail
-    /// open. A request that the layer skips, or rejects before it asks the store, has no limits.
+    /// is left out. To ask for all of them, use `config::LimitSet::usage`. Concurrency limits are
+    /// left out. While the store is unavailable, so are limits that fail open. A request that the
+    /// layer skips, or rejects before it asks the store, has no limits.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store does not decide. It [is misuse](Error::is_misuse) if the limits
-    /// that the application chose for the request [are not a group](crate::store::Group::new).
+    /// Returns an error if the store does not decide. It [is misuse](Error::is_misuse) if the
+    /// limits that the application chose for the request [are not a
+    /// group](crate::store::Group::new).
     pub async fn usage(&self, request: &Parts) -> Result<Vec<Usage>, Error> {
         let asked = match self.settings.policy.question(request) {
             Ok(Question::Checks(asked)) => Ok(asked),

@@ -443,8 +443,8 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
         ended.send_replace(Some(known));
     }
 
-    /// Keeps the value, unless it may be an old one. Returns the next look-up of the id, if there is
-    /// one.
+    /// Keeps the value, unless it may be an old one. Returns the next look-up of the id, if there
+    /// is one.
     fn end(&mut self, known: KnownValue<T>) -> Option<Ended<T>> {
         let mut flights = self.cache.flights();
         let flight = flights.get_mut(&self.id)?;

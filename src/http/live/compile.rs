@@ -10,7 +10,7 @@ use super::in_force::{Applied, InForce, OfPlan, Plans};
 use super::pattern::Pattern;
 use crate::configuration::{
     Config, CostConfig, Field, KeyConfig, LimitConfig, Match, Misplaced, OneOrMany, PlanConfig,
-    PlanRule,
+    PlanRule, UnknownPlan,
 };
 use crate::http::KeyExtractor;
 use crate::http::copied_limit::CopiedLimit;
@@ -38,6 +38,7 @@ impl InForce {
             version,
             config: Arc::new(config),
             limits,
+            requests: Arc::default(),
         })
     }
 }
@@ -56,6 +57,7 @@ fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, M
         cost,
         limit: CopiedLimit::new(&limit),
         plans: plans(config, names, at)?,
+        has_applied: Arc::default(),
     })
 }
 
@@ -172,7 +174,12 @@ fn patterns(config: &OneOrMany<Match>, at: &Field) -> Result<Vec<Pattern>, Mispl
 
 fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans>, Misplaced> {
     let plan_of = match (&config.plan, config.plans.is_empty()) {
-        (None, true) => return Ok(None),
+        (None, true) if config.unknown_plan.is_none() => return Ok(None),
+        (None, true) => {
+            let error = "`plans` is missing, so no plan is unknown; write a table by plan, or \
+                         remove `unknown_plan`";
+            return Err((at.clone().name("unknown_plan"), ConfigError::new(error)));
+        }
         (Some(name), false) => names
             .plan_of(name)
             .map_err(|error| (at.clone().name("plan"), error))?,
@@ -192,20 +199,27 @@ fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans
             of_plan(config, plan, &at.clone().name("plans").name(name))?,
         ))
     });
+    let unknown = match config.unknown_plan {
+        None | Some(UnknownPlan::Limit) => None,
+        Some(UnknownPlan::Deny) => Some(denied("this plan is not known")),
+    };
     Ok(Some(Plans {
         plan_of,
         limits: compiled.collect::<Result<_, Misplaced>>()?,
+        unknown,
+        reported: Arc::default(),
     }))
+}
+
+fn denied(reason: &str) -> OfPlan {
+    let reason = reason.to_owned().into();
+    OfPlan::Reject(Reject::new(StatusCode::FORBIDDEN, reason, None))
 }
 
 fn of_plan(config: &LimitConfig, plan: &PlanConfig, at: &Field) -> Result<OfPlan, Misplaced> {
     Ok(match plan.rule(config, at)? {
         PlanRule::Limit(limit) => OfPlan::Limit(CopiedLimit::new(&limit)),
         PlanRule::Unlimited => OfPlan::Unlimited,
-        PlanRule::Deny(reason) => OfPlan::Reject(Reject::new(
-            StatusCode::FORBIDDEN,
-            reason.to_owned().into(),
-            None,
-        )),
+        PlanRule::Deny(reason) => denied(reason),
     })
 }

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use arc_swap::ArcSwap;
 use http::request::Parts;
 
 use super::pattern::{Pattern, RequestRoute};
@@ -13,6 +15,10 @@ use crate::http::limits::Reject;
 use crate::http::request_fn::RequestFn;
 use crate::http::{KeyExtractor, MissingKey};
 use crate::nouns::{Check, Limit};
+use crate::telemetry;
+
+/// After so many requests, every limit should have applied to one.
+const ENOUGH: u32 = 10_000;
 
 /// One version of a configuration.
 pub(in crate::http) struct InForce {
@@ -20,6 +26,8 @@ pub(in crate::http) struct InForce {
     pub(super) version: u64,
     pub(super) config: Arc<Config>,
     pub(super) limits: Vec<Applied>,
+    /// The requests so far, up to [`ENOUGH`].
+    pub(super) requests: Arc<AtomicU32>,
 }
 
 /// A limit, the requests that it applies to, and what they are counted by.
@@ -35,18 +43,67 @@ pub(in crate::http) struct Applied {
     /// The limit of requests without a plan of their own.
     pub(super) limit: CopiedLimit,
     pub(super) plans: Option<Plans>,
+    /// Whether it applied to a request.
+    pub(super) has_applied: Arc<AtomicBool>,
 }
 
 #[derive(Clone)]
 pub(super) struct Plans {
     pub(super) plan_of: RequestFn<Option<Cow<'static, str>>>,
     pub(super) limits: HashMap<String, OfPlan>,
+    /// The outcome of requests with a plan that is not here. `None`: they have the limit itself.
+    pub(super) unknown: Option<OfPlan>,
+    pub(super) reported: Arc<ReportedPlans>,
 }
 
 impl Plans {
     /// The limit of a request's plan, if it has one here.
-    fn find(&self, parts: &Parts) -> Option<&OfPlan> {
-        self.limits.get(&*(self.plan_of)(parts)?)
+    fn find(&self, parts: &Parts, limit: &Limit) -> Option<&OfPlan> {
+        let plan = (self.plan_of)(parts)?;
+        let of_plan = self.limits.get(&*plan);
+        if of_plan.is_none() {
+            self.reported.report(&plan, limit, self);
+        }
+        of_plan.or(self.unknown.as_ref())
+    }
+}
+
+/// The unknown plans that were reported, so that each is reported once. There are few, unless a
+/// client chooses them.
+#[derive(Default)]
+pub(super) struct ReportedPlans(ArcSwap<Vec<String>>);
+
+impl ReportedPlans {
+    const MOST: usize = 16;
+
+    /// The longest name in an event, in characters.
+    const LONGEST: usize = 64;
+
+    fn report(&self, plan: &str, limit: &Limit, plans: &Plans) {
+        let is_news = |reported: &[String]| {
+            reported.len() < Self::MOST && !reported.iter().any(|other| other == plan)
+        };
+        if !is_news(&self.0.load()) {
+            return;
+        }
+        let before = self.0.rcu(|reported| {
+            let mut more = (**reported).clone();
+            if is_news(&more) {
+                more.push(plan.to_owned());
+            }
+            more
+        });
+        if !is_news(&before) {
+            return;
+        }
+        let plan: String = plan.chars().take(Self::LONGEST).collect();
+        let mut known: Vec<_> = plans.limits.keys().map(String::as_str).collect();
+        known.sort_unstable();
+        let outcome = match plans.unknown {
+            None => "limited without a plan",
+            Some(_) => "rejected",
+        };
+        telemetry::unknown_plan(limit.name(), &plan, &known.join(", "), outcome);
     }
 }
 
@@ -65,6 +122,19 @@ pub(in crate::http) enum Asks {
 }
 
 impl InForce {
+    /// Counts a request. After enough of them, reports the limits that applied to none.
+    pub(in crate::http) fn count_request(&self) {
+        if self.requests.load(Ordering::Relaxed) >= ENOUGH
+            || self.requests.fetch_add(1, Ordering::Relaxed) + 1 != ENOUGH
+        {
+            return;
+        }
+        let has_applied = |limit: &&Applied| limit.has_applied.load(Ordering::Relaxed);
+        for limit in self.limits.iter().filter(|limit| !has_applied(limit)) {
+            telemetry::matched_nothing(limit.limit().name(), ENOUGH);
+        }
+    }
+
     /// The limits that apply to the requests of a route, in the order of the configuration.
     pub(in crate::http) fn limits_at(
         &self,
@@ -96,6 +166,7 @@ impl InForce {
             version: self.version,
             config: Arc::clone(&self.config),
             limits,
+            requests: Arc::clone(&self.requests),
         }
     }
 }
@@ -108,6 +179,14 @@ impl Applied {
 
     pub(in crate::http) const fn limit(&self) -> &Limit {
         self.limit.limit()
+    }
+
+    /// Notes that it applies to a request.
+    pub(in crate::http) fn note_request(&self) {
+        // Threads that write one cache line wait for each other.
+        if !self.has_applied.load(Ordering::Relaxed) {
+            self.has_applied.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The limit of a plan. `None` if the plan is unlimited or denied.
@@ -125,7 +204,11 @@ impl Applied {
         parts: &Parts,
         cost: Option<&RequestFn<u32>>,
     ) -> Result<Asks, MissingKey> {
-        let of_plan = self.plans.as_ref().and_then(|plans| plans.find(parts));
+        let limit = self.limit();
+        let of_plan = self
+            .plans
+            .as_ref()
+            .and_then(|plans| plans.find(parts, limit));
         let limit = match of_plan {
             None => &self.limit,
             Some(OfPlan::Limit(limit)) => limit,

@@ -271,9 +271,10 @@ impl LimitSet {
     /// "#;
     /// let config = Config::parse("limits.toml", text, Format::Toml)?;
     /// let limits = LimitSet::new(config, Names::new().plan("account", |_| None::<String>))?;
-    /// let capacity = |plan| limits.limit_of_plan("api", plan).map(|limit| limit.quota().capacity());
-    /// assert_eq!([capacity("pro"), capacity("free")], [Some(50), Some(5)]);
-    /// assert_eq!(capacity("internal"), None);
+    /// let of_plan = |plan| limits.limit_of_plan("api", plan);
+    /// assert_eq!(of_plan("pro").map(|limit| limit.quota().capacity()), Some(50));
+    /// assert_eq!(of_plan("free").map(|limit| limit.quota().capacity()), Some(5));
+    /// assert_eq!(of_plan("internal"), None);
     /// # Ok(())
     /// # }
     /// ```

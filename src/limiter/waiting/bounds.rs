@@ -51,8 +51,8 @@ impl Bounds {
         decision.retry_after().filter(|_| !is_final)
     }
 
-    /// Returns whether a wait may end a denial in time. The turn of a check in a queue comes when the
-    /// queue is empty, whenever it gets its place.
+    /// Returns whether a wait may end a denial in time. The turn of a check in a queue comes when
+    /// the queue is empty, whenever it gets its place.
     pub(super) fn may_end(&self, denied: &Decision) -> bool {
         let left = self.left();
         let is_late = |verdict: &Verdict| {

@@ -59,9 +59,9 @@ enum Unserved {
     Failed(Error),
 }
 
-/// The group of a caller that waits: its denial is not an offence if the wait may end it. A place in
-/// a queue that comes later is denied by the store. A refund would leave a gap, because later checks
-/// keep their places.
+/// The group of a caller that waits: its denial is not an offence if the wait may end it. A place
+/// in a queue that comes later is denied by the store. A refund would leave a gap, because later
+/// checks keep their places.
 fn patient(group: &Group, wait: Duration) -> Group {
     if !counts_denials(group) && !queues(group) {
         return group.clone();

@@ -72,6 +72,13 @@ impl WaitSettings {
         }
     }
 
+    /// Returns whether the number of waiters was set.
+    pub(crate) fn bounds_waiters(&self) -> bool {
+        let default = Self::default();
+        self.max_waiters != default.max_waiters
+            || self.max_waiters_per_key != default.max_waiters_per_key
+    }
+
     /// Returns whether requests wait.
     #[inline]
     pub(crate) const fn is_on(&self) -> bool {

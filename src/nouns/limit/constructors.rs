@@ -134,6 +134,7 @@ impl Limit {
     /// let exports = Limit::concurrency("exports", 3)?
     ///     .with_on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
     /// assert_eq!(exports.to_string(), "3 at once");
+    /// assert_eq!(exports.quota().to_string(), "3 at once");
     /// # Ok(())
     /// # }
     /// ```

@@ -113,9 +113,9 @@ pub(super) fn send_lone(
     Some(hand_over(lane.place_alone(check)?, node, handle, cx))
 }
 
-/// Returns whether a connection is open, as far as is known. A connection that was silent is pinged.
-/// A closed one fails the ping before any charge is handed over, and is replaced. A charge that was
-/// handed over is never sent again: it may have left. Does not wait for the ping's reply.
+/// Returns whether a connection is open, as far as is known. A connection that was silent is
+/// pinged. A closed one fails the ping before any charge is handed over, and is replaced. A charge
+/// that was handed over is never sent again: it may have left. Does not wait for the ping's reply.
 fn is_open(node: &Node, handle: &Handle, cx: &mut Context<'_>) -> bool {
     if !handle.was_silent() {
         return true;

@@ -71,8 +71,8 @@ async fn check_rights(connection: &mut MultiplexedConnection, terms: &Terms) -> 
     ))
 }
 
-/// Checks that an address is one server. A proxy that spreads keys over several would put budgets of
-/// one call where no other call finds them.
+/// Checks that an address is one server. A proxy that spreads keys over several would put budgets
+/// of one call where no other call finds them.
 async fn check_is_one_server(
     connection: &mut MultiplexedConnection,
     terms: &Terms,

@@ -61,25 +61,67 @@ struct OfLimit {
     keys: [Option<Counter>; EXTRACTORS.len()],
 }
 
+/// The decisions of which alerts wait for the first one. A counter that does not exist until then
+/// has no rate.
+const AWAITED: [(OutcomeLabel, Option<Source>); 8] = [
+    (OutcomeLabel::Allowed, Some(Source::Store)),
+    (OutcomeLabel::Denied, Some(Source::Store)),
+    (OutcomeLabel::Denied, Some(Source::DenyCache)),
+    (OutcomeLabel::Allowed, Some(Source::FailOpen)),
+    (OutcomeLabel::Denied, Some(Source::FailClosed)),
+    (OutcomeLabel::Allowed, Some(Source::Local)),
+    (OutcomeLabel::Denied, Some(Source::Local)),
+    (OutcomeLabel::Error, None),
+];
+
+impl OfLimit {
+    /// The handles of a limit, with the awaited counters at 0.
+    fn new(recorder: &dyn Recorder, limit: &str) -> Self {
+        let mut handles = Self::default();
+        for (outcome, source) in AWAITED {
+            let counter = decisions(recorder, limit, outcome, source);
+            counter.increment(0);
+            handles.decisions[outcome as usize][place(source)] = Some(counter);
+        }
+        handles
+    }
+}
+
+fn place(source: Option<Source>) -> usize {
+    source.map_or(SOURCES - 1, |source| source as usize)
+}
+
+fn decisions(
+    recorder: &dyn Recorder,
+    limit: &str,
+    outcome: OutcomeLabel,
+    source: Option<Source>,
+) -> Counter {
+    let labels = [
+        ("limit", limit),
+        ("outcome", outcome.name()),
+        ("source", source_name(source)),
+    ];
+    recorder::counter(recorder, &DECISIONS, &labels)
+}
+
+/// Creates the counters of a limit, at 0.
+pub(super) fn announce(limit: &str) {
+    with_handles(limit, |_, _| ());
+}
+
 /// Counts a decision.
 pub(super) fn count(limit: &str, outcome: OutcomeLabel, source: Option<Source>) {
-    let register = |recorder: &dyn Recorder, limit: &str| {
-        let labels = [
-            ("limit", limit),
-            ("outcome", outcome.name()),
-            ("source", source_name(source)),
-        ];
-        recorder::counter(recorder, &DECISIONS, &labels)
-    };
     let counted = with_handles(limit, |recorder, handles| {
-        let source = source.map_or(SOURCES - 1, |source| source as usize);
-        let counter = &mut handles.decisions[outcome as usize][source];
+        let counter = &mut handles.decisions[outcome as usize][place(source)];
         counter
-            .get_or_insert_with(|| register(recorder, limit))
+            .get_or_insert_with(|| decisions(recorder, limit, outcome, source))
             .increment(1);
     });
     if counted.is_none() {
-        recorder::with(|recorder, _| register(recorder, label(limit)).increment(1));
+        recorder::with(|recorder, _| {
+            decisions(recorder, label(limit), outcome, source).increment(1);
+        });
     }
 }
 
@@ -142,7 +184,13 @@ fn with_handles<T>(limit: &str, act: impl FnOnce(&dyn Recorder, &mut OfLimit) ->
                 return Some(act(recorder, known));
             }
             let is_kept = label(limit) != OTHER;
-            is_kept.then(|| act(recorder, handles.of_limits.entry(limit.into()).or_default()))
+            is_kept.then(|| {
+                let entry = handles.of_limits.entry(limit.into());
+                act(
+                    recorder,
+                    entry.or_insert_with(|| OfLimit::new(recorder, limit)),
+                )
+            })
         })
     })
 }

@@ -21,6 +21,33 @@ pub use self::names::HISTOGRAMS;
 pub(crate) use self::recorder::GaugeLevel;
 use crate::nouns::{Decision, Error, Limit, Source};
 
+/// The causes of failures of which alerts wait for the first one.
+const AWAITED_CAUSES: [&str; 6] = [
+    "timeout",
+    "unreachable",
+    "invalid_answer",
+    "declined",
+    "overloaded",
+    "full",
+];
+
+/// Creates the counters of limits at 0, when they are registered. A counter that does not exist
+/// until it counts hides the first denial, the first outage and the first failure of a process.
+pub(crate) fn announce<'a>(limits: impl Iterator<Item = &'a Limit>) {
+    for limit in limits {
+        limits::announce(limit.name());
+    }
+    for cause in AWAITED_CAUSES {
+        recorder::add(&names::STORE_FAILURES, &[("cause", cause)], 0);
+    }
+    for outcome in ["rejected", "forwarded"] {
+        let labels = [("reason", "missing_key"), ("outcome", outcome)];
+        recorder::add(&names::UNCHECKED_REQUESTS, &labels, 0);
+    }
+    recorder::add(&names::LOOKUP_FAILURES, &[], 0);
+    recorder::add(&names::UNSETTLED, &[], 0);
+}
+
 /// Counts the decision of each limit of a group.
 #[inline]
 pub(super) fn decided(decision: &Decision) {

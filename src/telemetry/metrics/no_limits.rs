@@ -5,6 +5,9 @@ use super::recorder::GaugeLevel;
 use crate::nouns::Source;
 
 #[inline]
+pub(super) const fn announce(_: &str) {}
+
+#[inline]
 pub(super) const fn count(_: &str, _: OutcomeLabel, _: Option<Source>) {}
 
 #[inline]

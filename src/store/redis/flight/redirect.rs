@@ -97,8 +97,9 @@ impl Call {
         self.handle = handle;
     }
 
-    /// Leaves one group whose keys are partly on another node to a task of its own, so that checks of
-    /// single keys in the same slot need not wait for the group. Returns whether it is such a group.
+    /// Leaves one group whose keys are partly on another node to a task of its own, so that checks
+    /// of single keys in the same slot need not wait for the group. Returns whether it is such a
+    /// group.
     pub(super) fn leave_to_move(&mut self, answer: &Option<RedisResult<Vec<i64>>>) -> bool {
         if !is_try_again(answer) {
             return false;

@@ -68,8 +68,8 @@ impl Server {
         })
     }
 
-    /// The time by which the server decides, in microseconds since the Unix epoch. It is the time of
-    /// scripts: a proxy in front of the server may answer `TIME` by itself.
+    /// The time by which the server decides, in microseconds since the Unix epoch. It is the time
+    /// of scripts: a proxy in front of the server may answer `TIME` by itself.
     pub(super) async fn now(&mut self, prefix: &str) -> anyhow::Result<u64> {
         const SCRIPT: &str = "return redis.call('TIME')";
         let key = format!("{prefix}:{{now}}");

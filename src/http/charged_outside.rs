@@ -1,0 +1,73 @@
+//! Budgets that two layers charge for one request.
+//!
+//! A nested router, a cloned layer, or one set of limits in two layers make each request cost twice
+//! as much, and each answer looks right. A concurrency limit of 1 even denies for ever: the request
+//! itself holds the permit. So with some requests, a layer leaves what it charges, and a layer
+//! further inside compares.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::request::Parts;
+
+use super::request_checks::RequestChecks;
+use crate::limiter::RateLimiter;
+use crate::nouns::Check;
+use crate::telemetry;
+
+/// A layer leaves its charges with one of so many requests of a thread. A prime: with any number of
+/// layers, each of them has its turn.
+const ONE_OF: u32 = 61;
+
+thread_local! {
+    static REQUESTS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The checks of the layers outside, each with its limiter.
+#[derive(Clone)]
+struct ChargedOutside(Vec<(RateLimiter, Check)>);
+
+/// Looks whether the layers outside of a layer charge the same budgets. Its clones report it once.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Comparison {
+    is_reported: Arc<AtomicBool>,
+}
+
+impl Comparison {
+    /// Compares what a layer asks with the charges of the layers outside, if they left them. Leaves
+    /// the charges of this layer with some requests.
+    #[inline]
+    pub(super) fn compare(&self, limiter: &RateLimiter, asked: &RequestChecks, parts: &mut Parts) {
+        let is_chosen = REQUESTS.with(|requests| {
+            let number = requests.get();
+            requests.set(number.wrapping_add(1));
+            number.is_multiple_of(ONE_OF)
+        });
+        if is_chosen || parts.extensions.get::<ChargedOutside>().is_some() {
+            self.compare_and_leave(limiter, asked, parts);
+        }
+    }
+
+    #[cold]
+    fn compare_and_leave(&self, limiter: &RateLimiter, asked: &RequestChecks, parts: &mut Parts) {
+        let outside = parts.extensions.remove::<ChargedOutside>();
+        let mut charged = outside.map_or_else(Vec::new, |outside| outside.0);
+        let of_group = asked.group.iter().flat_map(|group| group.iter());
+        let checks: Vec<&Check> = asked.permits.iter().chain(of_group).collect();
+        let is_charged = |check: &&&Check| {
+            let is_same = |(of, other): &(RateLimiter, Check)| {
+                limiter.is(of) && check.shares_budget_with(other)
+            };
+            charged.iter().any(is_same)
+        };
+        if let Some(twice) = checks.iter().find(is_charged)
+            && !self.is_reported.swap(true, Ordering::Relaxed)
+        {
+            telemetry::charged_twice(twice.limit());
+        }
+        let checks = checks.into_iter().cloned();
+        charged.extend(checks.map(|check| (limiter.clone(), check)));
+        parts.extensions.insert(ChargedOutside(charged));
+    }
+}
