@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::RateLimiter;
+use crate::algorithm::MAX_PERIOD;
 use crate::nouns::{Check, Error, Group, Key, Limit, Op, Source};
 use crate::store::Answer;
 use crate::telemetry;
@@ -50,7 +51,7 @@ impl RateLimiter {
     ///
     /// Returns an error if the store does not answer. Then it may be blocked in this process, where
     /// a local limit decides. It [is misuse](Error::is_misuse) if the time is shorter than a
-    /// microsecond.
+    /// microsecond, or longer than 366 days.
     pub async fn block(
         &self,
         limit: &Limit,
@@ -60,6 +61,12 @@ impl RateLimiter {
         if length.as_micros() == 0 {
             return Err(Error::misuse(
                 "the block is shorter than a microsecond; use more, or `unblock` the key",
+            ));
+        }
+        if length > MAX_PERIOD {
+            return Err(Error::misuse(
+                "the block is longer than 366 days; block the key again before it ends, or refuse \
+                 such a client before its limits",
             ));
         }
         let check = Check::new(limit, key);

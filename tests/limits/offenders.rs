@@ -555,21 +555,24 @@ async fn block_that_denials_began_ends_by_any_limit_of_the_name() {
 }
 
 #[tokio::test]
-async fn block_of_no_time_is_misuse_and_the_longest_lasts_366_days() {
+async fn block_lasts_a_microsecond_to_366_days_and_others_are_misuse() {
     let (limiter, key) = (RateLimiter::in_memory(), Key::new("mallory"));
     let limit = login(three_in_a_minute());
-    let error = limiter
-        .block(&limit, &key, Duration::ZERO)
-        .await
-        .unwrap_err();
-    assert!(
-        error.is_misuse() && error.to_string().contains("`unblock`"),
-        "{error}"
-    );
+    for (length, why) in [
+        (Duration::ZERO, "`unblock`"),
+        (366 * DAY + Duration::from_micros(1), "longer than 366 days"),
+        (Duration::MAX, "longer than 366 days"),
+    ] {
+        let error = limiter.block(&limit, &key, length).await.unwrap_err();
+        assert!(
+            error.is_misuse() && error.to_string().contains(why),
+            "{error}"
+        );
+    }
     let clock = ManualClock::new();
     clock.set(START);
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock));
-    limiter.block(&limit, &key, Duration::MAX).await.unwrap();
+    limiter.block(&limit, &key, 366 * DAY).await.unwrap();
     let longest = peek(&limiter, &limit, &key).await;
     assert_eq!(longest.retry_after(), Some(366 * DAY));
 }

@@ -123,6 +123,20 @@ impl ClientIp {
         Ok(peer)
     }
 
+    /// The address in an entry of X-Forwarded-For, or as servers write it to their logs: with or
+    /// without a port, brackets, a zone and spaces around it. `None`: it is no address.
+    ///
+    /// ```
+    /// use tollgate::key::ClientIp;
+    ///
+    /// let address = "2001:db8::1".parse().ok();
+    /// assert_eq!(ClientIp::parse_entry(" [2001:db8::1%eth0]:443"), address);
+    /// assert_eq!(ClientIp::parse_entry("unknown"), None);
+    /// ```
+    pub fn parse_entry(entry: &str) -> Option<IpAddr> {
+        address::parse(address::trim(entry.as_bytes()))
+    }
+
     /// The client: the peer, or the address that a trusted proxy names, or why it names none.
     fn find(&self, parts: &Parts) -> Result<Result<IpAddr, ForwardingProblem>, MissingKey> {
         let headers = &parts.headers;

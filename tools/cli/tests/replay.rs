@@ -447,7 +447,7 @@ fn mistakes_are_errors_that_say_what_to_do() {
 }
 
 #[test]
-fn lines_out_of_order_count_at_the_time_of_the_line_before() {
+fn lines_out_of_order_are_decided_in_the_order_of_their_times() {
     let line = |second: u64| {
         let time = clock(second);
         format!("203.0.113.1 - - [10/Oct/2025:{time} +0000] \"GET / HTTP/1.1\" 200 1\n")
@@ -456,13 +456,13 @@ fn lines_out_of_order_count_at_the_time_of_the_line_before() {
     let run = tollgate_with(&["replay", "--limit", "fixed_window 3/10s"], log.as_bytes());
     assert!(
         run.out
-            .contains("2 lines older than a line before, counted at its time"),
+            .contains("2 lines older than a line before, put in the order of their times"),
         "{}",
         run.out
     );
     assert!(
         run.out
-            .contains("from 2025-10-10T00:00:10Z to 2025-10-10T00:00:12Z"),
+            .contains("from 2025-10-10T00:00:05Z to 2025-10-10T00:00:12Z"),
         "{}",
         run.out
     );
@@ -475,6 +475,86 @@ fn lines_out_of_order_count_at_the_time_of_the_line_before() {
         (&limit["allowed"], &limit["denied"]),
         (&3.into(), &2.into())
     );
+}
+
+#[test]
+fn requests_that_waited_for_a_slow_one_are_not_a_burst() {
+    // A request a second, and each tenth takes 60 s. Lines are written when requests end.
+    let mut lines: Vec<(u64, String)> = (0..300)
+        .map(|second| {
+            let time = clock(second);
+            let end = second + if second % 10 == 0 { 60 } else { 0 };
+            let line =
+                format!("203.0.113.1 - - [10/Oct/2025:{time} +0000] \"GET / HTTP/1.1\" 200 1\n");
+            (end, line)
+        })
+        .collect();
+    let log_of = |lines: &[(u64, String)]| -> String {
+        lines.iter().map(|(_, line)| line.as_str()).collect()
+    };
+    let sorted = log_of(&lines);
+    lines.sort_by_key(|(end, _)| *end);
+    let written = log_of(&lines);
+    assert_ne!(written, sorted);
+    for more in [&["--compare", "sliding_log"][..], &["--suggest", "0%"]] {
+        let replayed = |log: &str| {
+            let arguments = ["replay", "--limit", "gcra 61/min burst 1", "--json"];
+            let mut report = tollgate_with(&[&arguments, more].concat(), log.as_bytes()).json();
+            report["lines"] = serde_json::Value::Null;
+            report
+        };
+        let report = replayed(&written);
+        assert_eq!(report, replayed(&sorted), "{more:?}");
+        assert_eq!(report["limits"][0]["denied"], 0, "{more:?}");
+    }
+}
+
+#[test]
+fn lines_within_lines_of_docker_are_the_requests_and_other_output_is_not() {
+    let output = |text: String| {
+        let line = serde_json::json!({
+            "log": text + "\n", "stream": "stdout", "time": "2025-10-10T00:00:00.1Z",
+        });
+        line.to_string() + "\n"
+    };
+    let mut log: String = (0..15)
+        .map(|step| output(format!("/docker-entrypoint.sh: step {step}")))
+        .collect();
+    for second in 0..10 {
+        let time = clock(second);
+        let line = format!("203.0.113.1 - - [10/Oct/2025:{time} +0000] \"GET / HTTP/1.1\" 200 1");
+        log += &output(line);
+    }
+    let arguments = ["replay", "--limit", "1/min", "--key", "global", "--json"];
+    let report = tollgate_with(&arguments, log.as_bytes()).json();
+    assert_eq!(report["requests"], 10);
+    assert_eq!(report["lines"]["skipped"], 15);
+    assert_eq!(report["lines"]["format"], "combined in lines of Docker");
+}
+
+#[test]
+fn first_line_after_a_byte_order_mark_is_a_request() {
+    let log = combined();
+    let plain = tollgate_with(&["replay", "--limit", "1/s", "--json"], log.as_bytes()).json();
+    let marked = format!("\u{feff}{log}");
+    let marked = tollgate_with(&["replay", "--limit", "1/s", "--json"], marked.as_bytes()).json();
+    assert_eq!(plain, marked);
+}
+
+#[test]
+fn file_of_another_compression_is_an_error_that_says_how_to_read_it() {
+    for (magic, remedy) in [
+        (
+            &b"\x28\xb5\x2f\xfd\x04\x00"[..],
+            "zstd -dc FILE | tollgate replay",
+        ),
+        (b"\xfd7zXZ\0\0\x04", "xz -dc FILE"),
+        (b"BZh91AY&SY", "bzip2 -dc FILE"),
+        (b"\xff\xfe2\x000\x00", "iconv -f UTF-16"),
+    ] {
+        let run = tollgate_with(&["replay", "--limit", "1/s"], magic);
+        assert!(run.code == 2 && run.err.contains(remedy), "{run:?}");
+    }
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Keys of Redis: `prefix:{client}:kind:limit`, on a cluster with the partition's tag in front.
 
-use std::net::Ipv6Addr;
-
+use ipnet::Ipv6Net;
 use tollgate::Key;
 use tollgate::key::PeerIp;
 
@@ -100,9 +99,12 @@ pub(super) fn client(text: &str) -> Key {
     Key::from_encoded(text).unwrap_or_else(|_| Key::new(text))
 }
 
-/// A hint for an IPv6 address without a state.
+/// A hint for an IPv6 address or network without a state.
 pub(super) fn hint(text: &str) -> Option<String> {
-    let address: Ipv6Addr = text.parse().ok()?;
+    let address = match text.parse::<Ipv6Net>() {
+        Ok(network) => network.addr(),
+        Err(_) => text.parse().ok()?,
+    };
     let key = PeerIp::key_of(address.into());
     Some(format!(
         "services count IPv6 clients by network: try `{}`",
@@ -154,10 +156,10 @@ mod tests {
         assert_eq!(client("a b").as_str(), "a%20b");
         assert_eq!(client("|alice").as_str(), "|alice", "of a fallback");
         assert_eq!(hint("alice"), None);
-        assert!(
-            hint("2001:db8::1")
-                .unwrap()
-                .contains(PeerIp::key_of("2001:db8::2".parse().unwrap()).as_str())
-        );
+        for text in ["2001:db8::1", "2001:db8::/64", "2001:db8::7/128"] {
+            let hint = hint(text).unwrap();
+            let key = PeerIp::key_of("2001:db8::2".parse().unwrap());
+            assert!(hint.contains(key.as_str()), "{text}: {hint}");
+        }
     }
 }

@@ -15,12 +15,27 @@ const BUFFER: usize = 128 * 1024;
 /// A longer line is read in parts, which are no requests.
 const LONGEST: u64 = 1 << 20;
 
+/// What Windows writes in front of a text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The first bytes of files that are no text, and what to do about them.
+const NO_TEXT: [(&[u8], &str, &str); 6] = [
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd", "zstd -dc FILE"),
+    (b"\xfd7zXZ\0", "compressed by xz", "xz -dc FILE"),
+    (b"BZh", "compressed by bzip2", "bzip2 -dc FILE"),
+    (b"\x04\x22\x4d\x18", "compressed by lz4", "lz4 -dc FILE"),
+    (b"PK\x03\x04", "a zip archive", "unzip -p FILE"),
+    (b"\xff\xfe", "UTF-16", "iconv -f UTF-16 -t UTF-8 FILE"),
+];
+
 /// All logs, one after the other.
 pub(super) struct Input {
     /// Not begun yet.
     files: VecDeque<PathBuf>,
     name: String,
     current: Option<Box<dyn BufRead>>,
+    /// Whether nothing was read of the current one.
+    is_first_line: bool,
     /// Lines that were read to recognize the format.
     sampled: VecDeque<Vec<u8>>,
     bar: ProgressBar,
@@ -56,6 +71,7 @@ impl Input {
             files,
             name,
             current,
+            is_first_line: true,
             sampled: VecDeque::new(),
             bar,
         })
@@ -91,6 +107,11 @@ impl Input {
             if let Some(current) = &mut self.current {
                 let read = current.by_ref().take(LONGEST).read_until(end, line)?;
                 if read > 0 {
+                    if std::mem::take(&mut self.is_first_line) {
+                        check_text(line)?;
+                        let mark = usize::from(line.starts_with(BYTE_ORDER_MARK));
+                        line.drain(..mark * BYTE_ORDER_MARK.len());
+                    }
                     return Ok(read);
                 }
             }
@@ -103,6 +124,7 @@ impl Input {
                 file.display().to_string()
             };
             self.current = Some(self.begin(&file)?);
+            self.is_first_line = true;
         }
     }
 
@@ -132,6 +154,16 @@ impl Input {
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// An error for what is no text, such as a file that another program compressed.
+fn check_text(line: &[u8]) -> io::Result<()> {
+    let Some((_, is, remedy)) = NO_TEXT.iter().find(|(magic, ..)| line.starts_with(magic)) else {
+        return Ok(());
+    };
+    Err(io::Error::other(format!(
+        "it is {is}; replay reads text and gzip: `{remedy} | tollgate replay ...`"
+    )))
 }
 
 /// A bar with the time left, or without a size only with what was read. On a terminal only.

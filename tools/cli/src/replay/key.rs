@@ -1,6 +1,7 @@
 //! The key of a request: `client_ip`, `user+path`.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use anyhow::bail;
@@ -82,7 +83,7 @@ impl KeySpec {
                 Part::Host => text(request.host.as_deref())?,
                 Part::Path => text(request.path())?,
                 Part::Global => "*".to_owned(),
-                Part::Field(field) => value_of(request.json.as_ref()?, field)?,
+                Part::Field(field) => without_port(value_of(request.json.as_ref()?, field)?),
             });
         }
         for (number, part) in parts.iter().enumerate() {
@@ -117,6 +118,14 @@ fn value_of(json: &Value, name: &str) -> Option<String> {
     }
 }
 
+/// The address of a client, if the text is one with a port: each connection has another.
+fn without_port(text: String) -> String {
+    match text.parse::<SocketAddr>() {
+        Ok(peer) => PeerIp::key_of(peer.ip()).as_str().to_owned(),
+        Err(_) => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,7 +145,10 @@ mod tests {
             user: Some("alice".into()),
             method: Some("GET".into()),
             target: Some("/search?q=1".into()),
-            json: serde_json::from_str(r#"{"a":{"b":["first"]},"plan":"free","n":7}"#).ok(),
+            json: serde_json::from_str(
+                r#"{"a":{"b":["first"]},"plan":"free","n":7,"peer":"203.0.113.7:41000"}"#,
+            )
+            .ok(),
             ..Request::default()
         };
         for (spec, name) in [
@@ -145,6 +157,7 @@ mod tests {
             ("global", Some("*")),
             ("field:plan", Some("free")),
             ("field:a.b+field:n", Some("first 7")),
+            ("field:peer", Some("203.0.113.7")),
             ("host", None),
             ("user+field:missing", None),
         ] {

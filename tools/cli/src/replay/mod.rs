@@ -10,6 +10,7 @@ mod gzip;
 mod html;
 mod input;
 mod key;
+mod order;
 mod report;
 mod request;
 mod suggest;
@@ -27,17 +28,14 @@ use self::clients::Clients;
 use self::comparison::Comparison;
 use self::format::Format;
 use self::input::Input;
+use self::order::Order;
 use self::report::{Lines, Report};
 use self::suggest::Spool;
 use crate::arguments::ReplayArguments;
 use crate::output;
 
-/// A request takes less than that, in microseconds. Lines that are older come from another file, or
-/// a line before them has a wrong time.
-const FAR: u64 = 600 * 1_000_000;
-
 /// How many lines are read before the format is recognized.
-const SAMPLE: usize = 20;
+const SAMPLE: usize = 100;
 
 pub(crate) async fn run(arguments: ReplayArguments) -> anyhow::Result<ExitCode> {
     let mut limits = vec![arguments.limit.clone()];
@@ -81,7 +79,8 @@ pub(crate) async fn run(arguments: ReplayArguments) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads all files, and passes on the time, the key and the name of the key of each request.
+/// Reads all files, and passes on the time, the key and the name of the key of each request, in the
+/// order of the times.
 async fn read(
     arguments: &ReplayArguments,
     mut take: impl AsyncFnMut(u64, &tollgate::Key, &str) -> anyhow::Result<()>,
@@ -93,18 +92,11 @@ async fn read(
         );
     }
     let mut lines = Lines::default();
-    let mut format = arguments.format.map(Format::new);
     let (mut input, mut line, mut name) =
         (Input::open(&arguments.files)?, Vec::new(), String::new());
-    if format.is_none() {
-        let sample = input.sample(SAMPLE)?;
-        format = Some(Format::recognize(&sample)?);
-    }
-    let Some(mut format) = format else {
-        bail!("the format is unknown")
-    };
+    let mut format = Format::recognize(&input.sample(SAMPLE)?, arguments.format)?;
     let mut clients = Clients::new(&arguments.trusted);
-    let (mut now, mut requests, mut far_behind) = (0, 0, 0_u64);
+    let mut order = Order::default();
     loop {
         line.clear();
         if input
@@ -121,10 +113,14 @@ async fn read(
             lines.empty += 1;
             continue;
         }
-        let mut request = match format.parse(text) {
+        let Some(text) = format.unwrap(text) else {
+            lines.skip(text, "it is not wrapped as the lines before");
+            continue;
+        };
+        let mut request = match format.parse(&text) {
             Ok(request) => request,
             Err(why) => {
-                lines.skip(text, &why);
+                lines.skip(&text, &why);
                 continue;
             }
         };
@@ -134,21 +130,24 @@ async fn read(
             lines.skip_without_key(&request);
             continue;
         };
-        // A request is logged when it ends. Time goes on all the same.
-        lines.out_of_order += u64::from(request.at_us < now);
-        far_behind += u64::from(request.at_us + FAR < now);
-        now = request.at_us.max(now);
-        requests += 1;
-        take(now, &key, &name).await?;
+        order.push(request.at_us, key, &name);
+        while let Some(due) = order.due() {
+            take(due.at_us, &due.key, &due.name).await?;
+        }
+    }
+    while let Some(due) = order.next() {
+        take(due.at_us, &due.key, &due.name).await?;
     }
     input.finish();
+    let (far_behind, requests) = (order.far_behind(), order.requests());
     if far_behind * 100 > requests {
         bail!(
             "{far_behind} of {requests} lines are more than ten minutes older than a line before \
              them: give the oldest file first, and remove lines with a wrong time"
         );
     }
-    lines.format = format.name().to_owned();
+    (lines.sorted, lines.late) = (order.sorted(), order.late());
+    lines.format = format.name();
     clients.check_trusted(&lines.format)?;
     if arguments.key.has_client_ip() {
         lines.private_clients = clients.private();

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use serde_json::Value;
+use tollgate::key::ClientIp;
 
 /// What a line says of a request.
 #[derive(Debug, Default, PartialEq)]
@@ -37,15 +38,14 @@ impl Request<'_> {
     }
 }
 
-/// A client's address, which may have a port: `10.0.0.1:80`, `[::1]:80`.
+/// A client's address as the library reads it: with or without a port, brackets and a zone.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
-    let text = text.trim();
-    if let Ok(address) = text.parse::<IpAddr>() {
-        return Some(address.to_canonical());
-    }
-    text.parse::<std::net::SocketAddr>()
-        .ok()
-        .map(|it| it.ip().to_canonical())
+    ClientIp::parse_entry(text)
+}
+
+/// Of a list, the address that the nearest proxy added.
+pub(super) fn last_address(text: &str) -> Option<IpAddr> {
+    address(text.rsplit(',').next()?)
 }
 
 #[cfg(test)]
@@ -76,6 +76,9 @@ mod tests {
         assert_eq!(address("10.0.0.1:80"), Some(one));
         assert_eq!(address(" ::ffff:10.0.0.1"), Some(one));
         assert_eq!(address("[2001:db8::1]:443"), "2001:db8::1".parse().ok());
+        assert_eq!(address("fe80::1%eth0"), "fe80::1".parse().ok());
+        assert_eq!(address("[::1]"), "::1".parse().ok());
         assert_eq!(address("-"), None);
+        assert_eq!(last_address("6.6.6.6, 10.0.0.1:80"), Some(one));
     }
 }

@@ -112,10 +112,16 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
         let requests = counted(&grouped(lines.without_key), "request");
         notes.push(format!("{requests} without {}", report.key));
     }
-    if lines.out_of_order > 0 {
-        let lines = lines_of(lines.out_of_order);
+    if lines.sorted > 0 {
+        let sorted = lines_of(lines.sorted);
         notes.push(format!(
-            "{lines} older than a line before, counted at its time"
+            "{sorted} older than a line before, put in the order of their times"
+        ));
+    }
+    if lines.late > 0 {
+        let late = lines_of(lines.late);
+        notes.push(format!(
+            "{late} too old to be put in order, counted at the time of a line before"
         ));
     }
     if let Some(clients) = &lines.private_clients {

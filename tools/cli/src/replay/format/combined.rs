@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use super::line::{Parts, given, request_line};
 use super::time::Times;
-use crate::replay::request::{Request, address};
+use crate::replay::request::{Request, address, last_address};
 
 pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>, String> {
     // A user chooses its name, which may have brackets. Its quotes are escaped.
@@ -19,7 +19,7 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     let (who, time) = head.rsplit_once('[').ok_or("no time in brackets")?;
     let who = who.trim_end();
     let mut parts = Parts::of(&line[line.len() - rest.len() - 1..]);
-    let (first, rest) = who.split_once(' ').unwrap_or((who, ""));
+    let (first, rest) = client(who);
     // A name as in `host:port`, then the client.
     let (host, first, rest) = match rest.split_once(' ') {
         Some((second, rest)) if address(first).is_none() && address(second).is_some() => (
@@ -37,8 +37,12 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     if !status.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("the status `{status}` is no number"));
     }
-    let (client_ip, user) = (address(first), given(user));
-    let forwarded_for = forwarded_for(parts);
+    let user = given(user);
+    let (client_ip, forwarded_for) = match (first.contains(','), forwarded_for(parts)) {
+        // X-Forwarded-For in the client's place.
+        (true, None) => (None, Some(first.into())),
+        (_, forwarded_for) => (last_address(first), forwarded_for),
+    };
     Ok(Request {
         at_us,
         client_ip,
@@ -49,6 +53,21 @@ pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
         target,
         json: None,
     })
+}
+
+/// The client, which may be a list with spaces, and what follows it.
+fn client(who: &str) -> (&str, &str) {
+    let mut end = 0;
+    loop {
+        let rest = &who[end..];
+        let word = rest.find(' ').unwrap_or(rest.len());
+        let is_last = !rest[..word].ends_with(',');
+        end += word;
+        if is_last || end == who.len() {
+            return (&who[..end], who[end..].trim_start());
+        }
+        end += 1;
+    }
 }
 
 /// What follows the size, the referer and the agent, if a proxy's address ends it: a log may have

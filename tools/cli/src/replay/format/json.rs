@@ -1,16 +1,21 @@
 //! Logs of JSON lines: Caddy's, and any whose fields have usual names.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use serde_json::Value;
 
 use super::line::{given, request_line};
 use super::time::Times;
 use crate::replay::key::field;
-use crate::replay::request::{Request, address};
+use crate::replay::order::LONGEST_REQUEST;
+use crate::replay::request::{Request, address, last_address};
 
 /// The names of fields, the best first.
-const TIME: [&str; 9] = [
+const TIME: [&str; 11] = [
+    "StartUTC",
+    "start_time",
+    "StartLocal",
     "time",
     "ts",
     "timestamp",
@@ -19,9 +24,11 @@ const TIME: [&str; 9] = [
     "msec",
     "time_local",
     "date",
-    "start_time",
 ];
-const CLIENT: [&str; 12] = [
+/// Those that nginx writes when a request ends, and the field that says how many seconds it took.
+const END_OF_NGINX: [&str; 3] = ["time_iso8601", "msec", "time_local"];
+const LENGTH_OF_NGINX: &str = "request_time";
+const CLIENT: [&str; 11] = [
     "client_ip",
     "clientIp",
     "clientip",
@@ -30,12 +37,11 @@ const CLIENT: [&str; 12] = [
     "remoteIp",
     "httpRequest.remoteIp",
     "remote_addr",
-    "ClientHost",
     "ClientAddr",
     "ip",
     "client",
 ];
-const FORWARDED_FOR: [&str; 7] = [
+const FORWARDED_FOR: [&str; 8] = [
     "http_x_forwarded_for",
     "x_forwarded_for",
     "xForwardedFor",
@@ -43,6 +49,8 @@ const FORWARDED_FOR: [&str; 7] = [
     "x-forwarded-for",
     "request_X-Forwarded-For",
     "request.headers.X-Forwarded-For",
+    // Traefik's: the header, or without one the peer.
+    "ClientHost",
 ];
 const USER: [&str; 7] = [
     "user",
@@ -83,23 +91,25 @@ const TARGET: [&str; 9] = [
 pub(super) fn parse<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>, String> {
     let json = object(line)?;
     let is_given = |value: &&Value| !value.is_null() && value.as_str() != Some("");
-    let first = |names: &[&str]| {
-        names
-            .iter()
-            .find_map(|name| field(&json, name).filter(is_given))
-            .cloned()
-    };
     let text = |names: &[&str]| names.iter().find_map(|name| text_of(&json, name));
-    let time = first(&TIME).ok_or_else(|| {
+    let time = TIME.iter().find_map(|name| {
+        let value = field(&json, name).filter(is_given)?;
+        Some((*name, value.clone()))
+    });
+    let (name, time) = time.ok_or_else(|| {
         let there = names_of_fields(&json);
         format!(
             "no field of a time ({}); its fields are: {there}",
             TIME.join(", ")
         )
     })?;
-    let at_us = times.of_json(&time)?;
-    let client_ip = text(&CLIENT).and_then(|it| address(&it));
-    let forwarded_for = text(&FORWARDED_FOR);
+    let mut at_us = times.of_json(&time)?;
+    if END_OF_NGINX.contains(&name)
+        && let Some(length) = text_of(&json, LENGTH_OF_NGINX)
+    {
+        at_us = begun_us(at_us, length.parse().ok());
+    }
+    let (client_ip, forwarded_for) = peer_and_forwarded(text(&CLIENT), text(&FORWARDED_FOR));
     let (mut method, mut target) = (text(&METHOD), text(&TARGET));
     // nginx's `$request`.
     if let (None, Some(line)) = (&target, text(&["request", "request_line"])) {
@@ -125,10 +135,12 @@ pub(super) fn caddy<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
     let request = json.get("request").filter(|it| it.is_object());
     let request = request.ok_or("no object `request`")?;
     let time = json.get("ts").ok_or("no time `ts`")?;
-    let at_us = times.of_json(time)?;
+    // The time of the end. Seconds have a decimal point, and nanoseconds (`duration_format`) none.
+    let length = json.get("duration").filter(|it| it.is_f64());
+    let at_us = begun_us(times.of_json(time)?, length.and_then(Value::as_f64));
     let client = text_of(request, "client_ip").or_else(|| text_of(request, "remote_ip"));
-    let client_ip = client.and_then(|it| address(&it));
-    let forwarded_for = text_of(request, "headers.X-Forwarded-For");
+    let (client_ip, forwarded_for) =
+        peer_and_forwarded(client, text_of(request, "headers.X-Forwarded-For"));
     let (method, host) = (text_of(request, "method"), text_of(request, "host"));
     let (target, user) = (text_of(request, "uri"), text_of(&json, "user_id"));
     Ok(Request {
@@ -141,6 +153,30 @@ pub(super) fn caddy<'a>(line: &'a str, times: &mut Times) -> Result<Request<'a>,
         target,
         json: Some(json),
     })
+}
+
+/// When a request began that ended at a time and took so many seconds.
+fn begun_us(ended_us: u64, seconds: Option<f64>) -> u64 {
+    let micros = seconds.unwrap_or(0.0) * 1e6;
+    // A wrong number is cut to what a request can take.
+    ended_us.saturating_sub((micros.round() as u64).min(LONGEST_REQUEST))
+}
+
+/// The peer, and X-Forwarded-For. Where the field of a client has a list of addresses, it is the
+/// header under another name, or with the header beside it, its last address is the peer.
+fn peer_and_forwarded<'a>(
+    client: Option<Cow<'a, str>>,
+    forwarded_for: Option<Cow<'a, str>>,
+) -> (Option<IpAddr>, Option<Cow<'a, str>>) {
+    let peer = client.as_deref().and_then(last_address);
+    let is_list = client.as_deref().is_some_and(|it| it.contains(','));
+    match forwarded_for {
+        // Traefik repeats the peer where there is no header.
+        Some(header) if peer.is_some() && address(&header) == peer => (peer, None),
+        Some(header) => (peer, Some(header)),
+        None if is_list => (None, client),
+        None => (peer, None),
+    }
 }
 
 /// For messages about a line that lacks one.

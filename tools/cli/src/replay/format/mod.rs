@@ -6,12 +6,16 @@ mod envoy;
 mod json;
 mod line;
 mod time;
+mod wrapping;
+
+use std::borrow::Cow;
 
 use anyhow::bail;
 
 pub(super) use self::json::names_of_fields;
 
 use self::time::Times;
+use self::wrapping::Wrapping;
 use super::request::Request;
 use crate::arguments::FormatName;
 use crate::output::shortened;
@@ -19,6 +23,7 @@ use crate::output::shortened;
 /// A parser of lines.
 pub(super) struct Format {
     name: FormatName,
+    wrapping: Option<Wrapping>,
     times: Times,
 }
 
@@ -32,26 +37,38 @@ const ALL: [FormatName; 5] = [
 ];
 
 impl Format {
-    pub(super) fn new(name: FormatName) -> Self {
+    fn new(name: FormatName, wrapping: Option<Wrapping>) -> Self {
         Self {
             name,
+            wrapping,
             times: Times::default(),
         }
     }
 
-    /// The format of most of these lines.
-    pub(super) fn recognize(lines: &[String]) -> anyhow::Result<Self> {
+    /// What is around these lines, and the format within, unless it is given.
+    pub(super) fn recognize(lines: &[String], name: Option<FormatName>) -> anyhow::Result<Self> {
         let lines: Vec<_> = lines
             .iter()
+            .map(String::as_str)
             .filter(|it| !it.is_empty() && !it.starts_with('#'))
             .collect();
+        let wrapping = Wrapping::recognize(&lines);
+        if let Some(name) = name {
+            return Ok(Self::new(name, wrapping));
+        }
+        let lines: Vec<_> = lines
+            .iter()
+            .filter_map(|line| wrapping.map_or(Some(Cow::Borrowed(*line)), |it| it.unwrap(line)))
+            .collect();
+        // Within lines of a platform is all that a container writes, as it starts for example.
+        let fewest = match wrapping {
+            Some(_) => 1,
+            None => lines.len().div_ceil(2).max(1),
+        };
         for name in ALL {
-            let mut format = Self::new(name);
-            let parsed = lines
-                .iter()
-                .filter(|line| format.parse(line).is_ok())
-                .count();
-            if parsed > 0 && parsed * 2 >= lines.len() {
+            let mut format = Self::new(name, wrapping);
+            let parsed = lines.iter().filter(|line| format.parse(line).is_ok());
+            if parsed.count() >= fewest {
                 return Ok(format);
             }
         }
@@ -60,7 +77,7 @@ impl Format {
         };
         let mut tried = Vec::new();
         for name in ALL {
-            if let Err(why) = Self::new(name).parse(first) {
+            if let Err(why) = Self::new(name, wrapping).parse(first) {
                 tried.push(format!("\n  {}: {}", name_of(name), shortened(&why)));
             }
         }
@@ -71,8 +88,20 @@ impl Format {
         )
     }
 
-    pub(super) fn name(&self) -> &'static str {
-        name_of(self.name)
+    /// `combined`, or `combined in lines of Docker`.
+    pub(super) fn name(&self) -> String {
+        match self.wrapping {
+            Some(wrapping) => format!("{} in {}", name_of(self.name), wrapping.name()),
+            None => name_of(self.name).to_owned(),
+        }
+    }
+
+    /// The line of a server within a line of a platform.
+    pub(super) fn unwrap<'a>(&self, line: &'a str) -> Option<Cow<'a, str>> {
+        match self.wrapping {
+            Some(wrapping) => wrapping.unwrap(line),
+            None => Some(line.into()),
+        }
     }
 
     /// Reads a line, or says why it cannot.
@@ -102,7 +131,7 @@ mod tests {
     use super::*;
     use crate::replay::clients::Clients;
 
-    const LINES: [(&str, &str, &str, &str); 14] = [
+    const LINES: [(&str, &str, &str, &str); 20] = [
         (
             "combined",
             r#"203.0.113.7 - alice [10/Oct/2025:13:55:36 -0700] "GET /a?b=c HTTP/1.1" 200 2326 "https://x/" "curl/8 \"quoted\"""#,
@@ -143,7 +172,7 @@ mod tests {
             "caddy",
             r#"{"level":"info","ts":1646861401.5241024,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"10.0.0.1","client_ip":"203.0.113.7","proto":"HTTP/2.0","method":"GET","host":"shop.example","uri":"/a?b=c","headers":{}},"user_id":"alice","duration":0.0009,"status":200}"#,
             "203.0.113.7 alice GET /a",
-            "2022-03-09T21:30:01.524102Z",
+            "2022-03-09T21:30:01.523202Z",
         ),
         (
             "envoy",
@@ -167,7 +196,7 @@ mod tests {
             "alb",
             r#"h2 2025-10-10T13:55:36.186641Z app/lb/50dc6c495c0c9188 203.0.113.7:48160 10.0.0.66:9000 0.000 0.002 0.000 200 200 5 257 "GET https://shop.example:443/a?b=c HTTP/2.0" "curl/7.46.0" ECDHE-RSA-AES128-GCM-SHA256 TLSv1.2 arn:aws:x "Root=1" "-" "-" 1 2025-10-10T13:55:36.184000Z "redirect" "-" "-" "-" "-" "-" "-""#,
             "203.0.113.7 - GET /a",
-            "2025-10-10T13:55:36.186641Z",
+            "2025-10-10T13:55:36.184Z",
         ),
         (
             "json",
@@ -177,9 +206,45 @@ mod tests {
         ),
         (
             "json",
-            r#"{"msec":"1760104536.250","http_x_forwarded_for":"203.0.113.7","remote_addr":"10.0.2.5","request_method":"GET","request_uri":"/a"}"#,
+            r#"{"msec":"1760104536.250","http_x_forwarded_for":"203.0.113.7","remote_addr":"10.0.2.5","request_method":"GET","request_uri":"/a","request_time":"1.250"}"#,
             "203.0.113.7 - GET /a",
-            "2025-10-10T13:55:36.25Z",
+            "2025-10-10T13:55:35Z",
+        ),
+        (
+            "json",
+            r#"{"ClientAddr":"10.0.2.5:41000","ClientHost":"6.6.6.6, 203.0.113.7","RequestMethod":"GET","RequestPath":"/a","StartUTC":"2025-10-10T13:55:36.1Z","time":"2025-10-10T13:55:39Z"}"#,
+            "203.0.113.7 - GET /a",
+            "2025-10-10T13:55:36.1Z",
+        ),
+        (
+            "json",
+            r#"{"ClientAddr":"203.0.113.7:41000","ClientHost":"203.0.113.7","RequestMethod":"GET","RequestPath":"/a","StartUTC":"2025-10-10T13:55:36.1Z","time":"2025-10-10T13:55:39Z"}"#,
+            "203.0.113.7 - GET /a",
+            "2025-10-10T13:55:36.1Z",
+        ),
+        (
+            "json",
+            r#"{"time":1760104536,"client_ip":"6.6.6.6, 203.0.113.7, 10.0.0.1","method":"GET","path":"/a"}"#,
+            "203.0.113.7 - GET /a",
+            "2025-10-10T13:55:36Z",
+        ),
+        (
+            "json",
+            r#"{"time":1760104536,"remote_addr":"[fe80::1%eth0]:443","method":"GET","path":"/a"}"#,
+            "fe80::1 - GET /a",
+            "2025-10-10T13:55:36Z",
+        ),
+        (
+            "combined",
+            r#"6.6.6.6, 203.0.113.7, 10.0.0.1 - alice [10/Oct/2025:13:55:36 +0000] "GET /a HTTP/1.1" 200 12"#,
+            "203.0.113.7 alice GET /a",
+            "2025-10-10T13:55:36Z",
+        ),
+        (
+            "combined",
+            r#"6.6.6.6,203.0.113.7 - - [10/Oct/2025:13:55:36 +0000] "GET /a HTTP/1.1" 200 12 "-" "curl/8""#,
+            "203.0.113.7 - GET /a",
+            "2025-10-10T13:55:36Z",
         ),
         (
             "json",
@@ -192,7 +257,7 @@ mod tests {
     #[test]
     fn lines_of_each_format_are_recognized_and_read() {
         for (name, line, parts, time) in LINES {
-            let mut format = Format::recognize(&[line.to_owned()]).unwrap();
+            let mut format = Format::recognize(&[line.to_owned()], None).unwrap();
             assert_eq!(format.name(), name, "{line}");
             let mut request = format.parse(line).unwrap();
             Clients::new(&[]).find(&mut request);
@@ -215,7 +280,7 @@ mod tests {
         for (_, line, ..) in LINES {
             for name in ALL {
                 for end in (0..line.len()).filter(|end| line.is_char_boundary(*end)) {
-                    let _ = Format::new(name).parse(&line[..end]);
+                    let _ = Format::new(name, None).parse(&line[..end]);
                 }
             }
         }
@@ -223,7 +288,7 @@ mod tests {
 
     #[test]
     fn log_of_no_known_format_is_an_error_that_says_what_each_format_lacks() {
-        let error = Format::recognize(&["hello".to_owned()])
+        let error = Format::recognize(&["hello".to_owned()], None)
             .err()
             .unwrap()
             .to_string();
@@ -235,7 +300,7 @@ mod tests {
         ] {
             assert!(error.contains(part), "{error}");
         }
-        let error = Format::recognize(&[String::new()])
+        let error = Format::recognize(&[String::new()], None)
             .err()
             .unwrap()
             .to_string();
