@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Reset(ResetArguments),
     /// Blocks a client under a limit for a while
     Block(BlockArguments),
+    /// Ends the block of a client under a limit
+    Unblock(BlockedArguments),
     /// Copies the budgets to another Redis, or to another prefix
     Copy(CopyArguments),
     /// Examines a Redis: version, rights, eviction, replication, cluster, latency and clock
@@ -247,6 +249,16 @@ pub(crate) struct ResetArguments {
 #[derive(Debug, Args)]
 pub(crate) struct BlockArguments {
     #[command(flatten)]
+    pub(crate) of: BlockedArguments,
+    /// For how long, such as `10m` or `1day`, at most 366 days
+    #[arg(long = "for", value_name = "TIME", value_parser = period)]
+    pub(crate) length: Duration,
+}
+
+/// Who is blocked, and under which limit.
+#[derive(Debug, Args)]
+pub(crate) struct BlockedArguments {
+    #[command(flatten)]
     pub(crate) redis: RedisArguments,
     /// The client's key, as `keys` prints it
     pub(crate) key: String,
@@ -257,9 +269,6 @@ pub(crate) struct BlockArguments {
     /// in Redis
     #[arg(long, value_name = "ALGORITHM")]
     pub(crate) algorithm: Option<Algorithm>,
-    /// For how long, such as `10m` or `1day`. `0s` ends a block
-    #[arg(long = "for", value_name = "TIME", value_parser = period)]
-    pub(crate) length: Duration,
     /// Does not ask for confirmation
     #[arg(long, short)]
     pub(crate) yes: bool,

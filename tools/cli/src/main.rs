@@ -40,6 +40,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Command::Peek(arguments) => redis::peek::run(arguments).await,
             Command::Reset(arguments) => redis::reset::run(arguments).await,
             Command::Block(arguments) => redis::block::run(arguments).await,
+            Command::Unblock(arguments) => redis::block::end(arguments).await,
             Command::Copy(arguments) => redis::copy::run(arguments).await,
             Command::Doctor(arguments) => redis::doctor::run(arguments).await,
             Command::CheckConfig(arguments) => check_config::run(&arguments),

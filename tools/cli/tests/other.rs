@@ -81,13 +81,14 @@ fn error_names_the_line_and_the_field() {
     );
 }
 
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 10] = [
     "replay",
     "keys",
     "show",
     "peek",
     "reset",
     "block",
+    "unblock",
     "copy",
     "doctor",
     "check-config",

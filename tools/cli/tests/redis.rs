@@ -409,7 +409,8 @@ async fn blocked_client_is_denied_by_services_until_the_block_ends() {
         assert!(decision.is_blocked(), "{algorithm}");
         assert!(decision.retry_after().unwrap() > HOUR - Duration::from_secs(60));
 
-        let ended = block("0s", &["--yes"]);
+        let name = limit.name();
+        let ended = run(&url, &["unblock", "alice", "--name", name, "--yes"]);
         assert!(ended.out.contains("is not blocked under"), "{ended:?}");
         // The replica that denied it remembers that.
         let other = RateLimiter::new(
@@ -427,6 +428,7 @@ async fn blocked_client_is_denied_by_services_until_the_block_ends() {
             ("soon", "not a time"),
             ("s", "not a time"),
             ("400d", "366 days at most"),
+            ("0s", "`tollgate unblock` ends one"),
             ("1", "not a time"),
         ] {
             let run = block(length, &["--yes"]);
@@ -545,7 +547,7 @@ fn block_of_a_limit_that_is_not_in_use_says_so() {
     // The block does not pass for a budget, and can be ended.
     let again = at(&["block", "bob", "--name", "apix", "--for", "1h", "--yes"]);
     assert_eq!(again.code, 3, "{again:?}");
-    let ended = at(&["block", "alice", "--name", "apix", "--for", "0s", "--yes"]);
+    let ended = at(&["unblock", "alice", "--name", "apix", "--yes"]);
     assert!(
         ended.code == 0 && ended.out.contains("is not blocked"),
         "{ended:?}"

@@ -1,4 +1,4 @@
-//! `tollgate block`: blocks a client under a limit, or ends a block.
+//! `tollgate block` and `tollgate unblock`: a block of a client under a limit begins or ends.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use super::name::{Kind, Name, client, hint};
 use super::scan::{self, Scan};
 use super::servers;
 use super::value::Value;
-use crate::arguments::BlockArguments;
+use crate::arguments::{BlockArguments, BlockedArguments};
 use crate::duration::rounded;
 use crate::limit::Algorithm;
 use crate::output::{self, printable};
@@ -25,16 +25,31 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The exit code if the kind of the limit's budgets is not known: each kind has blocks of its own.
 const UNKNOWN_LIMIT: u8 = 3;
 
-pub(crate) async fn run(arguments: BlockArguments) -> anyhow::Result<ExitCode> {
-    let key = client(&arguments.key);
-    // A name that no limit can have is an error, and is not printed.
-    let checked = any_quota(Algorithm::named("token_bucket"), &arguments.name)?;
-    let (name, length, client) = (checked.name(), arguments.length, printable(key.as_str()));
+pub(crate) async fn run(BlockArguments { of, length }: BlockArguments) -> anyhow::Result<ExitCode> {
+    if length.is_zero() {
+        bail!("a block takes a while; `tollgate unblock` ends one");
+    }
     if length > Quota::per_day(1).period() * 366 {
         bail!("a block lasts 366 days at most");
     }
+    change(of, length).await
+}
+
+pub(crate) async fn end(of: BlockedArguments) -> anyhow::Result<ExitCode> {
+    change(of, Duration::ZERO).await
+}
+
+/// Begins a block of this length, or ends one if it is zero.
+async fn change(arguments: BlockedArguments, length: Duration) -> anyhow::Result<ExitCode> {
+    let key = client(&arguments.key);
+    // A name that no limit can have is an error, and is not printed.
+    let checked = any_quota(Algorithm::named("token_bucket"), &arguments.name)?;
+    let (name, client) = (checked.name(), printable(key.as_str()));
     let store = store(&arguments.redis).await?;
-    let mut found = Budgets::default();
+    let mut found = Budgets {
+        has_blocks: length.is_zero(),
+        ..Budgets::default()
+    };
     // A block is urgent: neither a long scan nor a master that is away holds it up.
     let looking = timeout(
         PATIENCE,
@@ -128,12 +143,15 @@ struct Budgets {
     elsewhere: BTreeSet<Kind>,
     /// Whether the client to block has one of them.
     has_client: bool,
+    /// Whether a block without a budget is one of them: it can be ended, but does not show that a
+    /// service has such a limit.
+    has_blocks: bool,
 }
 
 impl Budgets {
     async fn look(
         &mut self,
-        arguments: &BlockArguments,
+        arguments: &BlockedArguments,
         (name, client): (&str, &str),
         store: &RedisStore,
     ) -> anyhow::Result<()> {
@@ -149,11 +167,9 @@ impl Budgets {
                     let Some(name) = Name::parse(&entry.key, prefix) else {
                         continue;
                     };
-                    // A block without a budget can be ended, but does not show that a service has
-                    // such a limit.
                     let has_budget =
                         !name.is_offences && !Value::read(&entry.value, 0).is_block_alone();
-                    if has_budget || arguments.length.is_zero() {
+                    if has_budget || self.has_blocks {
                         self.add(&name, client, (prefix, store));
                     }
                 }
