@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::key::Header;
 use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnStoreFailure};
-use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{Check, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::log::Log;
 use crate::support::requests::{app, number, plain, request, send, status};
@@ -407,6 +407,35 @@ const FAILED: u16 = 503;
 
 async fn ask(app: &Router, user: &str) -> u16 {
     status(app, of(user, "")).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_of_an_extractor_is_looked_up_and_a_request_without_it_says_why() {
+    let plan_of = async |key: Key| Ok::<_, io::Error>(Some(key.as_str().to_owned()));
+    let lookup = Lookup::by_key(Header::new("x-plan").unwrap(), plan_of);
+    let plans = Plans::new();
+    let limiter = RateLimiter::in_memory();
+    let layer =
+        RateLimitLayer::from_lookup(&limiter, lookup, move |_, key: &Key, plan| match plan {
+            LookupResult::Known(plan) => plans.limits(Some(plan), key.as_str()),
+            _ => ChosenLimits::reject("not known"),
+        });
+    let app = app(layer.unwrap());
+    for (plan, answer) in [
+        ("pro", StatusCode::OK),
+        ("unpaid", StatusCode::PAYMENT_REQUIRED),
+    ] {
+        let request = Request::get("/").header("x-plan", plan);
+        let request = request.body(Body::empty()).unwrap();
+        assert_eq!(send(&app, request).await.status(), answer, "{plan}");
+    }
+    let response = send(&app, plain("/")).await;
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    assert!(
+        String::from_utf8_lossy(&body).contains("x-plan"),
+        "{body:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

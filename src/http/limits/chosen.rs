@@ -52,9 +52,7 @@ where
 {
     let choose = Arc::new(choose);
     Arc::new(move |parts| {
-        let Some(id) = lookup.id_of(parts) else {
-            return Err(MissingKey::new("the request has no id to look up"));
-        };
+        let id = lookup.id_of(parts)?;
         if let Some(known) = lookup.known(&id) {
             return Ok(Chosen::Now(choose(parts, &id, known.as_result())));
         }

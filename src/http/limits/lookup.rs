@@ -9,10 +9,16 @@ use std::time::Duration;
 use http::request::Parts;
 
 use super::cache::{Cache, CacheSettings, Fetch, KnownValue};
+use super::chosen::CHOSEN;
+use crate::http::fallbacks::watched;
+use crate::http::key_extractor::{KeyExtractor, MissingKey};
 use crate::http::request_fn::RequestFn;
-use crate::nouns::ConfigError;
+use crate::nouns::{ConfigError, Key};
 #[cfg(feature = "redis")]
 use crate::store::RedisChannel;
+
+/// Why a request without an id has no key.
+const NO_ID: &str = "the request has no id to look up";
 
 /// An asynchronous look-up with a bounded cache, such as of a user's plan in a database.
 ///
@@ -77,7 +83,7 @@ use crate::store::RedisChannel;
 /// # }
 /// ```
 pub struct Lookup<I, T> {
-    id: RequestFn<Option<I>>,
+    id: RequestFn<Result<I, MissingKey>>,
     cache: Arc<Cache<I, T>>,
 }
 
@@ -88,11 +94,25 @@ where
 {
     /// Creates a look-up.
     ///
-    /// `id` takes an id from a request's head. A request without an id is handled [like one without
-    /// a key](crate::RateLimitLayer::on_missing_key). `fetch` looks the id up: `Ok(None)` says that
-    /// it is not known. An error is reported as an event.
+    /// `id` is a closure that takes an id from a request's head, such as `|request: &Parts|
+    /// request.extensions.get::<UserId>().copied()`. For a [key
+    /// extractor](crate::key::KeyExtractor) use [`by_key`](Self::by_key). A request without an id
+    /// is handled [like one without a key](crate::RateLimitLayer::on_missing_key). `fetch` looks
+    /// the id up: `Ok(None)` says that it is not known. An error is reported as an event.
     pub fn new<F, E>(
         id: impl Fn(&Parts) -> Option<I> + Send + Sync + 'static,
+        fetch: impl Fn(I) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Option<T>, E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        let id = move |parts: &Parts| id(parts).ok_or(MissingKey::new(NO_ID));
+        Self::of(Arc::new(id), fetch)
+    }
+
+    fn of<F, E>(
+        id: RequestFn<Result<I, MissingKey>>,
         fetch: impl Fn(I) -> F + Send + Sync + 'static,
     ) -> Self
     where
@@ -103,10 +123,8 @@ where
             let fetched = fetch(id);
             Box::pin(async move { fetched.await.map_err(|error| error.to_string()) })
         });
-        Self {
-            id: Arc::new(id),
-            cache: Arc::new(Cache::new(fetch, CacheSettings::default())),
-        }
+        let cache = Arc::new(Cache::new(fetch, CacheSettings::default()));
+        Self { id, cache }
     }
 
     /// Sets the number of ids in the cache. Default: 10,000. At least 1.
@@ -234,7 +252,7 @@ where
         Ok(())
     }
 
-    pub(super) fn id_of(&self, parts: &Parts) -> Option<I> {
+    pub(super) fn id_of(&self, parts: &Parts) -> Result<I, MissingKey> {
         (self.id)(parts)
     }
 
@@ -246,6 +264,38 @@ where
     /// Starts or joins a look-up. Returns its result, or an older one.
     pub(super) async fn find(&self, id: I) -> KnownValue<T> {
         self.cache.find(id).await
+    }
+}
+
+impl<T: Send + Sync + 'static> Lookup<Key, T> {
+    /// Creates a look-up whose id is the key of a request.
+    ///
+    /// ```
+    /// use tollgate::Key;
+    /// use tollgate::key::Header;
+    /// use tollgate::layer::Lookup;
+    ///
+    /// async fn plan_of(api_key: Key) -> Result<Option<String>, std::io::Error> {
+    ///     // A query, in a real service.
+    ///     Ok(Some("pro".to_owned()))
+    /// }
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let plans = Lookup::by_key(Header::new("x-api-key")?, plan_of);
+    /// # let _ = plans;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn by_key<F, E>(
+        extractor: impl KeyExtractor,
+        fetch: impl Fn(Key) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Option<T>, E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        let extractor = watched(Arc::new(extractor), CHOSEN);
+        Self::of(Arc::new(move |parts| extractor.extract(parts)), fetch)
     }
 }
 
