@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::text::TextOrigin;
 use super::value::{self, CostConfig, KeyConfig, OneOrMany};
@@ -195,14 +196,32 @@ impl LimitConfig {
         }
     }
 
-    /// The names of the plans in which it differs from another version of itself.
-    pub(crate) fn changed_plans<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
-        let names: BTreeSet<_> = self.plans.keys().chain(other.plans.keys()).collect();
-        let differ = names
-            .into_iter()
-            .filter(|name| self.plans.get(*name) != other.plans.get(*name));
-        differ.map(String::as_str).collect()
+    /// The fields in which it differs from another version of itself, as a file names them:
+    /// `match`, `plans.pro`.
+    pub(crate) fn changed_fields(&self, other: &Self) -> Vec<String> {
+        let mut changed = differing(self, other);
+        if let Some(place) = changed.iter().position(|name| name == "plans") {
+            let plans = differing(&self.plans, &other.plans);
+            let plans = plans.into_iter().map(|plan| format!("plans.{plan}"));
+            changed.splice(place..=place, plans);
+        }
+        changed
     }
+}
+
+/// The names whose values differ in two tables, in alphabetical order.
+fn differing(before: &impl Serialize, after: &impl Serialize) -> Vec<String> {
+    let written = |table| match table {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    };
+    let before = written(serde_json::to_value(before));
+    let after = written(serde_json::to_value(after));
+    let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let differ = names
+        .into_iter()
+        .filter(|name| before.get(*name) != after.get(*name));
+    differ.cloned().collect()
 }
 
 /// The outcome of requests with a plan that a limit does not have.

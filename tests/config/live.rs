@@ -708,7 +708,20 @@ async fn report_of_a_change_names_the_plans() {
         .into_iter()
         .find(|line| line.contains("limits replaced"))
         .unwrap();
-    assert!(replaced.contains("; plans pro, team)\""), "{replaced}");
+    let changed = "; changed: plans.pro, plans.team)\"";
+    assert!(replaced.contains(changed), "{replaced}");
+}
+
+#[tokio::test]
+async fn report_of_a_change_names_all_fields() {
+    let (log, _guard) = Log::start();
+    let limits = set(&limit("api", 1, "match = { path = \"/search\" }\n"));
+    let now = "match = { path = \"/serach\" }\ncost = 3\nexcept = { path = \"/health\" }\n";
+    limits.replace(config(&limit("api", 5, now))).unwrap();
+    let lines = log.lines();
+    let replaced = lines.iter().find(|line| line.contains("limits replaced"));
+    let changed = "now 5 per 1h (fixed window); changed: cost, except, match)\"";
+    assert!(replaced.unwrap().contains(changed), "{replaced:?}");
 }
 
 #[tokio::test]

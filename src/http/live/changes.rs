@@ -23,11 +23,14 @@ impl InForce {
                     } else {
                         format!("{text}, now {now}")
                     };
-                    let plans = match &*limit.changed_plans(other) {
+                    let mut fields = limit.changed_fields(other);
+                    // The text says them.
+                    fields.retain(|field| !matches!(field.as_str(), "quota" | "limit"));
+                    let fields = match &*fields {
                         [] => String::new(),
-                        plans => format!("; plans {}", plans.join(", ")),
+                        fields => format!("; changed: {}", fields.join(", ")),
                     };
-                    changed.push(format!("{name} ({quota}{plans})"));
+                    changed.push(format!("{name} ({quota}{fields})"));
                 }
             }
         }
