@@ -198,34 +198,52 @@ pub(crate) struct SlidingWindow {
     pub(crate) sub_windows: u32,
 }
 
+/// What has to be exact.
+const PRODUCT: &str = "limit * period / sub_windows";
+
+/// The length of a sub-window, in microseconds.
+fn length_of(period: Micros, sub_windows: u32) -> Result<Micros, ConfigError> {
+    if sub_windows == 0 || sub_windows > MAX_SUB_WINDOWS {
+        return Err(ConfigError::new(format!(
+            "`sub_windows` is {sub_windows}; use 1 to {MAX_SUB_WINDOWS}"
+        ))
+        .at("sub_windows"));
+    }
+    if u64::from(sub_windows) > period {
+        return Err(ConfigError::new(format!(
+            "`sub_windows` is {sub_windows} in a period of {period} us, and a sub-window lasts \
+             at least one microsecond; use fewer sub-windows or a longer period"
+        ))
+        .at("sub_windows"));
+    }
+    let length = period.div_ceil(u64::from(sub_windows));
+    if length * u64::from(sub_windows) - period > period / 100 {
+        return Err(ConfigError::new(format!(
+            "`sub_windows` is {sub_windows} in a period of {period} us: rounded up to whole \
+             microseconds, they make the window more than 1 % longer; use a number that \
+             divides the period"
+        ))
+        .at("sub_windows"));
+    }
+    Ok(length)
+}
+
 impl SlidingWindow {
     /// Checks that a quota can be decided exactly in so many sub-windows.
     pub(crate) fn new(quota: &Quota, sub_windows: u32) -> Result<Self, ConfigError> {
         let (limit, period) = counted(quota, "a sliding window")?;
-        if sub_windows == 0 || sub_windows > MAX_SUB_WINDOWS {
-            return Err(ConfigError::new(format!(
-                "`sub_windows` is {sub_windows}; use 1 to {MAX_SUB_WINDOWS}"
-            ))
-            .at("sub_windows"));
-        }
-        if u64::from(sub_windows) > period {
-            return Err(ConfigError::new(format!(
-                "`sub_windows` is {sub_windows} in a period of {period} us, and a sub-window lasts \
-                 at least one microsecond; use fewer sub-windows or a longer period"
-            ))
-            .at("sub_windows"));
-        }
-        let length = period.div_ceil(u64::from(sub_windows));
-        if length * u64::from(sub_windows) - period > period / 100 {
-            return Err(ConfigError::new(format!(
-                "`sub_windows` is {sub_windows} in a period of {period} us: rounded up to whole \
-                 microseconds, they make the window more than 1 % longer; use a number that \
-                 divides the period"
-            ))
-            .at("sub_windows"));
-        }
-        exact(limit, length, "limit * period / sub_windows").map_err(|error| {
-            ConfigError::new(format!("{error}; use more sub-windows, or a smaller limit"))
+        let length = length_of(period, sub_windows)?;
+        exact(limit, length, PRODUCT).map_err(|error| {
+            let fits = |more: &u32| {
+                length_of(period, *more).is_ok_and(|length| exact(limit, length, PRODUCT).is_ok())
+            };
+            let help = match (sub_windows..=MAX_SUB_WINDOWS).find(fits) {
+                Some(enough) => format!("use {enough} sub-windows, or a smaller limit"),
+                None => "use a fixed window, a shorter period, or larger units, such as kilobytes \
+                         instead of bytes"
+                    .to_owned(),
+            };
+            ConfigError::new(format!("{error}; {help}"))
         })?;
         Ok(Self {
             limit,

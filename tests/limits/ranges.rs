@@ -98,7 +98,11 @@ fn numbers_beyond_exact_arithmetic_are_errors() {
     let message_of = message(Limit::token_bucket("api", Quota::per_day(1_000_001)));
     assert!(message_of.contains("use a rounder limit"), "{message_of}");
     let message_of = message(Limit::sliding_window("api", Quota::per_day(1_000_000)));
-    assert!(message_of.contains("use more sub-windows"), "{message_of}");
+    assert!(message_of.contains("use 20 sub-windows"), "{message_of}");
+    assert!(Limit::sliding_window_with("api", Quota::per_day(1_000_000), 20).is_ok());
+    assert!(Limit::sliding_window_with("api", Quota::per_day(1_000_000), 19).is_err());
+    let message_of = message(Limit::sliding_window("api", Quota::per_hour(1_000_000_000)));
+    assert!(message_of.contains("use a fixed window"), "{message_of}");
     assert!(Limit::sliding_window_with("api", Quota::per_day(1_000_000), 24).is_ok());
     let slow = Quota::new(1, Duration::from_secs(86_400)).burst(5_000);
     assert!(message(Limit::gcra("api", slow)).contains("more than ten years to refill"));
