@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
+use axum::routing::get;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use proptest::prelude::*;
@@ -273,6 +274,40 @@ async fn responses_without_a_representation_have_no_fields() {
     ] {
         let request = request(method.as_str(), path).body(Body::empty()).unwrap();
         assert_eq!(count(&send(&app, request).await), fields, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn response_that_caches_keep_for_others_reports_no_budget() {
+    for (cache_control, is_reported) in [
+        (&["public, max-age=60"][..], false),
+        (&["max-age=60", "S-MaxAge = 5"], false),
+        (&["Public"], false),
+        (&["max-age=60"], true),
+        (&["private, max-age=60"], true),
+        (&["public, no-store"], true),
+        (&["community=\"public\""], true),
+        (&["\u{e9}"], true),
+        (&[], true),
+    ] {
+        let answer = move || async move {
+            let mut response = StatusCode::OK.into_response();
+            for value in cache_control {
+                let value = http::HeaderValue::from_bytes(value.as_bytes()).unwrap();
+                response.headers_mut().append("cache-control", value);
+            }
+            response
+        };
+        let layer = window(&RateLimiter::in_memory()).ietf_headers(IetfDraft::Draft11);
+        let app = Router::new().route("/", get(answer)).layer(layer);
+        let headers = headers(&app).await;
+        for name in ["x-ratelimit-remaining", "ratelimit"] {
+            assert_eq!(
+                headers.contains_key(name),
+                is_reported,
+                "{cache_control:?}: {name}"
+            );
+        }
     }
 }
 

@@ -10,12 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use axum::{Router, routing};
 use bytes::Bytes;
-use http::Request;
+use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tollgate::key::Global;
+use tollgate::{Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{example, free_port};
 
@@ -60,7 +63,7 @@ struct Proxy {
     _folder: Folder,
 }
 
-/// nginx, with the directives of a `location`.
+/// nginx, with the directives of a `location`. Its cache is named `kept`.
 async fn nginx(app: u16, location: &str) -> Proxy {
     let (http1, http2, folder) = (free_port(), free_port(), Folder::new());
     let path = folder.0.display();
@@ -72,6 +75,7 @@ async fn nginx(app: u16, location: &str) -> Proxy {
                access_log off; client_body_temp_path {path}; proxy_temp_path {path};
                fastcgi_temp_path {path}; uwsgi_temp_path {path}; scgi_temp_path {path};
                underscores_in_headers on;
+               proxy_cache_path {path}/cache keys_zone=kept:1m;
                server {{
                  listen 127.0.0.1:{http1}; listen 127.0.0.1:{http2} http2;
                  location / {{
@@ -210,6 +214,21 @@ async fn get(
     (status, String::from_utf8_lossy(&body).trim().to_owned())
 }
 
+/// The names and values of a response, of a client with HTTP/1.1.
+async fn headers(proxy: &Proxy, client: [u8; 4]) -> HeaderMap {
+    let io = connect(proxy, Version::Http1, client).await;
+    let (mut sender, connection) = http1::handshake(io).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("/").header("host", "localhost");
+    let request = request.body(Empty::<Bytes>::new()).unwrap();
+    sender
+        .send_request(request)
+        .await
+        .unwrap()
+        .headers()
+        .clone()
+}
+
 /// A client sends another spoofed address with each of its requests, in every header that is known.
 /// It has one budget of five requests, and another client has a budget of its own.
 async fn spoofing_buys_no_budget(proxy: &Proxy) {
@@ -263,6 +282,32 @@ async fn nginx_appends_to_x_forwarded_for() {
     )
     .await;
     spoofing_buys_no_budget(&proxy).await;
+}
+
+#[tokio::test]
+#[ignore = "needs nginx: make proxies"]
+async fn nginx_keeps_no_budget_of_a_client_for_others() {
+    for (cache_control, is_reported) in [("public, max-age=60", false), ("no-store", true)] {
+        let quota = Quota::per_hour(1_000);
+        let layer = RateLimitLayer::fixed_window(RateLimiter::in_memory(), "api", quota, Global);
+        let answer = move || async move { ([("cache-control", cache_control)], "hello") };
+        let app = Router::new()
+            .route("/", routing::get(answer))
+            .layer(layer.unwrap());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = tokio::spawn(async move { axum::serve(listener, app).await });
+        let location = "proxy_cache kept; add_header x-cache $upstream_cache_status;";
+        let proxy = nginx(port, location).await;
+        for (client, cached) in [([127, 0, 0, 2], "MISS"), ([127, 0, 0, 3], "HIT")] {
+            let headers = headers(&proxy, client).await;
+            let cached = if is_reported { "MISS" } else { cached };
+            assert_eq!(headers["x-cache"], cached, "{cache_control}");
+            let found = headers.contains_key("x-ratelimit-remaining");
+            assert_eq!(found, is_reported, "{cache_control}: {headers:?}");
+        }
+        server.abort();
+    }
 }
 
 #[tokio::test]

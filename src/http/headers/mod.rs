@@ -7,7 +7,7 @@ mod x_ratelimit;
 
 use std::time::{Duration, SystemTime};
 
-use http::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode};
 use tokio::time::Instant;
 
@@ -254,8 +254,8 @@ impl Fields {
     }
 
     /// Writes the fields to the response of the inner service. A response without a new
-    /// representation (304), and one that begins another protocol (101), get none. `inside` is of
-    /// the layers further inside.
+    /// representation (304), one that begins another protocol (101), and one that caches keep for
+    /// other clients, get none. `inside` is of the layers further inside.
     #[inline]
     pub(super) fn write(
         self,
@@ -275,7 +275,9 @@ impl Fields {
         if let Some(next_allowed) = self.next_allowed().filter(|_| may_lengthen) {
             lengthen(headers, next_allowed.seconds());
         }
-        self.write_all(headers, inside);
+        if !is_kept_for_others(headers) {
+            self.write_all(headers, inside);
+        }
     }
 
     #[inline]
@@ -313,6 +315,30 @@ fn decided_at(decision: &Decision) -> u64 {
         }
         known => known,
     }
+}
+
+/// Returns whether shared caches are told to keep the response: they would answer other clients with
+/// the budget of this one (RFC 9111, 5.2.2).
+#[inline]
+fn is_kept_for_others(headers: &HeaderMap) -> bool {
+    headers.contains_key(CACHE_CONTROL) && is_public(headers)
+}
+
+#[cold]
+fn is_public(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(CACHE_CONTROL).iter();
+    let directives = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let mut is_public = false;
+    for directive in directives {
+        let name = directive.split(|byte| *byte == b'=').next();
+        let name = name.unwrap_or_default().trim_ascii().to_ascii_lowercase();
+        match &*name {
+            b"public" | b"s-maxage" => is_public = true,
+            b"private" | b"no-store" => return false,
+            _ => {}
+        }
+    }
+    is_public
 }
 
 /// Sets a header, unless the map holds as many as it can: `HeaderMap::insert` would panic then.

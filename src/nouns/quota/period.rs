@@ -42,7 +42,9 @@ pub(crate) fn parse(text: &str) -> Result<Duration, ConfigError> {
             "M" | "month" | "months" | "y" | "yr" | "yrs" | "year" | "years"
         )
     }) {
-        return Err(wrong("has months or years, whose lengths differ"));
+        return Err(wrong(
+            "has months or years, whose lengths differ; `30d` instead counts any 30 days",
+        ));
     }
     humantime::parse_duration(text).map_err(|error| match error {
         humantime::DurationError::Empty => wrong("is empty"),
