@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tollgate::store::{Answer, Group, Op, Store};
-use tollgate::{Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
+use tollgate::{Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::scripted::{self, Scripted, time_out_after};
 
@@ -246,7 +246,17 @@ async fn delay_that_is_too_long_is_denied_by_the_store_without_a_refund() {
     assert_eq!(asked.times(Op::Refund), [Duration::ZERO; 0]);
 }
 
-/// The delay is in time when the store decides, and not when its answer arrives.
+/// A bucket whose checks may reserve units for longer than the caller waits.
+fn bucket() -> Limit {
+    Limit::token_bucket("bucket", Quota::per_second(10).burst(4)).unwrap()
+}
+
+fn reserving(key: &Key, cost: u32) -> Check {
+    Check::new(&bucket(), key)
+        .with_cost(cost)
+        .with_max_wait(Duration::from_secs(10))
+}
+
 #[tokio::test(start_paused = true)]
 async fn refund_of_a_delay_that_is_too_long_is_waited_for() {
     let (limiter, asked) = late(|op, number| match op {
@@ -254,11 +264,12 @@ async fn refund_of_a_delay_that_is_too_long_is_waited_for() {
         _ => (number > 0).then_some(60 * MS),
     });
     let key = Key::new("k");
-    drop(limiter.check_n(&queue(), &key, 4).await.unwrap());
+    drop(limiter.check_n(&bucket(), &key, 4).await.unwrap());
     let started = Instant::now();
-    let decision = limiter.acquire(&queue(), &key, 420 * MS).await.unwrap();
+    let group = [reserving(&key, 4)];
+    let decision = limiter.acquire_all(group, 380 * MS).await.unwrap();
     assert_eq!((decision.allowed(), started.elapsed()), (false, 260 * MS));
-    assert_eq!(decision.retry_after(), Some(40 * MS));
+    assert_eq!(decision.retry_after(), Some(20 * MS));
     assert_eq!(asked.times(Op::Refund).len(), 1);
 }
 
@@ -280,16 +291,14 @@ async fn refund_completes_after_max_wait_and_after_a_cancelled_call() {
         });
         let key = Key::new("k");
         let started = Instant::now();
-        drop(limiter.check_n(&queue(), &key, 4).await.unwrap());
-        let limit = queue();
-        let acquire = limiter.acquire_n(&limit, &key, 4, 390 * MS);
+        drop(limiter.check_n(&bucket(), &key, 4).await.unwrap());
+        let acquire = limiter.acquire_all([reserving(&key, 4)], 370 * MS);
         let answer = timeout(timeout_after, acquire).await;
         assert_eq!(answer.is_ok(), timeout_after == Duration::MAX);
         sleep_until(started + 250 * MS).await;
-        // The first four units drain in 400 ms, and the last four are given back.
-        let asked = started.elapsed();
-        let delay = limiter.check(&queue(), &key).await.unwrap().delay();
-        assert_eq!(asked + delay, 400 * MS);
+        // Two units came since, and the last four are given back.
+        let decision = limiter.check_n(&bucket(), &key, 2).await.unwrap();
+        assert!(decision.allowed(), "{decision:?}");
     }
 }
 
@@ -299,8 +308,9 @@ async fn failed_refund_reports_that_units_may_be_charged() {
         Answer::ready(Err(Error::unreachable("connection refused")))
     });
     let key = Key::new("k");
-    drop(limiter.check_n(&queue(), &key, 4).await.unwrap());
-    let error = limiter.acquire(&queue(), &key, 390 * MS).await.unwrap_err();
+    drop(limiter.check_n(&bucket(), &key, 4).await.unwrap());
+    let group = [reserving(&key, 4)];
+    let error = limiter.acquire_all(group, 370 * MS).await.unwrap_err();
     assert!(error.may_have_charged(), "{error}");
 }
 

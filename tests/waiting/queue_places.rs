@@ -201,6 +201,51 @@ async fn impatient_callers_do_not_make_patient_ones_leave_together() {
     assert!(left[9] < 1_200 * MS, "no place is left unused: {left:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn place_that_was_in_time_when_the_store_decided_is_waited_out() {
+    let limiter = distant(40 * MS);
+    let limit = Limit::leaky_bucket("queue", Quota::per_second(10)).unwrap();
+    let key = Key::global();
+    drop(limiter.check_n(&limit, &key, 4).await.unwrap());
+    let started = Instant::now();
+    // The store decides 20 ms later that the delay is 360 ms, and the answer takes 20 ms more.
+    let decision = limiter.acquire(&limit, &key, 365 * MS).await.unwrap();
+    assert_eq!((decision.allowed(), started.elapsed()), (true, 400 * MS));
+}
+
+#[cfg(feature = "http")]
+#[tokio::test(start_paused = true)]
+async fn request_without_a_place_counts_one_denial_and_says_when_its_turn_comes() {
+    use tollgate::RateLimitLayer;
+    use tollgate::key::Global;
+    use tollgate::limit::BlockPolicy;
+
+    use crate::support::requests::{app, number, plain, send, status};
+
+    let limit = Limit::leaky_bucket("queue", Quota::new(1, Duration::from_secs(10)).burst(20));
+    let policy = BlockPolicy::after(4, Duration::from_secs(3_600));
+    let limit = limit.unwrap().with_block_policy(policy).unwrap();
+    let layer = RateLimitLayer::new(RateLimiter::in_memory(), limit, Global).unwrap();
+    let layer = layer.wait_up_to(Duration::from_secs(60)).unwrap();
+    let app = app(layer.max_waiters(1));
+    assert_eq!(status(&app, plain("/")).await, 200);
+    let waiting = tokio::spawn({
+        let app = app.clone();
+        async move { status(&app, plain("/")).await }
+    });
+    sleep(MS).await;
+    for denial in 1..=3 {
+        let response = send(&app, plain("/")).await;
+        assert_eq!(response.status(), 429);
+        let retry_after = number(response.headers(), "retry-after");
+        assert_eq!(retry_after, 20, "denial {denial}");
+    }
+    let fourth = send(&app, plain("/")).await;
+    let retry_after = number(fourth.headers(), "retry-after");
+    assert_eq!(retry_after, 600, "the fourth denial begins the block");
+    waiting.abort();
+}
+
 #[cfg(feature = "http")]
 #[tokio::test(start_paused = true)]
 async fn requests_without_a_place_leave_no_gap_in_the_queue() {

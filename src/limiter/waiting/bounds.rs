@@ -37,14 +37,6 @@ impl Bounds {
         }
     }
 
-    /// The same call, without any time left to wait for units.
-    pub(super) fn ended(self) -> Self {
-        Self {
-            deadline: Instant::now(),
-            ..self
-        }
-    }
-
     /// When the store is asked again after a denial, if it is in time.
     pub(super) fn retry_after(&self, decision: &Decision) -> Option<Duration> {
         let is_final = decision.source() == Source::FailClosed && !self.waits_for_store;

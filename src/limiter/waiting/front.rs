@@ -51,7 +51,8 @@ impl RateLimiter {
             replenished.set(turn.replenished());
             again.changes = self.shared.turns.changes(group);
             let asked = Instant::now();
-            let answer = self.apply_unobserved(Op::Charge, patient(group, bounds.left()));
+            let left = bounds.left();
+            let answer = self.apply_unobserved(Op::Charge, patient(group, left, left));
             let decision = answer.await.map_err(Unserved::Failed)?;
             if decision.allowed() {
                 turn.adapt(
@@ -63,7 +64,7 @@ impl RateLimiter {
                 drop(replenished);
                 drop(repeat);
                 drop(turn);
-                let waited_out = self.wait_out(decision, group, bounds).await;
+                let waited_out = self.wait_out(decision, group, left).await;
                 return waited_out.map(ControlFlow::Break).map_err(Unserved::Failed);
             }
             let denied = decision.denied_checks(group);
@@ -171,13 +172,16 @@ impl RateLimiter {
     }
 
     /// Waits out the delay of an allowed check, or refunds the check if the delay is too long.
+    ///
+    /// `longest` is the wait that was left when the store was asked, not what is left of it now:
+    /// a place in a queue that is given back stays empty.
     pub(super) async fn wait_out(
         &self,
         decision: Decision,
         group: &Group,
-        bounds: Bounds,
+        longest: Duration,
     ) -> Result<Decision, Error> {
-        let late = decision.delay().saturating_sub(bounds.left());
+        let late = decision.delay().saturating_sub(longest);
         if late > TICK {
             let slowest = decision.slowest();
             let (charged, refund) = Reservation::new(self, group, decision).give_back();

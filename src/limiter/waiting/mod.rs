@@ -46,6 +46,9 @@ struct AskAgain {
 struct FirstCharge {
     /// The place of a waiter, taken before the charge.
     place: Option<WaiterGuard>,
+    /// The longest delay of an allowed check that the caller waits out: of those that the store
+    /// allowed, all.
+    longest_delay: Duration,
     /// `None` if the group was not charged, because others wait.
     answer: Option<Answer>,
 }
@@ -60,21 +63,26 @@ enum Unserved {
 }
 
 /// The group of a caller that waits: its denial is not an offence if the wait may end it. A place
-/// in a queue that comes later is denied by the store. A refund would leave a gap, because later
-/// checks keep their places.
-fn patient(group: &Group, wait: Duration) -> Group {
+/// in a queue whose delay is longer is denied by the store. A refund would leave a gap, because
+/// later checks keep their places.
+fn patient(group: &Group, wait: Duration, longest_delay: Duration) -> Group {
     if !counts_denials(group) && !queues(group) {
         return group.clone();
     }
     let patient = |check: &Check| {
         let check = check.clone().with_patience(wait);
-        match check.limit().queues() {
-            // Zero would be no bound.
-            true => check.with_max_wait(wait.max(TICK)),
-            false => check,
-        }
+        with_longest_delay(check, longest_delay)
     };
     Group::of_distinct(group.iter().map(patient).collect())
+}
+
+/// The check, denied in a queue if its delay would be longer.
+fn with_longest_delay(check: Check, longest_delay: Duration) -> Check {
+    match check.limit().queues() {
+        // Zero would be no bound.
+        true => check.with_max_wait(longest_delay.max(TICK)),
+        false => check,
+    }
 }
 
 /// Returns whether the checks of a group have a delay until their turn.
@@ -87,7 +95,8 @@ fn of_denied_caller(group: &Group) -> Group {
     if !counts_denials(group) {
         return group.clone();
     }
-    Group::of_distinct(group.iter().cloned().map(Check::of_denied_caller).collect())
+    let denied = |check: &Check| with_longest_delay(check.clone().of_denied_caller(), TICK);
+    Group::of_distinct(group.iter().map(denied).collect())
 }
 
 fn counts_denials(group: &Group) -> bool {
@@ -193,7 +202,8 @@ impl RateLimiter {
         let changes = self.shared.turns.changes(group);
         let first = FirstCharge {
             place: settings.take_place(),
-            answer: self.charge_at_once(group, max_wait),
+            longest_delay: max_wait,
+            answer: self.charge_at_once(group, max_wait, max_wait),
         };
         self.wait_in_bounds(group, first, changes, bounds, &settings)
             .await
@@ -231,18 +241,27 @@ impl RateLimiter {
             true => settings.take_place(),
             false => None,
         };
-        let wait = match queues(group) && place.is_none() {
-            true => Duration::ZERO,
-            false => settings.max_wait,
+        let longest_delay = match place {
+            Some(_) => settings.max_wait,
+            None => Duration::ZERO,
         };
-        let answer = self.charge_at_once(group, wait);
-        FirstCharge { place, answer }
+        FirstCharge {
+            place,
+            longest_delay,
+            answer: self.charge_at_once(group, settings.max_wait, longest_delay),
+        }
     }
 
     /// Charges a group, unless others wait for one of its budgets: first come, first served.
-    fn charge_at_once(&self, group: &Group, max_wait: Duration) -> Option<Answer> {
+    fn charge_at_once(
+        &self,
+        group: &Group,
+        max_wait: Duration,
+        longest_delay: Duration,
+    ) -> Option<Answer> {
         let is_behind_others = !self.shared.turns.contested(group).is_empty() && may_wait(group);
-        (!is_behind_others).then(|| self.apply_unobserved(Op::Charge, patient(group, max_wait)))
+        let patient = || patient(group, max_wait, longest_delay);
+        (!is_behind_others).then(|| self.apply_unobserved(Op::Charge, patient()))
     }
 
     /// Waits for the units of a group that is denied at `first`, or was not charged because others
@@ -272,12 +291,7 @@ impl RateLimiter {
         };
         let denied = match denied {
             Some(queued) if queued.allowed() => {
-                let bounds = if place.is_some() {
-                    bounds
-                } else {
-                    bounds.ended()
-                };
-                return self.wait_out(queued, group, bounds).await;
+                return self.wait_out(queued, group, first.longest_delay).await;
             }
             Some(denied) if !bounds.may_end(&denied) => return Ok(denied),
             denied => denied,

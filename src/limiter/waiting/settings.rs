@@ -72,11 +72,16 @@ impl WaitSettings {
         }
     }
 
-    /// Returns whether the number of waiters was set.
-    pub(crate) fn bounds_waiters(&self) -> bool {
+    /// The bound of the number of waiters that was set, by the name of its setter.
+    pub(crate) fn bound_of_waiters(&self) -> Option<&'static str> {
         let default = Self::default();
-        self.max_waiters != default.max_waiters
-            || self.max_waiters_per_key != default.max_waiters_per_key
+        if self.max_waiters != default.max_waiters {
+            Some("max_waiters")
+        } else if self.max_waiters_per_key != default.max_waiters_per_key {
+            Some("max_waiters_per_key")
+        } else {
+            None
+        }
     }
 
     /// Returns whether requests wait.
