@@ -4,7 +4,7 @@
 #![cfg(feature = "redis")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,16 +44,16 @@ fn spreading(servers: &[RedisServer]) -> FakeRedis {
 }
 
 #[tokio::test]
-async fn proxy_that_spreads_keys_over_servers_is_refused_with_the_reason() {
+async fn proxy_that_spreads_keys_over_servers_is_rejected_with_the_reason() {
     let servers = [(); 3].map(|()| RedisServer::start());
     for number in 2..=servers.len() {
         let proxy = spreading(&servers[..number]);
         for _ in 0..20 {
-            let refused = RedisStore::connect(&proxy.url(), "shop").await.unwrap_err();
-            let refused = refused.to_string();
+            let rejected = RedisStore::connect(&proxy.url(), "shop").await.unwrap_err();
+            let rejected = rejected.to_string();
             assert!(
-                refused.contains("this address leads to several servers"),
-                "{refused}"
+                rejected.contains("this address leads to several servers"),
+                "{rejected}"
             );
         }
     }
@@ -151,6 +151,25 @@ async fn server_in_protected_mode_is_reported_as_such() {
         "{error}"
     );
     assert!(!error.contains("check the host"), "{error}");
+}
+
+#[tokio::test]
+async fn server_of_another_protocol_is_named_as_what_it_is() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut asked = [0; 512];
+            drop(stream.read(&mut asked));
+            drop(stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"));
+        }
+    });
+    let error = RedisStore::connect(&url, "shop").await.unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("does not speak the Redis protocol"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ const SILENT: Duration = Duration::from_millis(100);
 
 /// After a longer silence, a charge waits for the ping. The connection may have been closed while
 /// the process was stopped, its container paused, or its machine suspended, and its task has not
-/// read the socket yet. A service that checks more than four times a second waits for no ping.
+/// read the socket yet. No check waits where each connection has four answers a second or more.
 const IDLE: Duration = Duration::from_millis(250);
 
 #[derive(Clone)]

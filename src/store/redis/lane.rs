@@ -376,7 +376,7 @@ impl LaneQueue {
 pub(super) struct CallPlace {
     lane: Arc<Lane>,
     /// The generation in which it was taken. A place of an earlier one does not count. `None` once
-    /// it is freed, and of a part that is seen to by itself.
+    /// it is freed, and for a part that a task of its own sends.
     generation: Option<u64>,
     /// The number of its call.
     call: u64,
@@ -440,8 +440,8 @@ impl CallPlace {
         self.rest.pop().map(|next| self.batch = next).is_some()
     }
 
-    /// Takes its checks out, to be seen to beside the calls of the lane: the new place does not
-    /// count.
+    /// Moves its checks into a new place for a task of their own. That place does not count as a
+    /// call in flight, and lasts for one deadline at most.
     pub(super) fn part(&mut self) -> Self {
         Self {
             lane: Arc::clone(&self.lane),

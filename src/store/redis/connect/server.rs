@@ -133,7 +133,11 @@ async fn open(
             Some(error) if error.is_connection_dropped() => {
                 Err(dropped(&error, &address, prefix).await)
             }
-            Some(error) => Err(turned_away::in_words(&turned_away::sentence_of(&error))),
+            // Another error is of what does not speak the protocol of Redis.
+            Some(error) => Err(match turned_away::sentence_of(&error) {
+                Some(sentence) => turned_away::in_words(&sentence),
+                None => in_words(&error, prefix),
+            }),
         },
         Err(error) if error.is_connection_dropped() => Err(dropped(&error, &address, prefix).await),
         Err(error) => Err(in_words(&error, prefix)),

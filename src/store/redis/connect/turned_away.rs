@@ -8,13 +8,13 @@ use std::io;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionAddr, RedisError};
+use redis::{ConnectionAddr, ErrorKind, RedisError};
 use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// The sentence comes with the connection, or not at all.
+/// The time to wait for the server's error. A server sends it as soon as it accepts.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The longest sentence, in bytes. Redis explains protected mode at length.
@@ -33,12 +33,16 @@ pub(super) async fn last_answer(connection: &mut MultiplexedConnection) -> Optio
     next.is_connection_dropped().then_some(error)
 }
 
-/// The sentence as the server wrote it: the code of the error, and its text.
-pub(super) fn sentence_of(error: &RedisError) -> String {
+/// The sentence as the server wrote it: the code of the error, and its text. `None`: the error is
+/// not the server's.
+pub(super) fn sentence_of(error: &RedisError) -> Option<String> {
+    if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) {
+        return None;
+    }
     let code = error.code().unwrap_or_default();
     let sentence = format!("-{code} {}", error.detail().unwrap_or_default());
     let start = sentence.as_bytes();
-    error_in(start.get(..LONGEST).unwrap_or(start)).unwrap_or_default()
+    error_in(start.get(..LONGEST).unwrap_or(start))
 }
 
 pub(super) fn in_words(sentence: &str) -> String {

@@ -57,8 +57,8 @@ impl Call {
         loop {
             let given_up = divisions.count(&answer);
             let was_halved = given_up.is_none() && has_to_be_divided(&answer) && self.place.halve();
-            let is_seen_to = was_halved || self.leave_to_move(&answer);
-            if !is_seen_to {
+            let is_handled = was_halved || self.leave_to_move(&mut answer);
+            if !is_handled {
                 self.answer_checks(answer);
             }
             if !self.take_part_to_send(given_up.as_deref()) {

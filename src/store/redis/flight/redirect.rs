@@ -100,27 +100,29 @@ impl Call {
     /// Leaves one group whose keys are partly on another node to a task of its own, so that checks
     /// of single keys in the same slot need not wait for the group. Returns whether it is such a
     /// group.
-    pub(super) fn leave_to_move(&mut self, answer: &Option<RedisResult<Vec<i64>>>) -> bool {
+    pub(super) fn leave_to_move(&mut self, answer: &mut Option<RedisResult<Vec<i64>>>) -> bool {
         if !is_try_again(answer) {
             return false;
         }
+        // The node that says so is well.
+        self.watch.end(false);
         let apart = Self {
             place: self.place.part(),
             node: Arc::clone(&self.node),
             handle: self.handle.clone(),
             is_asking: self.is_asking,
-            watch: Watch::begin(Some(&self.node)),
+            watch: Watch::begin(None),
             is_divided: true,
         };
-        tokio::spawn(apart.complete_when_moved());
+        tokio::spawn(apart.complete_when_moved(answer.take()));
         true
     }
 
     /// Sends a group again while its keys are partly on another node, until they are on one, or its
-    /// time is over. The groups of a lane that wait for this take turns.
-    async fn complete_when_moved(mut self) {
+    /// time is over: then `answer`, by which nothing was charged, is theirs. The groups of a lane
+    /// that wait for this take turns.
+    async fn complete_when_moved(mut self, mut answer: Option<RedisResult<Vec<i64>>>) {
         let lane = Arc::clone(self.place.lane());
-        let mut answer = None;
         while self.place.is_worth_sending() {
             let Some(deadline) = self.place.batch.first_deadline() else {
                 break;
@@ -132,11 +134,13 @@ impl Call {
             let Ok(_turn) = timeout_at(deadline, turn).await else {
                 break;
             };
+            self.watch = Watch::begin(Some(&self.node));
             answer = self.observed_reply().await;
             self.follow(&mut answer).await;
             if !is_try_again(&answer) {
                 break;
             }
+            self.watch.end(false);
         }
         if !self.place.batch.is_empty() {
             self.answer_checks(answer);
