@@ -255,7 +255,7 @@ pub(crate) struct BlockArguments {
     pub(crate) length: Duration,
 }
 
-/// Who is blocked, and under which limit.
+/// The client of a block, and the limit.
 #[derive(Debug, Args)]
 pub(crate) struct BlockedArguments {
     #[command(flatten)]

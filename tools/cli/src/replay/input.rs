@@ -15,7 +15,7 @@ const BUFFER: usize = 128 * 1024;
 /// A longer line is read in parts, which are no requests.
 const LONGEST: u64 = 1 << 20;
 
-/// What Windows writes in front of a text.
+/// The mark that Windows writes in front of a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The first bytes of files that are no text, and what to do about them.

@@ -25,7 +25,7 @@ pub(super) struct Due {
 /// Requests that wait until no earlier one can follow.
 #[derive(Default)]
 pub(super) struct Order {
-    /// By time, and then in the order of the lines.
+    /// The time and the number of the line, and the request.
     waiting: BTreeMap<(u64, u64), (Key, Box<str>)>,
     requests: u64,
     newest_us: u64,

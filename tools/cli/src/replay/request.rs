@@ -43,7 +43,7 @@ pub(super) fn address(text: &str) -> Option<IpAddr> {
     ClientIp::parse_entry(text)
 }
 
-/// Of a list, the address that the nearest proxy added.
+/// The last address of a list, which the nearest proxy added.
 pub(super) fn last_address(text: &str) -> Option<IpAddr> {
     address(text.rsplit(',').next()?)
 }

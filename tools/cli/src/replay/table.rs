@@ -121,7 +121,8 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
     if lines.late > 0 {
         let late = lines_of(lines.late);
         notes.push(format!(
-            "{late} too old to be put in order, counted at the time of a line before"
+            "{late} too far behind to be put in order (ten minutes, or 100,000 requests), counted at \
+             the time of a line before"
         ));
     }
     if let Some(clients) = &lines.private_clients {

@@ -45,7 +45,7 @@ impl Format {
         }
     }
 
-    /// What is around these lines, and the format within, unless it is given.
+    /// The wrapping of these lines, and the format within, unless it is given.
     pub(super) fn recognize(lines: &[String], name: Option<FormatName>) -> anyhow::Result<Self> {
         let lines: Vec<_> = lines
             .iter()

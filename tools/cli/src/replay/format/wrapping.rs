@@ -1,4 +1,4 @@
-//! What a platform writes around the lines of a server.
+//! The wrapping that a platform adds to each line of a server.
 
 use std::borrow::Cow;
 
@@ -33,7 +33,7 @@ struct DockerLine<'a> {
 impl Wrapping {
     const ALL: [Self; 4] = [Self::Docker, Self::Kubernetes, Self::Syslog, Self::Compose];
 
-    /// What is around most of these lines.
+    /// The wrapping of most of these lines.
     pub(super) fn recognize(lines: &[&str]) -> Option<Self> {
         Self::ALL.into_iter().find(|it| {
             let wrapped = lines.iter().filter(|line| it.unwrap(line).is_some());
@@ -63,8 +63,9 @@ impl Wrapping {
                 let mut words = line.splitn(4, ' ');
                 let time = words.next()?.parse::<jiff::Timestamp>();
                 let stream = words.next()?;
-                let is_whole = matches!(words.next()?, "F" | "P");
-                let is_wrapped = time.is_ok() && matches!(stream, "stdout" | "stderr") && is_whole;
+                // A full line, or a part of a long one, which is no request.
+                let is_tag = matches!(words.next()?, "F" | "P");
+                let is_wrapped = time.is_ok() && matches!(stream, "stdout" | "stderr") && is_tag;
                 words.next().filter(|_| is_wrapped).map(Into::into)
             }
             Self::Syslog => syslog(line).map(Into::into),
@@ -96,7 +97,7 @@ fn syslog(line: &str) -> Option<&str> {
         let rest = words.nth(4)?;
         let message = match rest.strip_prefix('-') {
             Some(message) => message,
-            None => rest.rsplit_once("] ")?.1,
+            None => after_elements(rest)?,
         };
         return Some(message.trim_start().trim_start_matches('\u{feff}'));
     }
@@ -115,6 +116,23 @@ fn syslog(line: &str) -> Option<&str> {
     // A host and a program. nginx can be told to leave its host out.
     let is_origin = origin.split(' ').count() <= 2 && !origin.contains('"');
     is_origin.then_some(message)
+}
+
+/// The text after the elements of structured data, `[id name="value"]...`, in whose values a `\\`
+/// escapes a character.
+fn after_elements(data: &str) -> Option<&str> {
+    let mut rest = data;
+    while let Some(element) = rest.strip_prefix('[') {
+        let (mut is_quoted, mut is_escaped) = (false, false);
+        let end = element.bytes().position(|byte| {
+            let escapes = is_quoted && byte == b'\\' && !is_escaped;
+            is_quoted ^= byte == b'"' && !is_escaped;
+            is_escaped = escapes;
+            byte == b']' && !is_quoted
+        })?;
+        rest = &element[end + 1..];
+    }
+    (rest.len() < data.len()).then_some(rest)
 }
 
 #[cfg(test)]
@@ -153,6 +171,13 @@ mod tests {
             (
                 Wrapping::Syslog,
                 format!("<34>1 2025-10-10T13:55:36.003Z web1 nginx 712 access - {LINE}"),
+            ),
+            (
+                Wrapping::Syslog,
+                format!(
+                    "<34>1 2025-10-10T13:55:36.003Z web1 nginx 712 - \
+                     [a@1 b=\"c] \\\"d\"][e@1] {LINE}"
+                ),
             ),
             (Wrapping::Compose, format!("web-1   | {LINE}")),
         ] {
