@@ -54,7 +54,8 @@ impl Comparison {
         let outside = parts.extensions.remove::<ChargedOutside>();
         let mut charged = outside.map_or_else(Vec::new, |outside| outside.0);
         let of_group = asked.group.iter().flat_map(|group| group.iter());
-        let checks: Vec<&Check> = asked.permits.iter().chain(of_group).collect();
+        let costs = |check: &&Check| check.cost() > 0;
+        let checks: Vec<&Check> = asked.permits.iter().chain(of_group).filter(costs).collect();
         let is_charged = |check: &&&Check| {
             let is_same = |(of, other): &(RateLimiter, Check)| {
                 limiter.is(of) && check.shares_budget_with(other)

@@ -13,6 +13,9 @@ use super::{KeyExtractor, MissingKey};
 use crate::nouns::Key;
 use crate::telemetry;
 
+/// The name of limits without one.
+pub(super) const CHOSEN: &str = "(chosen for each request)";
+
 /// After so many keys, the first extractor should have found one.
 const ENOUGH: u32 = 1_000;
 

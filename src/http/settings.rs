@@ -55,8 +55,8 @@ impl LayerSettings {
         }
     }
 
-    /// Reports settings that have no effect without another one, when a service gets the layer. Not
-    /// earlier: setters come in any order.
+    /// Reports settings that have no effect without another one, when a service gets the layer.
+    /// Setters may come in any order, so a setting cannot be judged before.
     pub(super) fn report_settings_without_effect(&self) {
         let found = self.settings_without_effect();
         if found.is_empty() || self.are_settings_reported.swap(true, Ordering::Relaxed) {
@@ -70,8 +70,10 @@ impl LayerSettings {
     /// The settings without an effect, each with what it needs.
     fn settings_without_effect(&self) -> Vec<(&'static str, &'static str)> {
         let mut found = Vec::new();
-        if !self.wait.is_on() && self.wait.bounds_waiters() {
-            found.push(("max_waiters", "wait_up_to"));
+        if let Some(setting) = self.wait.bound_of_waiters()
+            && !self.wait.is_on()
+        {
+            found.push((setting, "wait_up_to"));
         }
         if self.headers.has_unused_partition() {
             found.push(("partition_key", "ietf_headers(IetfDraft::Draft11)"));

@@ -82,7 +82,9 @@ impl UnchargedNames {
     /// Counts a request that was charged under other limits. Returns whether it is time to report
     /// the name.
     fn count(&self, name: &str) -> bool {
-        if is_in(&self.charged.load(), name) {
+        let charged = self.charged.load();
+        // With as many names as are kept, it is not known of others whether they were charged.
+        if is_in(&charged, name) || charged.len() >= Self::MOST_NAMES {
             return false;
         }
         let mut names = self.requests.lock().unwrap_or_else(PoisonError::into_inner);

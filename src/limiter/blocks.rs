@@ -65,7 +65,7 @@ impl RateLimiter {
         }
         if length > MAX_PERIOD {
             return Err(Error::misuse(
-                "the block is longer than 366 days; block the key again before it ends, or refuse \
+                "the block is longer than 366 days; block the key again before it ends, or reject \
                  such a client before its limits",
             ));
         }

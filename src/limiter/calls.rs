@@ -45,14 +45,15 @@ impl RateLimiter {
             .await
     }
 
-    /// Returns what is left under the limits of one check or several, in one call to the store,
-    /// without a charge. The cost of the checks does not matter.
+    /// Returns the remaining budgets under the limits of one check or several, in one call to the
+    /// store, without a charge. The cost of the checks does not matter.
     ///
     /// For the limits of a request, with its key and its plan, use
     /// [`RateLimitLayer::usage`](crate::RateLimitLayer::usage).
     ///
     /// While the store is unavailable, limits that [fail open](Limit::with_on_store_failure) are
-    /// left out, because nothing is known of their budgets.
+    /// left out, because nothing is known of their budgets. A limit with a local share reports this
+    /// process's share.
     ///
     /// ```
     /// # use tollgate::{Check, Limit, Quota, RateLimiter};

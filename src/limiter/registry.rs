@@ -62,15 +62,17 @@ impl Registry {
         let mut limits = self.lock();
         for name in names.clone() {
             let error = match limits.get(name) {
-                Some(Registered::Limit(_)) => "a limit in the application's code has this name",
+                Some(Registered::Limit(_)) => {
+                    "a limit in the application's code has this name, and headers and metrics could \
+                     not tell the two apart; use another name"
+                }
                 Some(Registered::Set(of)) if of.strong_count() > 0 && !is(of, set) => {
-                    "a limit of another `LimitSet` has this name"
+                    "a limit of another `LimitSet` has this name, and headers and metrics could not \
+                     tell the two apart; give all layers clones of one `LimitSet`, or use another \
+                     name"
                 }
                 _ => continue,
             };
-            let error = format!(
-                "{error}, and headers and metrics could not tell the two apart; use another name"
-            );
             return Err((name, ConfigError::new(error)));
         }
         limits.retain(|_, registered| match registered {

@@ -1,10 +1,11 @@
-//! Usage: what is left of a budget.
+//! Usage: the remaining budget of a key.
 
 use std::time::Duration;
 
 use super::Verdict;
 
-/// What is left of the budget of a key under a limit, for a page or an API of the user.
+/// The remaining budget of a key under a limit, for a page or an API of the user. A limit in shadow
+/// mode is reported as if it were enforced.
 ///
 /// See [`RateLimiter::usage`](crate::RateLimiter::usage). With the feature `serde` it can be
 /// serialized. Times are whole seconds then, rounded up, and `null` stands for none:
@@ -40,9 +41,10 @@ use super::Verdict;
 pub struct Usage {
     /// The limit's name.
     pub limit: String,
-    /// The most units that the budget holds.
+    /// The most units that the budget holds: the burst, or else the limit of the quota.
     pub capacity: u64,
-    /// The units that are left now, rounded down. 0 while the key is blocked.
+    /// The units that are left now, rounded down. 0 while the key is blocked, or has consumed more
+    /// than it had.
     pub remaining: u64,
     /// The time until the budget is full again, and no block stands.
     #[cfg_attr(feature = "serde", serde(serialize_with = "in_seconds"))]

@@ -31,8 +31,8 @@ pub(crate) fn matched_nothing(limit: &str, requests: u32) {
         target: TARGET,
         limit,
         requests,
-        "limit applied to no request: its `match` may be mistyped, or the layer is not on its \
-         routes"
+        "limit applied to no request: its `match` or `except` may be mistyped, or the layer is not \
+         on its routes"
     );
 }
 

@@ -317,8 +317,8 @@ fn decided_at(decision: &Decision) -> u64 {
     }
 }
 
-/// Returns whether shared caches are told to keep the response: they would answer other clients with
-/// the budget of this one (RFC 9111, 5.2.2).
+/// Returns whether shared caches are told to keep the response (RFC 9111, 5.2.2): they would show
+/// the budget of this client to others.
 #[inline]
 fn is_kept_for_others(headers: &HeaderMap) -> bool {
     headers.contains_key(CACHE_CONTROL) && is_public(headers)

@@ -457,6 +457,8 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
             return None;
         };
         flight.running = next;
+        // It begins only now, so those that come from now on have time to wait for it.
+        flight.running.asked = Instant::now();
         flight.is_forgotten = false;
         Some(ended)
     }

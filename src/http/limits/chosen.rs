@@ -7,13 +7,10 @@ use futures_core::future::BoxFuture;
 use http::request::Parts;
 
 use super::{ChosenLimits, Lookup, LookupResult};
-use crate::http::fallbacks::watched;
+use crate::http::fallbacks::{CHOSEN, watched};
 use crate::http::request_fn::RequestFn;
 use crate::http::{KeyExtractor, MissingKey};
 use crate::nouns::Key;
-
-/// The name of limits without one.
-pub(in crate::http) const CHOSEN: &str = "(chosen for each request)";
 
 /// Chooses the limits of a request.
 pub(in crate::http) type Choose = RequestFn<Result<Chosen, MissingKey>>;

@@ -9,8 +9,7 @@ use std::time::Duration;
 use http::request::Parts;
 
 use super::cache::{Cache, CacheSettings, Fetch, KnownValue};
-use super::chosen::CHOSEN;
-use crate::http::fallbacks::watched;
+use crate::http::fallbacks::{CHOSEN, watched};
 use crate::http::key_extractor::{KeyExtractor, MissingKey};
 use crate::http::request_fn::RequestFn;
 use crate::nouns::{ConfigError, Key};

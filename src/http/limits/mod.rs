@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-pub(super) use self::chosen::{CHOSEN, Choose, Choosing, Chosen, by_key, by_lookup, by_request};
+pub(super) use self::chosen::{Choose, Choosing, Chosen, by_key, by_lookup, by_request};
 pub(super) use self::inherited::Inherited;
 pub use self::lookup::Lookup;
 pub use self::lookup_result::LookupResult;

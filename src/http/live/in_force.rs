@@ -122,6 +122,16 @@ pub(in crate::http) enum Asks {
 }
 
 impl InForce {
+    /// Keeps which limits have applied to a request, of those that did not change.
+    pub(super) fn keep_applied(&mut self, before: &Self) {
+        for (config, limit) in self.config.limits.iter().zip(&mut self.limits) {
+            let mut known = before.config.limits.iter().zip(&before.limits);
+            if let Some((_, known)) = known.find(|(other, _)| *other == config) {
+                limit.has_applied = Arc::clone(&known.has_applied);
+            }
+        }
+    }
+
     /// Counts a request. After enough of them, reports the limits that applied to none.
     pub(in crate::http) fn count_request(&self) {
         if self.requests.load(Ordering::Relaxed) >= ENOUGH
@@ -191,7 +201,11 @@ impl Applied {
 
     /// The limit of a plan. `None` if the plan is unlimited or denied.
     pub(super) fn limit_of_plan(&self, plan: &str) -> Option<&Limit> {
-        match self.plans.as_ref().and_then(|plans| plans.limits.get(plan)) {
+        let Some(plans) = &self.plans else {
+            return Some(self.limit());
+        };
+        match plans.limits.get(plan) {
+            None if plans.unknown.is_some() => None,
             None => Some(self.limit()),
             Some(OfPlan::Limit(limit)) => Some(limit.limit()),
             Some(OfPlan::Unlimited | OfPlan::Reject(_)) => None,

@@ -163,7 +163,8 @@ impl LimitSet {
                 Replaced::Nothing
             });
         }
-        let after = InForce::compile(config, &shared.names, before.version.saturating_add(1))?;
+        let mut after = InForce::compile(config, &shared.names, before.version.saturating_add(1))?;
+        after.keep_applied(&before);
         layers.retain(Attached::exists);
         for (number, layer) in layers.iter().enumerate() {
             if let Err(error) = layer.register(&shared.id, &after) {
@@ -254,7 +255,7 @@ impl LimitSet {
 
     /// The limit of this name for the requests of a plan, as it is in force. A plan that the limit
     /// does not have gets the limit itself, as its requests do. `None` if there is no such limit,
-    /// or if the plan is unlimited or denied.
+    /// or if the plan is unlimited or denied, as an unknown one is with `unknown_plan = "deny"`.
     ///
     /// ```
     /// use tollgate::config::{Config, Format, LimitSet, Names};

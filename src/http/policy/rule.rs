@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::http::KeyExtractor;
 use crate::http::copied_limit::CopiedLimit;
-use crate::http::fallbacks::watched;
-use crate::http::limits::{CHOSEN, Choose};
+use crate::http::fallbacks::{CHOSEN, watched};
+use crate::http::limits::Choose;
 #[cfg(feature = "config")]
 use crate::http::live::Live;
 use crate::http::request_fn::RequestFn;

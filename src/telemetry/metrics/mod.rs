@@ -22,8 +22,9 @@ pub(crate) use self::recorder::GaugeLevel;
 use crate::nouns::{Decision, Error, Limit, Source};
 
 /// The causes of failures of which alerts wait for the first one.
-const AWAITED_CAUSES: [&str; 6] = [
+const AWAITED_CAUSES: [&str; 7] = [
     "timeout",
+    "circuit_open",
     "unreachable",
     "invalid_answer",
     "declined",
