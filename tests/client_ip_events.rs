@@ -60,6 +60,36 @@ async fn forwarding_header_of_an_untrusted_private_peer_is_a_warning_once() {
 }
 
 #[tokio::test]
+async fn public_peer_that_names_many_clients_is_a_warning_once() {
+    let (log, _guard) = Log::start();
+    let app = app(layer(ClientIp::behind(["10.0.0.0/8"]).unwrap()));
+    let name = |peer: &str, client: u32| {
+        let mut request = from_peer(peer);
+        let value = HeaderValue::try_from(format!("203.0.113.{client}, {PROXY}")).unwrap();
+        request.headers_mut().insert("x-forwarded-for", value);
+        request
+    };
+    // One that is asked beside another request of a public peer may not be counted.
+    for client in 0..40 {
+        status(&app, name("198.51.100.7", client)).await;
+        status(&app, name("198.51.100.8", 1)).await;
+    }
+    let line = only_line(&log);
+    for part in [
+        " WARN ",
+        "peer=198.51.100.7",
+        "clients=20",
+        "`ClientIp::behind`",
+    ] {
+        assert!(line.contains(part), "{line}");
+    }
+    for client in 0..40 {
+        status(&app, name("198.51.100.9", client)).await;
+    }
+    assert!(log.lines().is_empty(), "once in a process");
+}
+
+#[tokio::test]
 async fn missing_header_of_a_trusted_proxy_is_a_warning_once() {
     let (log, _guard) = Log::start();
     let app = app(layer(ClientIp::behind(["10.0.0.0/8"]).unwrap()));

@@ -8,6 +8,7 @@ mod conclusion;
 mod copied_limit;
 mod extract;
 mod fallbacks;
+mod forwarding_peers;
 mod future;
 #[cfg(feature = "grpc")]
 mod grpc_keys;

@@ -8,6 +8,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 
 use super::client_ip::Prefixes;
+use super::forwarding_peers::{ForwardingPeers, MANY};
 use super::{KeyExtractor, MissingKey};
 use crate::nouns::Key;
 use crate::telemetry;
@@ -63,18 +64,32 @@ impl KeyExtractor for PeerIp {
     }
 }
 
-/// Reports once in a process that an untrusted peer seems to be a proxy: it sends a well-known
-/// forwarding header, or the one that is configured.
+/// Reports once in a process, for private and public peers each, that an untrusted peer seems to be
+/// a proxy: it sends a well-known forwarding header, or the one that is configured. A peer on the
+/// Internet has to name many clients, because clients can send the header as well.
 pub(super) fn warn_of_proxy(peer: IpAddr, headers: &HeaderMap, header: Option<&HeaderName>) {
-    static REPORTED: AtomicBool = AtomicBool::new(false);
-    if REPORTED.load(Ordering::Relaxed) || !is_private(peer) {
+    static REPORTED_PRIVATE: AtomicBool = AtomicBool::new(false);
+    static REPORTED_PUBLIC: AtomicBool = AtomicBool::new(false);
+    static PUBLIC_PEERS: ForwardingPeers = ForwardingPeers::new();
+    let is_public = !is_private(peer);
+    let is_reported = match is_public {
+        true => &REPORTED_PUBLIC,
+        false => &REPORTED_PRIVATE,
+    };
+    if is_reported.load(Ordering::Relaxed) {
         return;
     }
     let mut known = FORWARDING_HEADERS.iter().chain(header);
-    if let Some(header) = known.find(|&header| headers.contains_key(header))
-        && !REPORTED.swap(true, Ordering::Relaxed)
-    {
-        telemetry::peer_is_proxy(peer, header.as_str());
+    let Some((header, value)) = known.find_map(|name| Some((name, headers.get(name)?))) else {
+        return;
+    };
+    let is_proxy = !is_public || PUBLIC_PEERS.note(peer, value.as_bytes());
+    if !is_proxy || is_reported.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    match is_public {
+        true => telemetry::public_peer_is_proxy(peer, header.as_str(), MANY),
+        false => telemetry::peer_is_proxy(peer, header.as_str()),
     }
 }
 

@@ -63,13 +63,13 @@ impl Registry {
         for name in names.clone() {
             let error = match limits.get(name) {
                 Some(Registered::Limit(_)) => {
-                    "a limit in the application's code has this name, and headers and metrics could \
-                     not tell the two apart; use another name"
+                    "a limit in the application's code has this name, and headers and metrics \
+                     could not tell the two apart; use another name"
                 }
                 Some(Registered::Set(of)) if of.strong_count() > 0 && !is(of, set) => {
-                    "a limit of another `LimitSet` has this name, and headers and metrics could not \
-                     tell the two apart; give all layers clones of one `LimitSet`, or use another \
-                     name"
+                    "a limit of another `LimitSet` has this name, and headers and metrics could \
+                     not tell the two apart; give all layers clones of one `LimitSet`, or use \
+                     another name"
                 }
                 _ => continue,
             };

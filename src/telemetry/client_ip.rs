@@ -54,6 +54,19 @@ pub(crate) fn peer_is_proxy(peer: IpAddr, header: &str) {
     );
 }
 
+/// A peer on the Internet is counted, and names many clients.
+pub(crate) fn public_peer_is_proxy(peer: IpAddr, header: &str, clients: usize) {
+    tracing::warn!(
+        target: TARGET,
+        %peer,
+        header,
+        clients,
+        "untrusted peer names many clients in a forwarding header: if it is your proxy or CDN, \
+         name its networks with `ClientIp::behind`, or all clients behind it share one budget; \
+         clients can also make the header up"
+    );
+}
+
 /// A trusted proxy named a client in a private network, which may be another proxy.
 pub(crate) fn client_may_be_proxy(proxy: IpAddr, client: IpAddr, header: &http::HeaderName) {
     tracing::warn!(

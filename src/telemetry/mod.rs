@@ -25,7 +25,7 @@ pub(crate) use self::call::{ObservedCall, Trace};
 #[cfg(feature = "http")]
 pub(crate) use self::client_ip::{
     client_may_be_proxy, invalid_client_address, missing_client_address, only_trusted_addresses,
-    peer_is_proxy,
+    peer_is_proxy, public_peer_is_proxy,
 };
 #[cfg(feature = "config")]
 pub(crate) use self::config::{
