@@ -1,6 +1,6 @@
 //! Costs that are settled when the real ones are known.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -208,30 +208,28 @@ impl Settlement {
             let of_limit = |(limit, _): &&(&str, u32)| *limit == charge.check.limit().name();
             costs.iter().find(of_limit).map(|(_, cost)| *cost)
         });
-        if count == 0 {
-            self.report_uncharged(&costs);
+        if count < costs.len() {
+            costs.iter().for_each(|(limit, _)| self.note_settled(limit));
         }
         count
     }
 
-    /// Reports that nothing was settled, because the request was charged under other limits. After
-    /// the first settlement, the charge may be settled already.
-    fn report_uncharged(&self, costs: &[(&str, u32)]) {
-        if self.shared.has_settled.load(Ordering::Relaxed) {
-            return;
-        }
+    /// Reports a name under which no request was charged. One that was settled before is known.
+    fn note_settled(&self, limit: &str) {
         // Copies: a subscriber of the event may settle, which locks the charges.
-        let charged: Vec<Limit> = {
+        let open: Vec<Limit> = {
             let charges = self.charges();
             let limits = charges.iter().map(|charge| charge.check.limit());
             limits.cloned().collect()
         };
         // A request that was not limited, or failed open, has no charges.
-        if let (false, Some((limit, _))) = (charged.is_empty(), costs.first())
-            && self.shared.uncharged.count(limit)
-        {
-            let charged: Vec<&str> = charged.iter().map(Limit::name).collect();
-            telemetry::settled_uncharged(limit, &charged, UnchargedNames::ENOUGH);
+        let was_charged = !open.is_empty() || self.shared.has_settled.load(Ordering::Relaxed);
+        if was_charged && self.shared.uncharged.count(limit) {
+            let charged = self.shared.uncharged.charged.load();
+            let settled = charged.iter().map(|name| &**name);
+            let names: BTreeSet<&str> = open.iter().map(Limit::name).chain(settled).collect();
+            let names: Vec<&str> = names.into_iter().collect();
+            telemetry::settled_uncharged(limit, &names, UnchargedNames::ENOUGH);
         }
     }
 
@@ -479,7 +477,7 @@ impl Closing {
         let (parts, body) = response.into_parts();
         for settle in &self.on_response {
             let settled = settle(&parts);
-            self.settlement.settle_by(|charge| match &settled {
+            let count = self.settlement.settle_by(|charge| match &settled {
                 _ if !charge.is_of(&self.layer) => None,
                 Settled::Nothing => None,
                 Settled::Refunded => Some(0),
@@ -487,6 +485,9 @@ impl Closing {
                     (**limit == *charge.check.limit().name()).then_some(*cost)
                 }
             });
+            if let (0, Settled::At(limit, _)) = (count, &settled) {
+                self.settlement.note_settled(limit);
+            }
         }
         Response::from_parts(parts, body)
     }

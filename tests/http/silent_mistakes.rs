@@ -7,7 +7,7 @@ use axum::routing::get;
 use tollgate::key::Global;
 use tollgate::layer::{IetfDraft, Settlement};
 use tollgate::limit::OnStoreFailure;
-use tollgate::{Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{Check, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::log::Log;
 use crate::support::requests::{plain, send, status};
@@ -100,6 +100,55 @@ async fn mistyped_limit_of_a_settlement_is_reported_after_100_requests() {
         let is_named =
             |line: &String| line.contains("limit=\"token\"") && line.contains("charged=\"tokens\"");
         assert!(reported.iter().all(is_named), "{reported:?}");
+    }
+}
+
+#[tokio::test]
+async fn mistyped_name_beside_a_right_one_is_reported_too() {
+    let (log, _guard) = Log::start();
+    let limiter = RateLimiter::in_memory();
+    let tokens = Limit::token_bucket("tokens", Quota::per_hour(100_000)).unwrap();
+    let both = layer(&limiter, "requests").limit(tokens, Global).unwrap();
+    let together = |settlement: Settlement| async move {
+        assert_eq!(settlement.settle_all([("requests", 1), ("token", 7)]), 1);
+    };
+    let after = |settlement: Settlement| async move {
+        assert!(settlement.settle("requests", 1) && !settlement.settle("tokn", 7));
+    };
+    let chosen = Limit::token_bucket("chosen", Quota::per_hour(100_000)).unwrap();
+    let on_response = RateLimitLayer::from_fn(&limiter, move |_| Check::new(&chosen, "all").into());
+    let on_response = on_response.unwrap();
+    let on_response = on_response
+        .settle_on_response("chsen", |_| Some(7))
+        .unwrap();
+    let app = Router::new()
+        .route("/together", get(together))
+        .route("/after", get(after))
+        .layer(both.insert_settlement())
+        .merge(
+            Router::new()
+                .route("/response", get(|| async {}))
+                .layer(on_response),
+        );
+    for _ in 0..150 {
+        for path in ["/together", "/after", "/response"] {
+            assert_eq!(status(&app, plain(path)).await, 200);
+        }
+    }
+    let reported = events(
+        &log,
+        "no request was charged under the limit that is settled",
+    );
+    assert_eq!(reported.len(), 3, "{reported:?}");
+    for part in [
+        "limit=\"token\" charged=\"requests, tokens\"",
+        "limit=\"tokn\" charged=\"requests, tokens\"",
+        "limit=\"chsen\" charged=\"chosen\"",
+    ] {
+        assert!(
+            reported.iter().any(|line| line.contains(part)),
+            "{reported:?}"
+        );
     }
 }
 
