@@ -13,7 +13,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A limiter on a store whose questions and answers take half a round trip each.
-fn distant(round_trip: Duration) -> RateLimiter {
+pub(crate) fn distant(round_trip: Duration) -> RateLimiter {
     let half = round_trip / 2;
     RateLimiter::new(Scripted::new(move |memory, op, group| {
         let asked = ask_after(half, memory, op, group);

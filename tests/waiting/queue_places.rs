@@ -7,11 +7,10 @@ use proptest::prelude::*;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::decision::Receipt;
-use tollgate::store::Answer;
 use tollgate::{Key, Limit, Quota, RateLimiter};
 
+use super::distant_store::distant;
 use crate::support::budget::{Budget, START, quota};
-use crate::support::scripted::{Scripted, ask_after};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -154,19 +153,6 @@ proptest! {
             prop_assert!(pair[0].to <= pair[1].from, "{pair:?}");
         }
     }
-}
-
-/// A store whose answers take so long, half of it before it decides.
-fn distant(round_trip: Duration) -> RateLimiter {
-    let half = round_trip / 2;
-    RateLimiter::new(Scripted::new(move |memory, op, group| {
-        let asked = ask_after(half, memory, op, group);
-        Answer::later(async move {
-            let answer = asked.await;
-            sleep(half).await;
-            answer
-        })
-    }))
 }
 
 #[tokio::test(start_paused = true)]
