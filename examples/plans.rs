@@ -109,7 +109,7 @@ fn limit(limiter: &RateLimiter, accounts: Arc<Accounts>) -> Result<RateLimitLaye
     .on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED))
 }
 
-/// What is left for an account, by its plan. It is not charged.
+/// Answers with the remaining budgets of an account, and charges nothing.
 async fn my_limits(
     State(layer): State<RateLimitLayer>,
     request: Parts,

@@ -229,7 +229,7 @@ impl Rule {
         }
     }
 
-    /// Returns whether an allowed check waits in a queue: it has a delay.
+    /// Returns whether an allowed check can have a delay, because it waits in a queue.
     pub(crate) const fn queues(&self) -> bool {
         matches!(self, Self::LeakyBucket(rule) if matches!(rule.mode, Mode::Queue))
     }

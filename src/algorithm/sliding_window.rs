@@ -198,7 +198,7 @@ pub(crate) struct SlidingWindow {
     pub(crate) sub_windows: u32,
 }
 
-/// What has to be exact.
+/// The product that has to be exact.
 const PRODUCT: &str = "limit * period / sub_windows";
 
 /// The length of a sub-window, in microseconds.

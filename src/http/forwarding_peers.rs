@@ -1,6 +1,6 @@
-//! Public peers that name many clients: proxies that nobody trusts, such as a CDN.
+//! Untrusted proxies on the Internet, such as a CDN, found by the many clients that they name.
 //!
-//! All clients behind one share a budget, and each answer looks right.
+//! All clients behind such a proxy share one budget, and each answer looks right.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;

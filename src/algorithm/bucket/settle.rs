@@ -59,7 +59,7 @@ impl Bucket {
     }
 
     /// Refunds `units` of a charge, as far as they have not drained, and in a queue only if no
-    /// other charge followed: see the module. A receipt from
+    /// other charge followed. The module says why. A receipt from
     /// before `since` gives nothing back: since that charge, the level was empty, or it drained at
     /// another rate or by another clock.
     pub(crate) fn refund(

@@ -317,8 +317,8 @@ fn decided_at(decision: &Decision) -> u64 {
     }
 }
 
-/// Returns whether shared caches are told to keep the response (RFC 9111, 5.2.2): they would show
-/// the budget of this client to others.
+/// Returns whether the response asks shared caches to store it (RFC 9111, 5.2.2). A cache would
+/// show the budget of this client to others.
 #[inline]
 fn is_kept_for_others(headers: &HeaderMap) -> bool {
     headers.contains_key(CACHE_CONTROL) && is_public(headers)
@@ -331,12 +331,12 @@ fn is_public(headers: &HeaderMap) -> bool {
     let mut is_public = false;
     for directive in directives {
         let name = directive.split(|byte| *byte == b'=').next();
-        let name = name.unwrap_or_default().trim_ascii().to_ascii_lowercase();
-        match &*name {
-            b"public" | b"s-maxage" => is_public = true,
-            b"private" | b"no-store" => return false,
-            _ => {}
+        let name = name.unwrap_or_default().trim_ascii();
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        if is("private") || is("no-store") {
+            return false;
         }
+        is_public |= is("public") || is("s-maxage");
     }
     is_public
 }

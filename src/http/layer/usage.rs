@@ -1,4 +1,4 @@
-//! What is left under the limits of a layer.
+//! The remaining budgets of a request, under the limits of a layer.
 
 use std::future::poll_fn;
 
@@ -9,7 +9,7 @@ use crate::http::policy::Question;
 use crate::http::request_checks::{RejectedEarly, RequestChecks};
 use crate::nouns::{Error, Usage};
 
-/// # What is left
+/// # Remaining budgets
 impl RateLimitLayer {
     /// Returns what is left under each limit that would apply to a request, for its key and its
     /// plan, in one call to the store and without a charge.

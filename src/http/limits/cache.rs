@@ -367,7 +367,7 @@ impl<I, T> Followers<I, T> {
         self.lock().push((follow, task));
     }
 
-    /// What the cache follows, for another one.
+    /// The channels that the cache follows, for the cache that replaces it.
     fn all(&self) -> Vec<Follow<I, T>> {
         let follow = |(follow, _): &(Follow<I, T>, _)| Arc::clone(follow);
         self.lock().iter().map(follow).collect()
