@@ -16,13 +16,13 @@
 --          EACH it is one charge, with a cost above 0, of each of `times` keys from `key` on, which
 --          no other run touches. If the limit blocks keys, budgets and offences take turns.
 --
--- returns  the verdicts of one run after another. A run of more than one time starts with the
---          number of its answers; the last one stands for all that are missing. Identical charges
---          of one budget are answered in short: 0, how many are allowed; if any are, remaining,
---          reset_after and slack of the first, and the parts that were given back to a bucket; if
---          any are not, their verdict. After each charge `cost` less remains, and reset_after grows
---          at the limit's rate
-local now, grace, at, request = ...
+-- returns  the number of the call, the time of the decisions, then the verdicts of one run after
+--          another. A run of more than one time starts with the number of its answers; the last one
+--          stands for all that are missing. Identical charges of one budget are answered in short:
+--          0, how many are allowed; if any are, remaining, reset_after and slack of the first, and
+--          the parts that were given back to a bucket; if any are not, their verdict. After each
+--          charge `cost` less remains, and reset_after grows at the limit's rate
+local call, now, grace, at, request = ...
 local EACH, CHARGE, ALLOWED = 4, 0, 1
 local LIMIT, RUN = '>sI7I7I7I7', '>BBI2I2I2I4'
 -- Of a key that is read as a whole.
@@ -76,7 +76,7 @@ local function value_of(k, limit)
   return value
 end
 
-local reply = {now}
+local reply = {call, now}
 
 local function answer(status, remaining, retry_after, reset_after, delay, drains_after, blocked_for)
   local n = #reply

@@ -585,12 +585,13 @@ async fn networks_that_fail(suite: &mut Suite) {
         ("replies cut in the middle", Mode::CutReplies),
         ("replies one byte at a time", Mode::Trickle),
         ("packets held up", Mode::BlackHole),
+        ("each 16th reply lost", Mode::LoseReplies),
     ] {
         let server = RedisServer::start();
         let chaos = Chaos::start(server.port()).await;
         let url = format!("redis://127.0.0.1:{}/", chaos.port);
         let case = Case {
-            decides: mode == Mode::Trickle,
+            decides: matches!(mode, Mode::Trickle | Mode::LoseReplies),
             ..case(name)
         };
         suite

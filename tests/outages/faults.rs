@@ -4,7 +4,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::limit::OnStoreFailure;
@@ -12,7 +12,7 @@ use tollgate::store::{Op, RedisStoreBuilder, Store};
 use tollgate::{Check, Error, Key, Limit, Quota, RateLimiter, RedisStore};
 
 use crate::support::RedisServer;
-use crate::support::fake_redis::{FakeRedis, greeting};
+use crate::support::fake_redis::{FakeRedis, greeting, reply_to};
 use crate::support::log::Log;
 use crate::support::pass_on::Upstream;
 
@@ -689,11 +689,9 @@ async fn malformed_reply_closes_its_connection() {
     let server = FakeRedis::start(move |command, arguments| {
         greeting(command, arguments).or_else(|| {
             if is_malformed.load(Ordering::SeqCst) {
-                let mut reply = b"*100000\r\n".to_vec();
-                reply.extend(b":1234567\r\n".repeat(100_000));
-                return Some(reply);
+                return Some(reply_to(arguments, &[1_234_567; 100_000]));
             }
-            Some(b"*3\r\n:1790000000000000\r\n:4\r\n:60000000\r\n".to_vec())
+            Some(reply_to(arguments, &[1_790_000_000_000_000, 4, 60_000_000]))
         })
     });
     let store = store_of(&server.url()).build().unwrap();
@@ -710,6 +708,34 @@ async fn malformed_reply_closes_its_connection() {
     }
     malformed.store(false, Ordering::SeqCst);
     while check(&store, "k").await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    assert!(server.connections() >= 2, "on another connection");
+}
+
+/// None of the calls is late: each gets the answer to the next one.
+#[tokio::test]
+async fn reply_after_a_lost_one_is_not_taken_for_that_of_another_call() {
+    let calls = AtomicUsize::new(0);
+    let server = FakeRedis::start(move |command, arguments| {
+        greeting(command, arguments).or_else(|| {
+            let is_lost = calls.fetch_add(1, Ordering::SeqCst) == 0;
+            // One unit is left, so that the answer would not be noticed.
+            let reply = reply_to(arguments, &[1_790_000_000_000_000, 1, 60_000_000]);
+            Some(if is_lost { Vec::new() } else { reply })
+        })
+    });
+    let store = store_of(&server.url()).deadline(Duration::from_secs(5));
+    let store = store.connect().await.unwrap();
+    let (alice, bob) = tokio::join!(check(&store, "alice"), check(&store, "bob"));
+    let error = alice.unwrap_err();
+    assert!(error.may_have_charged(), "{error}");
+    assert!(
+        error.to_string().contains("the reply is to another call"),
+        "{error}"
+    );
+    assert!(bob.is_err(), "its reply was the other's");
+    while check(&store, "carol").await.is_err() {
         tokio::task::yield_now().await;
     }
     assert!(server.connections() >= 2, "on another connection");

@@ -20,6 +20,9 @@ pub enum Mode {
     Trickle,
     /// Nothing is delivered, and no connection is closed.
     BlackHole,
+    /// Each 16th reply is lost, and the connection stays open, as with a proxy that has a fault:
+    /// from then on, each answer seems to be that to the call before.
+    LoseReplies,
 }
 
 /// A proxy in front of a server, whose mode can change.
@@ -61,6 +64,7 @@ async fn carry(mut client: TcpStream, server: u16, mode: Arc<AtomicU8>) {
         stream.set_nodelay(true).unwrap();
     }
     let (mut requests, mut replies) = (vec![0; 65_536], vec![0; 65_536]);
+    let mut replied = 0_u32;
     loop {
         if is(Mode::BlackHole) {
             sleep(Duration::from_millis(20)).await;
@@ -88,7 +92,11 @@ async fn carry(mut client: TcpStream, server: u16, mode: Arc<AtomicU8>) {
                     written
                 }
                 Ok(length @ 1..) if !is(Mode::BlackHole) => {
-                    client.write_all(&replies[..length]).await
+                    replied += 1;
+                    match is(Mode::LoseReplies) && replied.is_multiple_of(16) {
+                        true => Ok(()),
+                        false => client.write_all(&replies[..length]).await,
+                    }
                 }
                 Ok(1..) => Ok(()),
                 _ => return,

@@ -59,6 +59,22 @@ pub fn greeting(command: &str, arguments: &[Vec<u8>]) -> Option<Vec<u8>> {
     })
 }
 
+/// The reply to a call of the script: its own number, and those behind it.
+pub fn reply_to(arguments: &[Vec<u8>], numbers: &[i64]) -> Vec<u8> {
+    let keys: usize = String::from_utf8_lossy(&arguments[1])
+        .parse()
+        .expect("a call says how many keys it has");
+    let number = arguments[2 + keys]
+        .first_chunk()
+        .map(|number| i64::from(u32::from_be_bytes(*number)))
+        .expect("a request begins with the number of its call");
+    let mut reply = format!("*{}\r\n:{number}\r\n", numbers.len() + 1);
+    for number in numbers {
+        reply += &format!(":{number}\r\n");
+    }
+    reply.into_bytes()
+}
+
 fn serve(stream: &TcpStream, answer: &impl Fn(&str, &[Vec<u8>]) -> Option<Vec<u8>>) {
     let mut input = BufReader::new(stream);
     while let Some(command) = read_command(&mut input) {

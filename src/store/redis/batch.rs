@@ -302,14 +302,14 @@ impl Batch {
         self.keys.iter()
     }
 
-    /// The key and the request, if the batch is one charge of one budget, or one claim.
-    pub(super) fn lone_request(&self) -> Option<(&str, Vec<u8>)> {
+    /// The key and the request of a call, if the batch is one charge of one budget, or one claim.
+    pub(super) fn lone_request(&self, call: u32) -> Option<(&str, Vec<u8>)> {
         let run = self.only_sent_run()?;
         let charge = &self.charges[run.first];
         let rule = self.rule(charge);
         let request = match (run.op, self.checks[run.first].claim()) {
-            (Op::Claim, Some(claim)) => wire::single_claim(rule, claim),
-            _ if self.is_plain_charge(run) => wire::single_charge(rule, charge.cost),
+            (Op::Claim, Some(claim)) => wire::single_claim(call, rule, claim),
+            _ if self.is_plain_charge(run) => wire::single_charge(call, rule, charge.cost),
             _ => return None,
         };
         Some((self.keys.get(charge.key.into()), request))
@@ -340,13 +340,13 @@ impl Batch {
         self.limits[usize::from(charge.limit)].0.rule()
     }
 
-    /// The request for the script.
-    pub(super) fn body(&self) -> Vec<u8> {
+    /// The request for the script, with the number of its call.
+    pub(super) fn body(&self, call: u32) -> Vec<u8> {
         let limits = self.limits.iter().map(|(limit, blocks)| {
             let blocking = blocks.then(|| limit.blocking().unwrap_or(&Blocking::NONE));
             (limit.rule(), blocking)
         });
-        let mut body = wire::Body::new(limits);
+        let mut body = wire::Body::new(call, limits);
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();
         while let Some(run) = runs.next() {
             if let (Op::Claim, Some(claim)) = (run.op, self.checks[run.first].claim()) {

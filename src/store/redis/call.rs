@@ -11,11 +11,12 @@ use crate::nouns::Micros;
 /// Bytes of the other arguments: the script's hash, a number, a time.
 const OTHER_BYTES: usize = 96;
 
-/// The command for a batch. `time` is the time to decide by. Default: the server's own.
-pub(super) fn command(batch: &Batch, time: Option<Micros>) -> Cmd {
-    match batch.lone_request() {
+/// The command for a batch, with the number of the call. `time` is the time to decide by. Default:
+/// the server's own.
+pub(super) fn command(number: u32, batch: &Batch, time: Option<Micros>) -> Cmd {
+    match batch.lone_request(number) {
         Some((key, request)) => by_hash([key].into_iter(), key.len(), &request, time),
-        None => by_hash(batch.keys(), batch.key_bytes(), &batch.body(), time),
+        None => by_hash(batch.keys(), batch.key_bytes(), &batch.body(number), time),
     }
 }
 
@@ -34,8 +35,9 @@ fn by_hash<'a>(
     call
 }
 
-/// Runs a command. Loads the script if the server does not know it.
+/// Runs the command of a numbered call. Loads the script if the server does not know it.
 pub(super) async fn run(
+    number: u32,
     by_hash: Cmd,
     mut connection: MultiplexedConnection,
     is_asking: bool,
@@ -43,14 +45,15 @@ pub(super) async fn run(
     match send(&by_hash, &mut connection, is_asking).await {
         // Nothing was charged.
         Err(error) if is_no_script(&error) => {}
-        reply => return numbers(reply?),
+        reply => return verdicts(number, reply?),
     }
     match load_and_send(&by_hash, &mut connection, is_asking).await {
         // It was flushed in between, or a proxy does not know how to load it.
-        Err(error) if is_no_script(&error) => {
-            numbers(send(&with_code(&by_hash), &mut connection, is_asking).await?)
-        }
-        reply => numbers(reply?),
+        Err(error) if is_no_script(&error) => verdicts(
+            number,
+            send(&with_code(&by_hash), &mut connection, is_asking).await?,
+        ),
+        reply => verdicts(number, reply?),
     }
 }
 
@@ -76,19 +79,36 @@ async fn load_and_send(
     }
 }
 
-/// The numbers of a reply, as a list or packed. A reply of another type is not described: it may
-/// have any length.
-fn numbers(reply: Value) -> RedisResult<Vec<i64>> {
-    let values = match reply {
-        Value::Array(values) => values,
-        Value::BulkString(packed) => return wire::unpack(&packed).ok_or_else(wrong_type),
-        _ => return Err(wrong_type()),
-    };
-    let number = |value: Value| match value {
-        Value::Int(number) => Ok(number),
+/// The numbers of the reply to a call, as a list or packed, without the call's own. A reply of
+/// another type is not described: it may have any length.
+fn verdicts(call: u32, reply: Value) -> RedisResult<Vec<i64>> {
+    match reply {
+        Value::Array(values) => behind_number(
+            call,
+            values.into_iter().map(|value| match value {
+                Value::Int(number) => Ok(number),
+                _ => Err(wrong_type()),
+            }),
+        ),
+        Value::BulkString(packed) => {
+            let numbers = wire::unpack(&packed).ok_or_else(wrong_type)?;
+            behind_number(call, numbers.map(Ok))
+        }
         _ => Err(wrong_type()),
-    };
-    values.into_iter().map(number).collect()
+    }
+}
+
+/// The numbers behind the first, which is that of the call. Where replies were lost, a server or a
+/// proxy answers each call with the reply to a later one, and nothing else tells.
+fn behind_number(
+    call: u32,
+    mut numbers: impl Iterator<Item = RedisResult<i64>>,
+) -> RedisResult<Vec<i64>> {
+    if numbers.next().transpose()? != Some(call.into()) {
+        let reason = "the reply is to another call";
+        return Err((ErrorKind::UnexpectedReturnType, reason).into());
+    }
+    numbers.collect()
 }
 
 /// Sends a command. A node of a cluster that imports a slot serves its keys to a command that is
@@ -147,7 +167,7 @@ pub(super) async fn dry_run(
         .map(|tag| format!("{}:{tag}:probe", terms.prefix))
         .collect();
     let bytes = keys.iter().map(String::len).sum();
-    let body = wire::Body::new(std::iter::empty()).into_bytes();
+    let body = wire::Body::new(0, std::iter::empty()).into_bytes();
     let call = by_hash(keys.iter().map(String::as_str), bytes, &body, None);
     match call.query_async(connection).await {
         // The script was flushed just now. So the user may run it by its hash, and each call loads

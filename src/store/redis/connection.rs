@@ -7,7 +7,8 @@
 //! the next check.
 
 use std::fmt::Display;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -64,7 +65,7 @@ struct Current {
     since: Instant,
     /// When the server last answered.
     heard: Instant,
-    trusted: Arc<AtomicBool>,
+    calls: Arc<AtomicU32>,
 }
 
 /// A handle on one connection.
@@ -74,7 +75,8 @@ pub(super) struct Handle {
     generation: u64,
     /// The time since the server last answered.
     silent_for: Duration,
-    trusted: Arc<AtomicBool>,
+    /// The number of its next call.
+    calls: Arc<AtomicU32>,
 }
 
 impl Handle {
@@ -93,14 +95,9 @@ impl Handle {
         self.silent_for > IDLE
     }
 
-    /// Returns whether replies on this connection belong to their calls. After one malformed reply
-    /// they may be out of step.
-    pub(super) fn is_trusted(&self) -> bool {
-        self.trusted.load(Ordering::Acquire)
-    }
-
-    pub(super) fn distrust(&self) {
-        self.trusted.store(false, Ordering::Release);
+    /// The number of the next call, which its reply has to repeat.
+    pub(super) fn number_call(&self) -> u32 {
+        self.calls.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -278,7 +275,7 @@ impl ConnectionState {
             connection: current.link.connection(),
             generation: self.generation,
             silent_for: current.heard.elapsed(),
-            trusted: Arc::clone(&current.trusted),
+            calls: Arc::clone(&current.calls),
         })
     }
 }
@@ -312,14 +309,13 @@ impl SharedConnection {
         match attempt {
             Ok(link) => {
                 let now = Instant::now();
-                let trusted = Arc::new(AtomicBool::new(true));
                 let mut state = self.lock();
                 state.attempt.end();
                 let current = Current {
                     link,
                     since: now,
                     heard: now,
-                    trusted,
+                    calls: Arc::new(AtomicU32::new(any_number())),
                 };
                 let before = state.current.replace(current);
                 state.generation += 1;
@@ -349,4 +345,12 @@ impl SharedConnection {
         self.events.unreachable(&reason);
         failure
     }
+}
+
+/// The number of a connection's first call. It differs between connections: a proxy that has a
+/// fault may give one the reply to a call of another.
+fn any_number() -> u32 {
+    let bits = RandomState::new().hash_one(());
+    // The lower half of the bits.
+    bits as u32
 }

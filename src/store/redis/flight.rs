@@ -234,8 +234,10 @@ impl Call {
         let lane = Arc::clone(place.lane());
         let deadline = lane.settings.deadline;
         let time = place.lane().settings.clock.as_ref().map(ManualClock::now);
-        let command = call::command(&place.batch, time);
-        let mut reply = pin!(call::run(command, handle.connection.clone(), *is_asking));
+        let number = handle.number_call();
+        let command = call::command(number, &place.batch, time);
+        let connection = handle.connection.clone();
+        let mut reply = pin!(call::run(number, command, connection, *is_asking));
         let sent = Instant::now();
         let mut next_leaves_at = Some(later(sent, lane.settings.pace()));
         // The call has a deadline of its own: a check may have waited in the queue, and the time
@@ -323,17 +325,12 @@ impl Call {
     fn read_reply(&mut self, reply: &[i64]) -> usize {
         let connections = &self.node.connections;
         let batch = &mut self.place.batch;
-        if !self.handle.is_trusted() {
-            return batch.set_failure(|| Error::store("an earlier answer was malformed"));
-        }
         match batch.read_reply(reply, connections.events()) {
             Ok(declined) => {
                 connections.heard(&self.handle, batch.is_in_time() && !batch.is_read_only());
                 declined
             }
             Err(reason) => {
-                // Later replies may belong to other calls.
-                self.handle.distrust();
                 connections.discard(&self.handle, &reason);
                 batch.set_failure(|| Error::store(reason.clone()))
             }
@@ -342,9 +339,6 @@ impl Call {
 
     /// Sets the server's error as the answer. Returns how many checks failed.
     fn set_error(&mut self, error: &RedisError) -> usize {
-        if call::is_out_of_step(error) {
-            self.handle.distrust();
-        }
         let text = call::brief(error);
         let lane = Arc::clone(self.place.lane());
         let connections = &self.node.connections;

@@ -131,20 +131,20 @@ const NO_RECEIPT: Receipt = Receipt::new(MAX_EXACT, 0);
 /// Added to the op of a run if a check has terms.
 const WITH_TERMS: u64 = 8;
 
-/// `ARGV[1]` of a batch: the limits, then the runs.
+/// `ARGV[1]` of a batch: the number of the call, the limits, then the runs.
 pub(super) struct Body(Vec<u8>);
 
 /// `ARGV[1]` of a single charge, with a cost above 0. The reply is that to a batch of this charge.
-pub(super) fn single_charge(rule: &Rule, cost: u32) -> Vec<u8> {
-    let mut body = Body(Vec::with_capacity(64));
+pub(super) fn single_charge(call: u32, rule: &Rule, cost: u32) -> Vec<u8> {
+    let mut body = Body::of_call(call, 64);
     body.push_rule(rule);
     body.push(cost.into(), 4);
     body.0
 }
 
 /// `ARGV[1]` of a single claim.
-pub(super) fn single_claim(rule: &Rule, claim: &Claim) -> Vec<u8> {
-    let mut body = Body(Vec::with_capacity(96));
+pub(super) fn single_claim(call: u32, rule: &Rule, claim: &Claim) -> Vec<u8> {
+    let mut body = Body::of_call(call, 96);
     body.push_rule(rule);
     body.push(0, 4);
     body.push_numbers(claim);
@@ -152,11 +152,18 @@ pub(super) fn single_claim(rule: &Rule, claim: &Claim) -> Vec<u8> {
 }
 
 impl Body {
+    fn of_call(call: u32, capacity: usize) -> Self {
+        let mut body = Self(Vec::with_capacity(capacity));
+        body.push(call.into(), 4);
+        body
+    }
+
     /// Each limit comes with how it blocks keys, if the checks ask that.
     pub(super) fn new<'a>(
+        call: u32,
         limits: impl ExactSizeIterator<Item = (&'a Rule, Option<&'a Blocking>)>,
     ) -> Self {
-        let mut body = Self(Vec::with_capacity(64));
+        let mut body = Self::of_call(call, 64);
         body.push_name("batch");
         body.push(limits.len() as u64, 2);
         for (rule, blocking) in limits {
@@ -299,19 +306,14 @@ impl Body {
 pub(super) const IN_SHORT: u16 = 0;
 
 /// The numbers of a packed reply, eight bytes each.
-pub(super) fn unpack(packed: &[u8]) -> Option<Vec<i64>> {
+pub(super) fn unpack(packed: &[u8]) -> Option<impl Iterator<Item = i64>> {
     let (numbers, []) = packed.as_chunks() else {
         return None;
     };
-    Some(
-        numbers
-            .iter()
-            .map(|number| i64::from_be_bytes(*number))
-            .collect(),
-    )
+    Some(numbers.iter().map(|number| i64::from_be_bytes(*number)))
 }
 
-/// The script's reply, read from the start.
+/// The script's reply behind the number of its call, read from the start.
 pub(super) struct Reply<'a>(&'a [i64]);
 
 /// A verdict in the reply: without its limit.
