@@ -2,7 +2,7 @@
 -- The other side of the wire: src/store/redis/wire.rs.
 --
 -- KEYS     every budget that the call touches
--- ARGV[1]  the request: I4 the number of the call, then `batch` and a zero byte, then what
+-- ARGV[1]  the request: I2 the number of the call, then `batch` and a zero byte, then what
 --          batch.lua says. Or a single charge, with a cost above 0: its algorithm and a zero byte,
 --          I7 four numbers of its limit, I4 cost. Or a single claim: `permits` and a zero byte, I7
 --          four numbers of its limit, I4 0, the claim
@@ -10,9 +10,10 @@
 --          server's time
 --
 -- returns  the number of the call, which tells this reply from that to another call; the time of
---          the decisions; then the verdicts. A single charge is answered as a string of eight bytes
---          a number, which costs less than a list, and a batch as a list. A verdict that allows a
---          charge without a delay has two numbers: remaining, reset_after. Any other has
+--          the decisions; then the verdicts. A batch is answered as a list, and a single charge as
+--          a string, which costs less: two bytes for the number of the call, and eight for each
+--          other. A verdict that allows a charge without a delay has two numbers: remaining,
+--          reset_after. Any other has
 --          five: -1 - status, remaining, retry_after (-1: none), reset_after, delay.
 --          Status: 0 denied, 1 allowed, 2 exceeds the capacity; 4 more if the stored value was
 --          unreadable; 8 more if a sixth number follows: the time until the level of a charged
@@ -35,7 +36,7 @@ else
   now, grace = time[1] * 1000000 + time[2], 0
 end
 
-local call, algorithm, at = struct.unpack('>I4s', ARGV[1])
+local call, algorithm, at = struct.unpack('>I2s', ARGV[1])
 if algorithm == 'batch' then return include('batch', call, now, grace, at, ARGV[1]) end
 
 local key = KEYS[1]
@@ -44,8 +45,8 @@ local read, write = include('stored')
 if algorithm == 'permits' then
   local claim = include('permits', now, grace, ARGV[1], write)
   local granted, unreadable = claim(key, read(key), p1, claim_at)
-  if unreadable == 0 then return struct.pack('>i8i8i8i8', call, now, granted, 0) end
-  return struct.pack('>i8i8i8i8i8i8i8', call, now, -2 - unreadable, granted, -1, 0, 0)
+  if unreadable == 0 then return struct.pack('>I2i8i8i8', call, now, granted, 0) end
+  return struct.pack('>I2i8i8i8i8i8i8', call, now, -2 - unreadable, granted, -1, 0, 0)
 end
 local charge, new_budget, head_size = include(algorithm)
 
@@ -53,16 +54,16 @@ local value = read(key, head_size)
 local new, remaining, reset_after, delay, old_end = charge(value, cost, now, p1, p2, p3, p4)
 if new then
   write(key, new, now + reset_after, old_end, false, now, grace)
-  if delay == 0 then return struct.pack('>i8i8i8i8', call, now, remaining, reset_after) end
-  return struct.pack('>i8i8i8i8i8i8i8', call, now, -2, remaining, -1, reset_after, delay)
+  if delay == 0 then return struct.pack('>I2i8i8i8', call, now, remaining, reset_after) end
+  return struct.pack('>I2i8i8i8i8i8i8', call, now, -2, remaining, -1, reset_after, delay)
 end
 
 -- A block by an operator (operator_block.lua) is rare, so the charge is decided as a batch of one.
 if value and string.byte(value) == 10 then
-  local limit = string.sub(ARGV[1], 5, at + 27)
+  local limit = string.sub(ARGV[1], 3, at + 27)
   local run = struct.pack('>BBI2I2I2I4', 0, 1, 1, 1, 1, cost)
   local reply = include('batch', call, now, grace, 1, struct.pack('>I2', 1) .. limit .. run)
-  return struct.pack('>' .. string.rep('i8', #reply), unpack(reply))
+  return struct.pack('>I2' .. string.rep('i8', #reply - 1), unpack(reply))
 end
 
 local budget = new_budget(now, p1, p2, p3, p4)
@@ -74,8 +75,8 @@ new, ends_at, old_end, is_head = budget.save()
 write(key, new, ends_at, old_end, is_head, now, grace)
 status = status + unreadable
 if not drains_after then
-  return struct.pack('>i8i8i8i8i8i8i8', call, now, -1 - status, remaining, retry_after, reset_after,
+  return struct.pack('>I2i8i8i8i8i8i8', call, now, -1 - status, remaining, retry_after, reset_after,
     delay)
 end
-return struct.pack('>i8i8i8i8i8i8i8i8', call, now, -9 - status, remaining, retry_after, reset_after,
+return struct.pack('>I2i8i8i8i8i8i8i8', call, now, -9 - status, remaining, retry_after, reset_after,
   delay, drains_after)

@@ -356,8 +356,7 @@ impl LayerSettings {
             WithoutPermits::Denied(limit) => {
                 telemetry::denied_in_flight(limit);
                 let retry_after = self.retry_after(limit.retry_after(), request);
-                self.responder
-                    .too_many_in_flight(limit, retry_after, request)
+                self.responder.without_permit(limit, retry_after, request)
             }
             WithoutPermits::Failed(error) => {
                 self.report_error(error, false);

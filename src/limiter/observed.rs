@@ -96,10 +96,10 @@ impl RateLimiter {
         let span = CheckSpan::begin();
         let mut acquiring = pin!(acquiring);
         let answer = poll_fn(|cx| span.poll(&mut acquiring, cx)).await;
-        let denied = if is_enforced {
-            OutcomeLabel::Denied
-        } else {
-            OutcomeLabel::ShadowDenied
+        let denied = match is_enforced {
+            true if limit.sheds_load() => OutcomeLabel::Shed,
+            true => OutcomeLabel::Denied,
+            false => OutcomeLabel::ShadowDenied,
         };
         match &answer {
             Ok(Acquired {
@@ -115,7 +115,8 @@ impl RateLimiter {
                 ..
             }) => {
                 telemetry::decided_in_flight(&span, limit, denied, *source);
-                if let Some(keys) = self.shared.denied_keys.get().filter(|_| is_enforced) {
+                let is_of_key = denied == OutcomeLabel::Denied;
+                if let Some(keys) = self.shared.denied_keys.get().filter(|_| is_of_key) {
                     keys.count_one(limit.name(), check.key());
                 }
             }

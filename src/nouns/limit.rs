@@ -129,6 +129,8 @@ struct Definition {
     block: Option<Block>,
     /// The `Retry-After` of a concurrency limit.
     retry_after: Duration,
+    /// Whether the requests that it denies are shed load: the server is busy, not the client.
+    sheds_load: bool,
 }
 
 /// The algorithm of a limit.
@@ -194,6 +196,7 @@ impl Limit {
             max_debt: None,
             block: None,
             retry_after: DEFAULT_RETRY_AFTER,
+            sheds_load: false,
         };
         Self {
             shared: Arc::new(definition),
@@ -241,6 +244,16 @@ impl Limit {
     #[inline]
     pub(crate) fn is_concurrency(&self) -> bool {
         matches!(self.rule(), Rule::Concurrency(_))
+    }
+
+    /// The same limit, whose denials say that the server is busy, and not the client.
+    pub(crate) fn shedding_load(self) -> Self {
+        self.with(|limit| limit.sheds_load = true)
+    }
+
+    /// Returns whether the requests that it denies are shed load.
+    pub(crate) fn sheds_load(&self) -> bool {
+        self.shared.sheds_load
     }
 
     /// The most permits of a key of a concurrency limit.

@@ -5,6 +5,7 @@ mod configuration;
 mod embedded;
 mod layers;
 mod leases;
+mod load_shed;
 mod outages;
 mod permits;
 mod responses;

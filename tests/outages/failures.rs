@@ -684,19 +684,17 @@ async fn servers_that_decline(suite: &mut Suite) {
 
     let paused: &[&[&str]] = &[&["CLIENT", "PAUSE", "1500", "ALL"]];
     let mended: &[&[&str]] = &[];
-    for (name, breaks, mends, loses) in [
-        ("CLIENT PAUSE", paused, mended, false),
+    for (name, breaks, mends) in [
+        ("CLIENT PAUSE", paused, mended),
         (
             "maxmemory, noeviction",
             &[&["CONFIG", "SET", "maxmemory", "1"]],
             &[&["CONFIG", "SET", "maxmemory", "0"]],
-            false,
         ),
         (
             "demoted to a replica (READONLY)",
             &[&["REPLICAOF", "127.0.0.1", "1"]],
             &[&["REPLICAOF", "NO", "ONE"]],
-            false,
         ),
         (
             "password changed (NOAUTH)",
@@ -708,13 +706,11 @@ async fn servers_that_decline(suite: &mut Suite) {
                 &["CLIENT", "KILL", "TYPE", "normal"],
             ],
             &[],
-            false,
         ),
         (
             "right revoked (NOPERM)",
             &[&["ACL", "SETUSER", "default", "-evalsha"]],
             &[&["ACL", "SETUSER", "default", "+evalsha"]],
-            false,
         ),
     ] {
         let server = RedisServer::start();
@@ -733,17 +729,21 @@ async fn servers_that_decline(suite: &mut Suite) {
             command(&mut admin, &["ACL", "SETUSER", "default", "nopass"]);
         };
         suite
-            .run(
-                Case {
-                    loses,
-                    ..case(name)
-                },
-                &server.url(),
-                || run(breaks),
-                mend,
-            )
+            .run(case(name), &server.url(), || run(breaks), mend)
             .await;
     }
+
+    // The connection that mends it is the only one that the server has room for.
+    let server = RedisServer::start();
+    let connection = RefCell::new(server.connection());
+    let run = |words: &[&str]| command(&mut connection.borrow_mut(), words);
+    let fill = || {
+        run(&["CONFIG", "SET", "maxclients", "1"]);
+        run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    };
+    let make_room = || run(&["CONFIG", "SET", "maxclients", "10000"]);
+    let crowded = case("no room for connections (maxclients)");
+    suite.run(crowded, &server.url(), fill, make_room).await;
 
     let server = RedisServer::start_with(&["--busy-reply-threshold", "100"]);
     let client = server.client();

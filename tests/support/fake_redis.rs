@@ -66,7 +66,7 @@ pub fn reply_to(arguments: &[Vec<u8>], numbers: &[i64]) -> Vec<u8> {
         .expect("a call says how many keys it has");
     let number = arguments[2 + keys]
         .first_chunk()
-        .map(|number| i64::from(u32::from_be_bytes(*number)))
+        .map(|number| u16::from_be_bytes(*number))
         .expect("a request begins with the number of its call");
     let mut reply = format!("*{}\r\n:{number}\r\n", numbers.len() + 1);
     for number in numbers {

@@ -6,9 +6,11 @@ use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::time::Duration;
 
+use axum::BoxError;
 use axum::body::Body;
+use axum::error_handling::HandleErrorLayer;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use tollgate::config::{Config, Format, LimitSet, Names};
 use tollgate::key::Header;
 use tollgate::layer::{ChosenLimits, Lookup, LookupResult, Settlement};
@@ -154,6 +156,14 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
             ),
         ),
         contender(
+            "shed load, and none is shed",
+            plain(RateLimitLayer::load_shed("server", 1_000)?),
+        ),
+        contender(
+            "shed load with tower's semaphore, and none is shed",
+            shedding_with_tower(1_000),
+        ),
+        contender(
             "a limit from a configuration",
             plain(from_config(limiter, 0)?),
         ),
@@ -184,6 +194,19 @@ fn plain(layer: RateLimitLayer) -> Service {
         ready(Ok(Response::new(Body::empty())))
     }
     boxed(layer, handler)
+}
+
+/// As axum's documentation says: the error of a request that is shed becomes a response.
+fn shedding_with_tower(in_flight: usize) -> Service {
+    let busy = |_: BoxError| ready(StatusCode::SERVICE_UNAVAILABLE);
+    let service = ServiceBuilder::new()
+        .layer(HandleErrorLayer::new(busy))
+        .load_shed()
+        .concurrency_limit(in_flight)
+        .service(service_fn(|_: Request<Body>| {
+            ready(Ok::<_, Infallible>(Response::new(Body::empty())))
+        }));
+    Service::new(service)
 }
 
 fn settling(layer: RateLimitLayer) -> Service {

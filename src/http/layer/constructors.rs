@@ -6,7 +6,6 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::RateLimitLayer;
-use crate::http::KeyExtractor;
 #[cfg(feature = "config")]
 use crate::http::LimitSet;
 use crate::http::limits::{ChosenLimits, Lookup, LookupResult, by_key, by_lookup, by_request};
@@ -14,6 +13,7 @@ use crate::http::limits::{ChosenLimits, Lookup, LookupResult, by_key, by_lookup,
 use crate::http::live::Live;
 use crate::http::policy::{KeyedLimit, LayerRule, Policy};
 use crate::http::settings::LayerSettings;
+use crate::http::{Global, KeyExtractor};
 use crate::limiter::RateLimiter;
 use crate::nouns::{ConfigError, Key, Limit, Quota};
 
@@ -130,6 +130,51 @@ impl RateLimitLayer {
         key: impl KeyExtractor,
     ) -> Result<Self, ConfigError> {
         Self::new(limiter, Limit::concurrency(name, limit)?, key)
+    }
+
+    /// Sheds load: at most so many requests in flight in this process, of all clients together. The
+    /// next one is answered 503 at once.
+    ///
+    /// It protects the server, whoever the clients are. So it has a store of its own, in memory,
+    /// which decides without a wait, and a process counts for itself. A request is in flight until
+    /// its response body has ended. The name is that of the [limit](crate::layer::Rejection::limit)
+    /// in events and metrics, where such a request has the outcome `shed`, and the reason of its
+    /// rejection is [`LoadShed`](crate::layer::Reason::LoadShed).
+    ///
+    /// Put it outside of all that costs time. Exempt health checks: a busy server is alive.
+    ///
+    /// ```
+    /// use axum::Router;
+    /// use axum::routing::get;
+    /// use http::HeaderValue;
+    /// use tollgate::RateLimitLayer;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let shed = RateLimitLayer::load_shed("server", 512)?
+    ///     .skip(|request| request.uri.path() == "/health")
+    ///     .respond_with(|_, mut response| {
+    ///         let json = HeaderValue::from_static("application/json");
+    ///         response.headers_mut().insert("content-type", json);
+    ///         response.map(|_text| r#"{"error":"busy"}"#)
+    ///     });
+    /// let app: Router = Router::new()
+    ///     .route("/", get(|| async { "hello" }))
+    ///     .route("/health", get(|| async { "ok" }))
+    ///     .layer(shed);
+    /// # let _ = app;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The number is fixed. A limit that follows the latency is another crate's work: see [where
+    /// the layer goes](crate::guide::where_the_layer_goes#a-server-that-is-busy).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is invalid, or the number is 0 or above 1,000,000.
+    pub fn load_shed(name: &str, in_flight: u32) -> Result<Self, ConfigError> {
+        let limit = Limit::concurrency(name, in_flight)?.shedding_load();
+        Self::new(RateLimiter::in_memory(), limit, Global)
     }
 
     /// Any limit.

@@ -114,7 +114,9 @@ fn code(reason: Reason, status: StatusCode) -> Code {
             status if status.is_server_error() => Code::Unavailable,
             _ => Code::FailedPrecondition,
         },
-        Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => Code::Unavailable,
+        Reason::LoadShed | Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => {
+            Code::Unavailable
+        }
         Reason::Misconfigured => Code::Internal,
     }
 }
@@ -125,6 +127,7 @@ fn pushback(rejection: &Rejection<'_>) -> Option<i32> {
         Reason::RateLimited
         | Reason::Blocked
         | Reason::TooManyInFlight
+        | Reason::LoadShed
         | Reason::StoreUnavailable
         | Reason::Overloaded => {
             // 24 days fit into the number. A client must not return earlier.

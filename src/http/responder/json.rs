@@ -24,6 +24,7 @@ pub(super) fn object(rejection: &Rejection<'_>) -> Bytes {
             Reason::RateLimited => "rate_limited",
             Reason::Blocked => "blocked",
             Reason::TooManyInFlight => "too_many_in_flight",
+            Reason::LoadShed => "load_shed",
             Reason::ExceedsCapacity => "exceeds_capacity",
             Reason::Forbidden => "forbidden",
             Reason::Rejected => "rejected",
@@ -62,7 +63,7 @@ pub(super) fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
             format!("{TYPES}#abnormal-usage-detected"),
             "Abnormal Usage Detected",
         ),
-        Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => (
+        Reason::LoadShed | Reason::StoreUnavailable | Reason::Overloaded | Reason::StoreFull => (
             format!("{TYPES}#temporary-reduced-capacity"),
             "Temporary Reduced Capacity",
         ),

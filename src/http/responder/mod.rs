@@ -37,6 +37,7 @@ pub(super) const STATUS_HEADERS: [HeaderName; 0] = [];
 /// | [`RateLimited`](Self::RateLimited) | 429 |
 /// | [`Blocked`](Self::Blocked) | 429 |
 /// | [`TooManyInFlight`](Self::TooManyInFlight) | 429 |
+/// | [`LoadShed`](Self::LoadShed) | 503 |
 /// | [`ExceedsCapacity`](Self::ExceedsCapacity) | 422 |
 /// | [`Forbidden`](Self::Forbidden) | 403 |
 /// | [`Rejected`](Self::Rejected) | 403, or [as chosen](crate::layer::ChosenLimits::reject_with) |
@@ -54,6 +55,9 @@ pub enum Reason {
     Blocked,
     /// A [concurrency limit](Limit::concurrency) denied the request: all its permits are in use.
     TooManyInFlight,
+    /// The server has as many requests in flight as it [takes](crate::RateLimitLayer::load_shed),
+    /// from all clients together.
+    LoadShed,
     /// The request costs more than its limit ever allows at once.
     ExceedsCapacity,
     /// A [`forbid`](crate::RateLimitLayer::forbid) predicate matches the request.
@@ -163,6 +167,10 @@ impl<'a> Rejection<'a> {
             }
             Cause::MissingKey(None, missing) => format!("no key for the rate limit: {missing}"),
             Cause::Reject(reject) => reject.reason.to_string(),
+            Cause::NoPermit(limit) if limit.sheds_load() => {
+                let wait = self.retry_after.map_or(1, |wait| wait.as_secs());
+                format!("the server is busy: try again in {wait} s")
+            }
             Cause::NoPermit(limit) => too_many_in_flight(limit),
             Cause::Layer if self.reason == Reason::Forbidden => "forbidden".to_owned(),
             Cause::Layer => {
@@ -269,20 +277,24 @@ impl Responder {
     }
 
     /// The response to a request without a permit.
-    pub(super) fn too_many_in_flight<B>(
+    pub(super) fn without_permit<B>(
         &self,
         limit: &Limit,
         retry_after: Duration,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let retry_after = Some(retry_after);
+        let (reason, status) = if limit.sheds_load() {
+            (Reason::LoadShed, StatusCode::SERVICE_UNAVAILABLE)
+        } else {
+            (Reason::TooManyInFlight, StatusCode::TOO_MANY_REQUESTS)
+        };
         let rejection = Rejection {
-            reason: Reason::TooManyInFlight,
+            reason,
             cause: Cause::NoPermit(limit),
             retry_after,
             request,
         };
-        let status = StatusCode::TOO_MANY_REQUESTS;
         self.respond(&rejection, status, |headers| {
             write_retry_after(retry_after, headers)
         })

@@ -303,7 +303,7 @@ impl Batch {
     }
 
     /// The key and the request of a call, if the batch is one charge of one budget, or one claim.
-    pub(super) fn lone_request(&self, call: u32) -> Option<(&str, Vec<u8>)> {
+    pub(super) fn lone_request(&self, call: u16) -> Option<(&str, Vec<u8>)> {
         let run = self.only_sent_run()?;
         let charge = &self.charges[run.first];
         let rule = self.rule(charge);
@@ -341,7 +341,7 @@ impl Batch {
     }
 
     /// The request for the script, with the number of its call.
-    pub(super) fn body(&self, call: u32) -> Vec<u8> {
+    pub(super) fn body(&self, call: u16) -> Vec<u8> {
         let limits = self.limits.iter().map(|(limit, blocks)| {
             let blocking = blocks.then(|| limit.blocking().unwrap_or(&Blocking::NONE));
             (limit.rule(), blocking)

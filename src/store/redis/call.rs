@@ -13,7 +13,7 @@ const OTHER_BYTES: usize = 96;
 
 /// The command for a batch, with the number of the call. `time` is the time to decide by. Default:
 /// the server's own.
-pub(super) fn command(number: u32, batch: &Batch, time: Option<Micros>) -> Cmd {
+pub(super) fn command(number: u16, batch: &Batch, time: Option<Micros>) -> Cmd {
     match batch.lone_request(number) {
         Some((key, request)) => by_hash([key].into_iter(), key.len(), &request, time),
         None => by_hash(batch.keys(), batch.key_bytes(), &batch.body(number), time),
@@ -37,7 +37,7 @@ fn by_hash<'a>(
 
 /// Runs the command of a numbered call. Loads the script if the server does not know it.
 pub(super) async fn run(
-    number: u32,
+    number: u16,
     by_hash: Cmd,
     mut connection: MultiplexedConnection,
     is_asking: bool,
@@ -81,7 +81,7 @@ async fn load_and_send(
 
 /// The numbers of the reply to a call, as a list or packed, without the call's own. A reply of
 /// another type is not described: it may have any length.
-fn verdicts(call: u32, reply: Value) -> RedisResult<Vec<i64>> {
+fn verdicts(call: u16, reply: Value) -> RedisResult<Vec<i64>> {
     match reply {
         Value::Array(values) => behind_number(
             call,
@@ -101,7 +101,7 @@ fn verdicts(call: u32, reply: Value) -> RedisResult<Vec<i64>> {
 /// The numbers behind the first, which is that of the call. Where replies were lost, a server or a
 /// proxy answers each call with the reply to a later one, and nothing else tells.
 fn behind_number(
-    call: u32,
+    call: u16,
     mut numbers: impl Iterator<Item = RedisResult<i64>>,
 ) -> RedisResult<Vec<i64>> {
     if numbers.next().transpose()? != Some(call.into()) {

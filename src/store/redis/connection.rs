@@ -8,7 +8,7 @@
 
 use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ struct Current {
     since: Instant,
     /// When the server last answered.
     heard: Instant,
-    calls: Arc<AtomicU32>,
+    calls: Arc<AtomicU16>,
 }
 
 /// A handle on one connection.
@@ -76,7 +76,7 @@ pub(super) struct Handle {
     /// The time since the server last answered.
     silent_for: Duration,
     /// The number of its next call.
-    calls: Arc<AtomicU32>,
+    calls: Arc<AtomicU16>,
 }
 
 impl Handle {
@@ -96,7 +96,7 @@ impl Handle {
     }
 
     /// The number of the next call, which its reply has to repeat.
-    pub(super) fn number_call(&self) -> u32 {
+    pub(super) fn number_call(&self) -> u16 {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 }
@@ -315,7 +315,7 @@ impl SharedConnection {
                     link,
                     since: now,
                     heard: now,
-                    calls: Arc::new(AtomicU32::new(any_number())),
+                    calls: Arc::new(AtomicU16::new(any_number())),
                 };
                 let before = state.current.replace(current);
                 state.generation += 1;
@@ -349,8 +349,8 @@ impl SharedConnection {
 
 /// The number of a connection's first call. It differs between connections: a proxy that has a
 /// fault may give one the reply to a call of another.
-fn any_number() -> u32 {
+fn any_number() -> u16 {
     let bits = RandomState::new().hash_one(());
-    // The lower half of the bits.
-    bits as u32
+    // The lowest bits.
+    bits as u16
 }

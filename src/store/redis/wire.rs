@@ -1,6 +1,7 @@
 //! The format of requests and replies: the other side of `scripts/main.lua` and
 //! `scripts/batch.lua`.
 
+use std::iter;
 use std::time::Duration;
 
 use crate::algorithm::offences::Blocking;
@@ -135,7 +136,7 @@ const WITH_TERMS: u64 = 8;
 pub(super) struct Body(Vec<u8>);
 
 /// `ARGV[1]` of a single charge, with a cost above 0. The reply is that to a batch of this charge.
-pub(super) fn single_charge(call: u32, rule: &Rule, cost: u32) -> Vec<u8> {
+pub(super) fn single_charge(call: u16, rule: &Rule, cost: u32) -> Vec<u8> {
     let mut body = Body::of_call(call, 64);
     body.push_rule(rule);
     body.push(cost.into(), 4);
@@ -143,7 +144,7 @@ pub(super) fn single_charge(call: u32, rule: &Rule, cost: u32) -> Vec<u8> {
 }
 
 /// `ARGV[1]` of a single claim.
-pub(super) fn single_claim(call: u32, rule: &Rule, claim: &Claim) -> Vec<u8> {
+pub(super) fn single_claim(call: u16, rule: &Rule, claim: &Claim) -> Vec<u8> {
     let mut body = Body::of_call(call, 96);
     body.push_rule(rule);
     body.push(0, 4);
@@ -152,15 +153,15 @@ pub(super) fn single_claim(call: u32, rule: &Rule, claim: &Claim) -> Vec<u8> {
 }
 
 impl Body {
-    fn of_call(call: u32, capacity: usize) -> Self {
+    fn of_call(call: u16, capacity: usize) -> Self {
         let mut body = Self(Vec::with_capacity(capacity));
-        body.push(call.into(), 4);
+        body.push(call.into(), 2);
         body
     }
 
     /// Each limit comes with how it blocks keys, if the checks ask that.
     pub(super) fn new<'a>(
-        call: u32,
+        call: u16,
         limits: impl ExactSizeIterator<Item = (&'a Rule, Option<&'a Blocking>)>,
     ) -> Self {
         let mut body = Self::of_call(call, 64);
@@ -305,12 +306,14 @@ impl Body {
 /// In place of the count of a run's answers: the short form follows.
 pub(super) const IN_SHORT: u16 = 0;
 
-/// The numbers of a packed reply, eight bytes each.
+/// The numbers of a packed reply: two bytes of the call's, and eight of each other.
 pub(super) fn unpack(packed: &[u8]) -> Option<impl Iterator<Item = i64>> {
+    let (call, packed) = packed.split_first_chunk()?;
     let (numbers, []) = packed.as_chunks() else {
         return None;
     };
-    Some(numbers.iter().map(|number| i64::from_be_bytes(*number)))
+    let numbers = numbers.iter().map(|number| i64::from_be_bytes(*number));
+    Some(iter::once(u16::from_be_bytes(*call).into()).chain(numbers))
 }
 
 /// The script's reply behind the number of its call, read from the start.

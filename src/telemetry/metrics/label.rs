@@ -11,6 +11,8 @@ pub(crate) enum OutcomeLabel {
     Blocked,
     /// The limit is in shadow mode, and would have denied.
     ShadowDenied,
+    /// Denied, because the server is busy.
+    Shed,
     /// Allowed by this limit, and denied by another one of the group.
     NotCharged,
     /// The store did not decide, and the limit has no failure policy for that.
@@ -37,6 +39,7 @@ impl OutcomeLabel {
             Self::Denied => "denied",
             Self::Blocked => "blocked",
             Self::ShadowDenied => "shadow_denied",
+            Self::Shed => "shed",
             Self::NotCharged => "not_charged",
             Self::Error => "error",
         }

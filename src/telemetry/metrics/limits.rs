@@ -110,6 +110,15 @@ pub(super) fn announce(limit: &str) {
     with_handles(limit, |_, _| ());
 }
 
+/// Creates the counter of an outcome that few limits have, at 0.
+pub(super) fn announce_outcome(limit: &str, outcome: OutcomeLabel, source: Option<Source>) {
+    with_handles(limit, |recorder, handles| {
+        handles.decisions[outcome as usize][place(source)]
+            .get_or_insert_with(|| decisions(recorder, limit, outcome, source))
+            .increment(0);
+    });
+}
+
 /// Counts a decision.
 pub(super) fn count(limit: &str, outcome: OutcomeLabel, source: Option<Source>) {
     let counted = with_handles(limit, |recorder, handles| {

@@ -37,6 +37,9 @@ const AWAITED_CAUSES: [&str; 7] = [
 pub(crate) fn announce<'a>(limits: impl Iterator<Item = &'a Limit>) {
     for limit in limits {
         limits::announce(limit.name());
+        if limit.sheds_load() {
+            limits::announce_outcome(limit.name(), OutcomeLabel::Shed, Some(Source::Store));
+        }
     }
     for cause in AWAITED_CAUSES {
         recorder::add(&names::STORE_FAILURES, &[("cause", cause)], 0);

@@ -8,6 +8,9 @@ use crate::nouns::Source;
 pub(super) const fn announce(_: &str) {}
 
 #[inline]
+pub(super) const fn announce_outcome(_: &str, _: OutcomeLabel, _: Option<Source>) {}
+
+#[inline]
 pub(super) const fn count(_: &str, _: OutcomeLabel, _: Option<Source>) {}
 
 #[inline]
