@@ -76,6 +76,21 @@ async fn check_of_whether_an_address_is_one_server_leaves_no_key() {
     assert_eq!(keys, [""; 0]);
 }
 
+#[tokio::test]
+async fn server_without_lua_is_named_as_that() {
+    let server = FakeRedis::start(|command, arguments| match command {
+        "EVAL" | "EVALSHA" | "SCRIPT" => {
+            Some(b"-ERR Could not find scripting engine 'lua'\r\n".to_vec())
+        }
+        _ => greeting(command, arguments),
+    });
+    let error = RedisStore::connect(&server.url(), "shop")
+        .await
+        .unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("this server runs without Lua"), "{error}");
+}
+
 /// Everything that is not needed to decide is unknown here: `CLIENT`, `INFO`, `TIME`, and `SCRIPT`.
 #[tokio::test]
 async fn proxy_that_knows_few_commands_is_used_if_it_can_decide() {

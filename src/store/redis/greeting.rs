@@ -181,6 +181,11 @@ pub(super) fn in_words(error: &RedisError, prefix: &str) -> String {
                     "; check the user and the password, and write a password alone in the URL as \
                      redis://:password@host"
                 }
+                // Valkey 9.1 and later can run without its module for Lua.
+                _ if text.contains("Could not find scripting engine") => {
+                    "; this server runs without Lua, in which every decision is made: load its Lua \
+                     module, or use another server"
+                }
                 _ if error.code() == Some("NOAUTH") => {
                     "; the URL has no password: write redis://:password@host, or \
                      redis://user:password@host"
