@@ -147,6 +147,13 @@ impl RateLimiter {
     /// Layers register their limits when they are built. Register limits without a layer to detect
     /// a name that is used twice by mistake.
     ///
+    /// Two services with one prefix and one limit name count on the same budgets. So on Redis, a
+    /// process also notes its quotas, under `prefix:limits`: 5 seconds after the first one is
+    /// registered, and then once a minute. If a name has two quotas for ten minutes, both services
+    /// log an event. A deployment that changes a quota takes less: the quota of a process that has
+    /// ended is forgotten after two and a half minutes. Limits that a closure chooses are not
+    /// registered.
+    ///
     /// # Errors
     ///
     /// Returns an error if the name is registered with another quota or algorithm.
@@ -158,6 +165,7 @@ impl RateLimiter {
     pub(crate) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
         self.check_limits(new)?;
         self.shared.registry.register_all(new)?;
+        self.shared.store.store().note_limits(new);
         telemetry::announce(new.iter().copied());
         Ok(())
     }
@@ -188,6 +196,7 @@ impl RateLimiter {
         self.shared
             .registry
             .replace_set(set, limits.iter().map(|limit| limit.name()))?;
+        self.shared.store.store().note_limits(limits);
         telemetry::announce(limits.iter().copied());
         Ok(())
     }

@@ -126,6 +126,10 @@ impl<S: Store> Store for DenyCache<S> {
         self.store.check_limits(limits)
     }
 
+    fn note_limits(&self, limits: &[&Limit]) {
+        self.store.note_limits(limits);
+    }
+
     fn is_embedded(&self) -> bool {
         self.store.is_embedded()
     }

@@ -132,6 +132,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Notes the limits that a limiter has registered, in place of earlier ones of the same names.
+    /// The quotas of one name are several if plans have their own. Default: nothing.
+    ///
+    /// [`RedisStore`] compares them with those of other processes. A wrapper passes the call on:
+    /// otherwise it does not.
+    fn note_limits(&self, limits: &[&Limit]) {
+        let _ = limits;
+    }
+
     /// Returns whether the store is part of this process, and never
     /// [unavailable](crate::Error::is_unavailable). Default: `false`. A limiter then prepares for
     /// the store's failure with each check.
@@ -152,6 +161,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
         (**self).check_limits(limits)
+    }
+
+    fn note_limits(&self, limits: &[&Limit]) {
+        (**self).note_limits(limits);
     }
 
     fn is_embedded(&self) -> bool {

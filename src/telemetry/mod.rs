@@ -46,7 +46,7 @@ pub(crate) use self::metrics::{denied_from_cache, prefetched};
 pub(crate) use self::outages::{
     available, dropped_unsettled, permits_not_renewed, permits_unavailable, repaid, unavailable,
 };
-pub(crate) use self::redis::{Outage, RedisEvents, changes_not_followed};
+pub(crate) use self::redis::{Outage, RedisEvents, changes_not_followed, two_quotas};
 pub(crate) use self::requests::{
     always_falls_back, change_not_understood, charged_twice, decides_again, denied,
     denied_in_flight, forbidden, found_key, full, keyed, lookup_failed, misconfigured, missing_key,

@@ -188,3 +188,15 @@ pub(crate) fn changes_not_followed(channel: &str, error: &str) {
          fresh"
     );
 }
+
+/// Other processes have used another quota under the name of a limit for ten minutes.
+pub(crate) fn two_quotas(limit: &str, quota: &str, other: &str) {
+    tracing::warn!(
+        target: TARGET,
+        limit,
+        quota,
+        other,
+        "limit has another quota in other processes, which count on the same budgets: give one of \
+         the two another name, or another prefix"
+    );
+}

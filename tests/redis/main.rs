@@ -13,6 +13,7 @@ mod logs;
 mod prefetch;
 mod prefetch_replicas;
 mod queue;
+mod quotas;
 mod tls;
 mod values;
 

@@ -136,6 +136,10 @@ impl<S: Store> Store for Prefetch<S> {
         self.shared.store.check_limits(limits)
     }
 
+    fn note_limits(&self, limits: &[&Limit]) {
+        self.shared.store.note_limits(limits);
+    }
+
     fn is_embedded(&self) -> bool {
         self.shared.store.is_embedded()
     }

@@ -15,6 +15,7 @@ mod keys;
 mod lane;
 mod node;
 mod probe;
+mod quotas;
 mod route;
 mod script;
 #[cfg(feature = "config")]
@@ -40,6 +41,7 @@ pub use self::channel::RedisChannel;
 use self::cluster::Cluster;
 pub use self::connect::Credentials;
 use self::lane::{Lane, Urgency};
+use self::quotas::Quotas;
 #[cfg(feature = "config")]
 pub use self::source::RedisSource;
 use self::submit::{submit, submit_claim};
@@ -74,6 +76,8 @@ use crate::nouns::{Check, Claim, ConfigError, Error, Group, Key, Limit, Op};
 /// - A budget has the key `prefix:{key}:kind:limit`. It expires in the second after it is full
 ///   again. On a cluster it is `prefix:{partition}{key}:kind:limit`: see
 ///   [`partitions`](RedisStoreBuilder::partitions).
+/// - The key `prefix:limits` has the quotas of registered limits, for five minutes: see
+///   [`RateLimiter::register`](crate::RateLimiter::register).
 /// - Checks that arrive while a call is in flight are sent together in the next call. Under load, a
 ///   call decides hundreds of checks. A lone check is sent at once.
 /// - An identical check is denied again without asking Redis, for at most [a
@@ -112,6 +116,7 @@ use crate::nouns::{Check, Claim, ConfigError, Error, Group, Key, Limit, Op};
 #[derive(Clone)]
 pub struct RedisStore {
     lanes: Lanes,
+    quotas: Arc<Quotas>,
 }
 
 #[derive(Clone)]
@@ -271,6 +276,10 @@ impl Store for RedisStore {
             (_, Op::Claim) => lanes.submit_claim(group),
             (None, _) | (_, Op::Peek) => lanes.submit(op, group, None),
         }
+    }
+
+    fn note_limits(&self, limits: &[&Limit]) {
+        self.quotas.note(limits);
     }
 }
 

@@ -36,6 +36,9 @@ pub(super) const PROBE: &str = include_str!("../../../scripts/probe.lua");
 /// Finds out whether an address is one server.
 pub(super) const ONE_SERVER: &str = include_str!("../../../scripts/one_server.lua");
 
+/// Notes the quotas that a process uses.
+pub(super) const QUOTAS: &str = include_str!("../../../scripts/quotas.lua");
+
 static SCRIPT: LazyLock<Script> = LazyLock::new(Script::join);
 
 /// One script of all files.

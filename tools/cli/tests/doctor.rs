@@ -113,6 +113,40 @@ fn doctor_says_what_is_wrong_and_what_to_do() {
 }
 
 #[test]
+fn doctor_names_a_limit_that_has_two_quotas() {
+    let server = RedisServer::start();
+    let prefix = ["--prefix", "shop"];
+    let examine = |minutes: u64| {
+        let (now, _): (u64, u64) = redis::cmd("TIME").query(&mut server.connection()).unwrap();
+        let since = now - minutes * 60;
+        let notes = format!(
+            r#"{{"b:api":{{"10 per 1s (gcra)":[{},{now}],"20 per 1s (gcra)":[{since},{now}]}},
+                "w:daily":{{"5 per 1d (fixed_window)":[{since},{now}],"gone":[1,2]}}}}"#,
+            since - 3_600
+        );
+        let () = redis::cmd("SET")
+            .arg("shop:limits")
+            .arg(notes)
+            .query(&mut server.connection())
+            .unwrap();
+        tollgate(&["doctor", &server.url(), prefix[0], prefix[1]])
+    };
+    let run = examine(12);
+    let found = "limits: `api` has two quotas for 12 min: 10 per 1s (gcra), and 20 per 1s (gcra)";
+    assert!(
+        run.code == 1 && run.out.contains(&format!("PROBLEM  {found}")),
+        "{run:?}"
+    );
+    let run = examine(3);
+    assert!(
+        run.out
+            .contains("advice   limits: `api` has two quotas for 3 min"),
+        "{run:?}"
+    );
+    assert!(!run.out.contains("daily"), "{run:?}");
+}
+
+#[test]
 fn doctor_compares_round_trips_with_the_deadline_of_checks() {
     let server = RedisServer::start();
     for (deadline, code, found) in [

@@ -11,6 +11,7 @@ use super::super::connection::Connections;
 use super::super::lane::{Lane, LaneSettings};
 use super::super::node::{Node, Nodes};
 use super::super::probe::OnOpened;
+use super::super::quotas::Quotas;
 use super::super::route::LaneRoute;
 use super::super::terms::Terms;
 use super::super::{Choice, Lanes, RedisStore};
@@ -81,7 +82,7 @@ impl RedisStoreBuilder {
             denials: remembers.then(|| Arc::new(Denials::new(deny_for, DEFAULT_CAPACITY))),
         };
         let prefix = self.prefix;
-        let (lanes, choice): (Arc<[_]>, _) = match target.topology {
+        let (all, choice): (Arc<[_]>, _) = match target.topology {
             Topology::One(connect) => {
                 let first = nodes.node(connect, &target.name, "");
                 let settings = settings(self.lanes);
@@ -114,9 +115,11 @@ impl RedisStoreBuilder {
             }
         };
         // It is set once, here.
-        drop(on_opened.set(fail_queued(&lanes)));
+        drop(on_opened.set(fail_queued(&all)));
+        let lanes = Lanes { all, choice };
         RedisStore {
-            lanes: Lanes { all: lanes, choice },
+            quotas: Arc::new(Quotas::new(lanes.clone(), &prefix)),
+            lanes,
         }
     }
 

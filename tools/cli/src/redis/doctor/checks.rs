@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::RedisError;
 
-use super::{Findings, Level};
+use super::{Findings, Level, limits};
 use crate::arguments::DoctorArguments;
 use crate::output::explained;
 use crate::redis::servers::Server;
@@ -64,6 +64,10 @@ pub(super) async fn examine(
     persistence(server, &info, findings).await;
     cluster(server, &info, findings).await;
     connections(&info, findings);
+    if let Err(error) = limits::examine(server, prefix, findings).await {
+        let if_no_right = (Level::Advice, "give this user +time for this check");
+        failed("limits", &error, if_no_right, findings);
+    }
 }
 
 /// Reports a command that failed: for want of a right, because a proxy does not know it, or because

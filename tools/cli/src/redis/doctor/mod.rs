@@ -1,6 +1,7 @@
 //! `tollgate doctor`: whether a Redis is fit for rate limiting.
 
 mod checks;
+mod limits;
 
 use std::borrow::Cow;
 use std::process::ExitCode;
