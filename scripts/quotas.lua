@@ -1,5 +1,5 @@
 -- Notes the quotas that a process uses, and finds limits of one name that have two quotas for long.
--- src/store/redis/quotas.rs sends it, apart from the script that decides.
+-- src/store/redis/notes/quotas.rs sends it, apart from the script that decides.
 --
 -- KEYS[1]  the notes of all processes: {"kind:name": {"quota": [first, last]}} in JSON, with the
 --          times in s at which a process first and last used the quota

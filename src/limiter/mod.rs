@@ -36,7 +36,7 @@ pub(crate) use self::unanswered::UnansweredSettlement;
 use self::waiting::Turns;
 pub(crate) use self::waiting::WaitSettings;
 use crate::nouns::{ConfigError, Group, Limit, Op};
-use crate::store::Answer;
+use crate::store::{Answer, Note};
 use crate::telemetry::{self, Throttles};
 
 /// A rate limiter on a [`Store`](crate::store::Store): the core of the crate, without HTTP.
@@ -165,7 +165,7 @@ impl RateLimiter {
     pub(crate) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
         self.check_limits(new)?;
         self.shared.registry.register_all(new)?;
-        self.shared.store.store().note_limits(new);
+        self.shared.store.store().note(Note::Limits(new));
         telemetry::announce(new.iter().copied());
         Ok(())
     }
@@ -196,7 +196,7 @@ impl RateLimiter {
         self.shared
             .registry
             .replace_set(set, limits.iter().map(|limit| limit.name()))?;
-        self.shared.store.store().note_limits(limits);
+        self.shared.store.store().note(Note::Limits(limits));
         telemetry::announce(limits.iter().copied());
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::denials::{ChangeUnderWay, Denials};
-use super::{Answer, Store};
+use super::{Answer, Note, Store};
 use crate::nouns::{ConfigError, Decision, Error, Group, Limit, Op};
 
 /// The longest time for which another replica's refund or reset is not seen.
@@ -126,8 +126,8 @@ impl<S: Store> Store for DenyCache<S> {
         self.store.check_limits(limits)
     }
 
-    fn note_limits(&self, limits: &[&Limit]) {
-        self.store.note_limits(limits);
+    fn note(&self, note: Note<'_>) {
+        self.store.note(note);
     }
 
     fn is_embedded(&self) -> bool {

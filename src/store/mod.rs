@@ -78,7 +78,7 @@ use crate::nouns::{ConfigError, Limit};
 /// # Example: a wrapper with a key that is never charged
 ///
 /// ```
-/// use tollgate::store::{Answer, Group, MemoryStore, Op, Store};
+/// use tollgate::store::{Answer, Group, MemoryStore, Note, Op, Store};
 /// use tollgate::{ConfigError, Key, Limit, Quota, RateLimiter};
 ///
 /// #[derive(Debug)]
@@ -92,6 +92,10 @@ use crate::nouns::{ConfigError, Limit};
 ///
 ///     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
 ///         self.0.check_limits(limits)
+///     }
+///
+///     fn note(&self, note: Note<'_>) {
+///         self.0.note(note);
 ///     }
 ///
 ///     fn is_embedded(&self) -> bool {
@@ -132,13 +136,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Notes the limits that a limiter has registered, in place of earlier ones of the same names.
-    /// The quotas of one name are several if plans have their own. Default: nothing.
+    /// Passes a note of the limiter on, to other processes and to operators. It decides nothing, and
+    /// may be lost. Default: nothing.
     ///
-    /// [`RedisStore`] compares them with those of other processes. A wrapper passes the call on:
-    /// otherwise it does not.
-    fn note_limits(&self, limits: &[&Limit]) {
-        let _ = limits;
+    /// A wrapper passes the call on.
+    fn note(&self, note: Note<'_>) {
+        let _ = note;
     }
 
     /// Returns whether the store is part of this process, and never
@@ -154,6 +157,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+/// What a limiter has to say apart from its checks: see [`Store::note`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Note<'a> {
+    /// The limits that it has registered, in place of earlier ones of the same names. Those of one
+    /// name are several if plans have their own.
+    Limits(&'a [&'a Limit]),
+    /// The keys that it denied most often in the last minute: the limit's name, the key as it is
+    /// shown to operators, and the denials.
+    Denied(&'a [(&'a str, &'a str, u64)]),
+}
+
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn apply(&self, op: Op, group: Group) -> Answer {
         (**self).apply(op, group)
@@ -163,8 +178,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).check_limits(limits)
     }
 
-    fn note_limits(&self, limits: &[&Limit]) {
-        (**self).note_limits(limits);
+    fn note(&self, note: Note<'_>) {
+        (**self).note(note);
     }
 
     fn is_embedded(&self) -> bool {

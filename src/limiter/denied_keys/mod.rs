@@ -7,7 +7,7 @@ mod summary;
 
 use std::hash::BuildHasher;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use std::{fmt, mem};
 
@@ -19,6 +19,7 @@ use self::sketch::Counted;
 pub use self::summary::{DeniedKey, DeniedSummary};
 use super::RateLimiter;
 use crate::nouns::{ConfigError, Decision, DigestSecret, Group, Key, Source};
+use crate::store::{Note, Store};
 
 /// A power of two. Keys are spread over so many sketches, so that threads rarely wait for each
 /// other.
@@ -74,7 +75,8 @@ const IN_EVENT: usize = 10;
 /// # Privacy
 ///
 /// Keys are often personal data: addresses, names. [`hashed`](Self::hashed) returns digests in
-/// their place.
+/// their place, also to `tollgate top`. [`in_this_process`](Self::in_this_process) keeps them out
+/// of Redis.
 #[derive(Clone)]
 pub struct DeniedKeys {
     shared: Arc<SharedCounts>,
@@ -87,6 +89,9 @@ struct SharedCounts {
     shards: [Mutex<SketchShard>; SHARDS],
     /// Whether a task waits for the end of the period.
     report_is_due: AtomicBool,
+    /// The store of the first limiter, which gets the keys of each period. With none, no other
+    /// process sees them.
+    store: OnceLock<Option<Weak<dyn Store>>>,
 }
 
 /// The periods of the summaries.
@@ -116,6 +121,17 @@ impl DeniedKeys {
         )?)))
     }
 
+    /// Keeps the keys in this process. Default: on Redis, the first 64 keys of each minute are noted
+    /// for `tollgate top`, which adds up those of all replicas. Redis keeps the 256 most denied ones
+    /// of a minute, for an hour, under `prefix:denied:MINUTE`.
+    ///
+    /// Call it before a limiter counts with it: later it has no effect.
+    #[must_use]
+    pub fn in_this_process(self) -> Self {
+        self.shared.store.get_or_init(|| None);
+        self
+    }
+
     fn build(secret: Option<DigestSecret>) -> Self {
         let period = Period {
             started: Instant::now(),
@@ -131,6 +147,7 @@ impl DeniedKeys {
                 period,
                 shards,
                 report_is_due: AtomicBool::new(false),
+                store: OnceLock::new(),
             }),
         }
     }
@@ -172,6 +189,18 @@ impl DeniedKeys {
 }
 
 impl SharedCounts {
+    /// Has the store pass the keys of a period on.
+    fn publish(&self, ended: &DeniedSummary) {
+        let store = self.store.get().and_then(Option::as_ref);
+        if let Some(store) = store.and_then(Weak::upgrade) {
+            let keys = ended.keys().iter();
+            let keys: Vec<_> = keys
+                .map(|it| (it.limit_name(), it.key(), it.denials()))
+                .collect();
+            store.note(Note::Denied(&keys));
+        }
+    }
+
     fn period(&self) -> MutexGuard<'_, Period> {
         self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -236,7 +265,10 @@ impl RateLimiter {
             ConfigError::new(
                 "the limiter counts denied keys already; call `count_denied_keys` once",
             )
-        })
+        })?;
+        let store = || Some(Arc::downgrade(self.shared.store.store()));
+        keys.shared.store.get_or_init(store);
+        Ok(())
     }
 }
 

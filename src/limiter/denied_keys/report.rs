@@ -55,6 +55,7 @@ impl Drop for PeriodEnd {
             .take(IN_EVENT)
             .map(ToString::to_string)
             .collect();
+        shared.publish(&ended);
         telemetry::most_denied_keys(ended.period(), ended.denials(), &keys.join(", "));
     }
 }

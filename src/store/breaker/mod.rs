@@ -26,7 +26,7 @@ pub(crate) use self::prober::{Breaker, Probe};
 pub use self::settings::BreakerSettings;
 use futures_core::future::BoxFuture;
 
-use super::{Answer, Store};
+use super::{Answer, Note, Store};
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Quota};
 
 /// Any store with a circuit breaker, which counts groups. It exists for tests of the breaker in
@@ -102,8 +102,8 @@ impl<S: Store> Store for CircuitBreaker<S> {
         self.store.check_limits(limits)
     }
 
-    fn note_limits(&self, limits: &[&Limit]) {
-        self.store.note_limits(limits);
+    fn note(&self, note: Note<'_>) {
+        self.store.note(note);
     }
 
     fn is_embedded(&self) -> bool {

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use self::background::{Reaping, Refilling, Refunding, refund};
 pub use self::builder::PrefetchBuilder;
 use self::stock::{Refill, Stock, Unspent};
-use super::{Answer, Store};
+use super::{Answer, Note, Store};
 use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op};
 use crate::telemetry;
 
@@ -136,8 +136,8 @@ impl<S: Store> Store for Prefetch<S> {
         self.shared.store.check_limits(limits)
     }
 
-    fn note_limits(&self, limits: &[&Limit]) {
-        self.shared.store.note_limits(limits);
+    fn note(&self, note: Note<'_>) {
+        self.shared.store.note(note);
     }
 
     fn is_embedded(&self) -> bool {

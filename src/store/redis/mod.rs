@@ -14,8 +14,8 @@ mod greeting;
 mod keys;
 mod lane;
 mod node;
+mod notes;
 mod probe;
-mod quotas;
 mod route;
 mod script;
 #[cfg(feature = "config")]
@@ -41,14 +41,14 @@ pub use self::channel::RedisChannel;
 use self::cluster::Cluster;
 pub use self::connect::Credentials;
 use self::lane::{Lane, Urgency};
-use self::quotas::Quotas;
+use self::notes::Notes;
 #[cfg(feature = "config")]
 pub use self::source::RedisSource;
 use self::submit::{submit, submit_claim};
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
 use super::denials::{ChangeUnderWay, Denials};
-use super::{Answer, BreakerState, Store};
+use super::{Answer, BreakerState, Note, Store};
 use crate::nouns::{Check, Claim, ConfigError, Error, Group, Key, Limit, Op};
 
 /// The store that all replicas of a service share: Redis, or a server with its protocol and
@@ -116,7 +116,7 @@ use crate::nouns::{Check, Claim, ConfigError, Error, Group, Key, Limit, Op};
 #[derive(Clone)]
 pub struct RedisStore {
     lanes: Lanes,
-    quotas: Arc<Quotas>,
+    notes: Arc<Notes>,
 }
 
 #[derive(Clone)]
@@ -278,8 +278,8 @@ impl Store for RedisStore {
         }
     }
 
-    fn note_limits(&self, limits: &[&Limit]) {
-        self.quotas.note(limits);
+    fn note(&self, note: Note<'_>) {
+        self.notes.note(note);
     }
 }
 

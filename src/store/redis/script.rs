@@ -39,6 +39,9 @@ pub(super) const ONE_SERVER: &str = include_str!("../../../scripts/one_server.lu
 /// Notes the quotas that a process uses.
 pub(super) const QUOTAS: &str = include_str!("../../../scripts/quotas.lua");
 
+/// Adds to the keys that all processes denied most often.
+pub(super) const DENIED: &str = include_str!("../../../scripts/denied.lua");
+
 static SCRIPT: LazyLock<Script> = LazyLock::new(Script::join);
 
 /// One script of all files.

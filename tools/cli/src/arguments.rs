@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Keys(KeysArguments),
     /// Shows the state of a client: the units used, the requests in flight, and blocks
     Show(ShowArguments),
+    /// Shows the clients that all replicas denied most often in the last minutes
+    Top(TopArguments),
     /// Asks how many units a client has left under a limit, without consuming any
     Peek(PeekArguments),
     /// Gives a client its budgets back
@@ -207,6 +209,25 @@ pub(crate) struct ShowArguments {
     pub(crate) redis: RedisArguments,
     /// The client's key as `keys` prints it, or a whole key of Redis
     pub(crate) key: String,
+    /// Prints one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArguments {
+    #[command(flatten)]
+    pub(crate) redis: RedisArguments,
+    /// Of the last minutes, 1 to 60
+    #[arg(long, default_value_t = 10, value_name = "COUNT",
+          value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub(crate) minutes: u64,
+    /// Only denials of this limit
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Shows no more clients than this number
+    #[arg(long, default_value_t = 20, value_name = "COUNT")]
+    pub(crate) max: usize,
     /// Prints one JSON object a line
     #[arg(long)]
     pub(crate) json: bool,

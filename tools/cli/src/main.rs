@@ -37,6 +37,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Command::Replay(arguments) => replay::run(*arguments).await,
             Command::Keys(arguments) => redis::keys::run(arguments).await,
             Command::Show(arguments) => redis::show::run(arguments).await,
+            Command::Top(arguments) => redis::top::run(arguments).await,
             Command::Peek(arguments) => redis::peek::run(arguments).await,
             Command::Reset(arguments) => redis::reset::run(arguments).await,
             Command::Block(arguments) => redis::block::run(arguments).await,

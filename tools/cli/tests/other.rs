@@ -81,10 +81,11 @@ fn error_names_the_line_and_the_field() {
     );
 }
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "replay",
     "keys",
     "show",
+    "top",
     "peek",
     "reset",
     "block",

@@ -10,8 +10,8 @@ use super::super::connect::{Target, Topology};
 use super::super::connection::Connections;
 use super::super::lane::{Lane, LaneSettings};
 use super::super::node::{Node, Nodes};
+use super::super::notes::Notes;
 use super::super::probe::OnOpened;
-use super::super::quotas::Quotas;
 use super::super::route::LaneRoute;
 use super::super::terms::Terms;
 use super::super::{Choice, Lanes, RedisStore};
@@ -118,7 +118,7 @@ impl RedisStoreBuilder {
         drop(on_opened.set(fail_queued(&all)));
         let lanes = Lanes { all, choice };
         RedisStore {
-            quotas: Arc::new(Quotas::new(lanes.clone(), &prefix)),
+            notes: Arc::new(Notes::new(lanes.clone(), prefix)),
             lanes,
         }
     }

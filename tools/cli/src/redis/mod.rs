@@ -13,6 +13,7 @@ pub(crate) mod reset;
 mod scan;
 mod servers;
 pub(crate) mod show;
+pub(crate) mod top;
 mod value;
 
 pub(crate) use self::certificates::{Certificates, is_tls};

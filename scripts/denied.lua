@@ -1,0 +1,38 @@
+-- Adds the keys that a process denied most often in a minute to those of all processes.
+-- src/store/redis/notes/denied.rs sends it, apart from the script that decides. `tollgate top`
+-- reads what it writes.
+--
+-- KEYS[1]  the minute: {"limit": {"key": denials}} in JSON
+-- ARGV     limit, key, denials, limit, key, denials, ...
+local MOST, KEPT_MS = 256, 3900000
+
+local list, by_limit = {}, {}
+
+local function add(limit, key, denials)
+  by_limit[limit] = by_limit[limit] or {}
+  local denied = by_limit[limit][key]
+  if not denied then
+    denied = {limit = limit, key = key, denials = 0}
+    by_limit[limit][key], list[#list + 1] = denied, denied
+  end
+  denied.denials = denied.denials + denials
+end
+
+local function read(value)
+  for limit, keys in pairs(cjson.decode(value)) do
+    for key, denials in pairs(keys) do add(limit, key, denials + 0) end
+  end
+end
+
+-- A value that is none of ours counts as none.
+if not pcall(read, redis.pcall('GETRANGE', KEYS[1], 0, -1)) then list, by_limit = {}, {} end
+for i = 1, #ARGV, 3 do add(ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])) end
+table.sort(list, function(one, other) return one.denials > other.denials end)
+
+local kept = {}
+for i = 1, math.min(#list, MOST) do
+  local denied = list[i]
+  kept[denied.limit] = kept[denied.limit] or {}
+  kept[denied.limit][denied.key] = denied.denials
+end
+redis.call('SET', KEYS[1], cjson.encode(kept), 'PX', KEPT_MS)

@@ -1,0 +1,49 @@
+//! What processes tell each other and operators through Redis, apart from decisions: the quotas
+//! that they use, and the keys that they deny most often.
+
+mod denied;
+mod quotas;
+
+use std::sync::Arc;
+
+use redis::{Cmd, FromRedisValue};
+
+use self::quotas::Quotas;
+use super::{Lanes, command};
+use crate::nouns::ManualClock;
+use crate::store::Note;
+
+pub(super) struct Notes {
+    lanes: Lanes,
+    prefix: String,
+    quotas: Quotas,
+}
+
+impl Notes {
+    pub(super) fn new(lanes: Lanes, prefix: String) -> Self {
+        Self {
+            lanes,
+            prefix,
+            quotas: Quotas::default(),
+        }
+    }
+
+    /// Writes a note, in the background. Does nothing outside of a runtime.
+    pub(super) fn note(self: &Arc<Self>, note: Note<'_>) {
+        match note {
+            Note::Limits(limits) => quotas::note(self, limits),
+            Note::Denied(keys) => denied::note(self, keys),
+        }
+    }
+
+    /// Runs a command. `None`: it failed. An outage is known elsewhere, and the next minute brings
+    /// another note.
+    async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Option<T> {
+        command::run(&self.lanes, command, &self.prefix).await.ok()
+    }
+
+    /// The clock of the store, if it is set by hand.
+    fn clock(&self) -> Option<&ManualClock> {
+        self.lanes.all[0].settings.clock.as_ref()
+    }
+}
