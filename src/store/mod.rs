@@ -136,8 +136,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Passes a note of the limiter on, to other processes and to operators. It decides nothing, and
-    /// may be lost. Default: nothing.
+    /// Passes a note of the limiter on, to other processes and to operators. It decides nothing,
+    /// and may be lost. Default: nothing.
     ///
     /// A wrapper passes the call on.
     fn note(&self, note: Note<'_>) {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::decision::Receipt;
-use tollgate::{Key, Limit, Quota, RateLimiter};
+use tollgate::{Key, Limit, Quota};
 
 use super::distant_store::distant;
 use crate::support::budget::{Budget, START, quota};
@@ -202,9 +202,9 @@ async fn place_that_was_in_time_when_the_store_decided_is_waited_out() {
 #[cfg(feature = "http")]
 #[tokio::test(start_paused = true)]
 async fn request_without_a_place_counts_one_denial_and_says_when_its_turn_comes() {
-    use tollgate::RateLimitLayer;
     use tollgate::key::Global;
     use tollgate::limit::BlockPolicy;
+    use tollgate::{RateLimitLayer, RateLimiter};
 
     use crate::support::requests::{app, number, plain, send, status};
 

@@ -121,9 +121,9 @@ impl DeniedKeys {
         )?)))
     }
 
-    /// Keeps the keys in this process. Default: on Redis, the first 64 keys of each minute are noted
-    /// for `tollgate top`, which adds up those of all replicas. Redis keeps the 256 most denied ones
-    /// of a minute, for an hour, under `prefix:denied:MINUTE`.
+    /// Keeps the keys in this process. Default: on Redis, the first 64 keys of each minute are
+    /// noted for `tollgate top`, which adds up those of all replicas. Redis keeps the 256 most
+    /// denied ones of a minute, for an hour, under `prefix:denied:MINUTE`.
     ///
     /// Call it before a limiter counts with it: later it has no effect.
     #[must_use]
