@@ -713,7 +713,7 @@ async fn units_of_a_denied_group_deny_others_until_they_are_back_and_are_lost_in
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refund_of_a_group_that_was_carried_out_in_part_says_so() {
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::that_fails_over();
     let store = store(&cluster)
         .deadline(Duration::from_millis(500))
         .connect()
@@ -1120,7 +1120,7 @@ async fn remembered_denials_hold_while_slots_move_and_masters_hang_and_end_with_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_master_concerns_only_its_keys_until_its_replica_takes_over() {
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::that_fails_over();
     // A deadline that a busy machine keeps, and a hang does not.
     let store = store(&cluster)
         .deadline(Duration::from_millis(500))

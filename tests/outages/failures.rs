@@ -821,7 +821,7 @@ async fn topologies_that_change(suite: &mut Suite) {
         name: "cluster: master killed",
         ..lost
     };
-    let mut cluster = spawn_blocking(Cluster::start).await.unwrap();
+    let mut cluster = spawn_blocking(Cluster::that_fails_over).await.unwrap();
     let url = cluster.url();
     let kill_owner = || {
         let is_owner = |node: &&mut RedisServer| {
