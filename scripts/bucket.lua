@@ -15,8 +15,8 @@
 --                      I7 returned, I7 reserved_until (time of the last turn), I7 spare (in parts)
 --          or 20 more bytes if another rate applies once the level is down to `low` units:
 --                      I7 low, I7 units, I6 micros
--- limit    units, micros, capacity (in units), queue: 1 if an allowed check waits until the level
---          has drained, else 0
+-- limit    units, micros, capacity (in units), queue: if an allowed check waits until the level has
+--          drained, 1 more than the longest delay in us of an allowed check (1: any), else 0
 local KIND, LEVEL, LEVEL_SIZE = 4, '>BI7I7I7I6I7', 35
 
 -- The fast path: a charge that fits, under the stored rate. Returns the new value, remaining,
@@ -37,7 +37,10 @@ local function charge(value, cost, now, units, micros, capacity, queue)
   local free_after = (capacity - cost) * micros - used
   if free_after < 0 then return nil end
   local level, delay = used + cost * micros, 0
-  if queue == 1 then delay = math.ceil(used / units) end
+  if queue > 0 then
+    delay = math.ceil(used / units)
+    if queue > 1 and delay >= queue then return nil end
+  end
   -- Divisions without a remainder are exact.
   return struct.pack(LEVEL, KIND, now, level, units, micros, since),
     (free_after - free_after % micros) / micros, (level + -level % units) / units, delay, old_end
@@ -171,9 +174,7 @@ local function new_budget(now, units, micros, capacity, queue)
     local level, turn = used + cost * m, nil
     max_wait = max_wait or 0
     local late_by = 0
-    if queue == 1 and max_wait > 0 and cost > 0 then
-      late_by = max(time_until(used, 0) - max_wait, 0)
-    end
+    if queue > 1 and cost > 0 then late_by = max(time_until(used, 0) - (queue - 1), 0) end
     if cost > capacity then
       status, level = EXCEEDS_CAPACITY, used
     elseif cost > 0 and (low or late_by > 0 or used > (capacity - cost) * m) then
@@ -184,7 +185,7 @@ local function new_budget(now, units, micros, capacity, queue)
       else
         status, retry_after, delay, level = DENIED, wait, 0, used
       end
-    elseif cost > 0 and queue == 1 then
+    elseif cost > 0 and queue > 0 then
       delay = time_until(used, 0)
     end
     local charges = status == ALLOWED and cost > 0
@@ -222,7 +223,7 @@ local function new_budget(now, units, micros, capacity, queue)
     back = min(min(back, capacity) * m, used)
     local is_last = of_level > 0 and charged_since < m
     -- In a queue, later charges keep their places.
-    if queue == 1 and not is_last then return end
+    if queue > 0 and not is_last then return end
     if is_whole and is_last then
       -- As if the last charge had not been made.
       used = stored_used - back
@@ -254,9 +255,10 @@ local function new_budget(now, units, micros, capacity, queue)
   end
 
   -- By how much reset_after is rounded up after a charge, in parts, and the parts that were given
-  -- back. nil if the reset_after of the charges that follow does not grow at this rate.
+  -- back. nil if the reset_after of the charges that follow does not grow at this rate, or if their
+  -- delays are bounded.
   local function slack(cost)
-    if low or at ~= now then return nil end
+    if low or at ~= now or queue > 1 then return nil end
     return -(used + cost * m) % u, returned
   end
 

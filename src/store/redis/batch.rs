@@ -16,7 +16,7 @@ use super::keys::Keys;
 use super::wire;
 use crate::algorithm::Rule;
 use crate::algorithm::offences::Blocking;
-use crate::nouns::{Check, Decision, Error, Limit, Op};
+use crate::nouns::{Check, Decision, Error, Limit, Micros, Op};
 use crate::store::denials::{AskedAt, ChangeUnderWay, Denials};
 use crate::store::promise::{Departure, Promise, Promised};
 use crate::telemetry::Trace;
@@ -40,8 +40,7 @@ const LIMITS_COMPARED: usize = 16;
 #[derive(Default)]
 pub(super) struct Batch {
     keys: Keys,
-    /// `true` if the limit blocks keys.
-    limits: Vec<(Limit, bool)>,
+    limits: Vec<SentLimit>,
     charges: Vec<wire::WireCheck>,
     /// The number of charges that the script decides one by one.
     work: usize,
@@ -54,6 +53,16 @@ pub(super) struct Batch {
     expired: usize,
     /// The reason why the server does not write at the moment. Only peeks are sent then.
     read_only: Option<Arc<str>>,
+}
+
+/// A limit, as the script gets it.
+#[derive(PartialEq, Eq)]
+struct SentLimit {
+    limit: Limit,
+    /// Whether it blocks keys.
+    blocks: bool,
+    /// In a queue, the longest delay of an allowed check.
+    longest_delay: Micros,
 }
 
 /// Identical groups.
@@ -121,7 +130,11 @@ impl Batch {
             let key = self.keys.of_budget(prefix, check);
             let offences = blocks.then(|| self.keys.of_offences(prefix, check));
             let keys = (key, offences);
-            let limit = self.limit_number(check.limit(), blocks);
+            let limit = self.limit_number(SentLimit {
+                limit: check.limit().clone(),
+                blocks,
+                longest_delay: wire::longest_delay(op, check),
+            });
             self.charges.push(wire::WireCheck::new(
                 op,
                 keys,
@@ -178,13 +191,12 @@ impl Batch {
         (alike && new.iter().all(|charge| last_run(charge) == candidate)).then_some(candidate)
     }
 
-    fn limit_number(&mut self, limit: &Limit, blocks: bool) -> u16 {
+    fn limit_number(&mut self, limit: SentLimit) -> u16 {
         let known = self.limits.iter().enumerate().rev().take(LIMITS_COMPARED);
-        let mut same =
-            known.filter(|(_, (known, known_blocks))| *known_blocks == blocks && known == limit);
+        let mut same = known.filter(|(_, known)| **known == limit);
         let number = same.next().map_or(self.limits.len(), |(number, _)| number);
         if number == self.limits.len() {
-            self.limits.push((limit.clone(), blocks));
+            self.limits.push(limit);
         }
         // A batch has fewer checks than that.
         u16::try_from(number).unwrap_or(u16::MAX)
@@ -307,9 +319,12 @@ impl Batch {
         let run = self.only_sent_run()?;
         let charge = &self.charges[run.first];
         let rule = self.rule(charge);
+        let longest_delay = self.limits[usize::from(charge.limit)].longest_delay;
         let request = match (run.op, self.checks[run.first].claim()) {
             (Op::Claim, Some(claim)) => wire::single_claim(call, rule, claim),
-            _ if self.is_plain_charge(run) => wire::single_charge(call, rule, charge.cost),
+            _ if self.is_plain_charge(run) => {
+                wire::single_charge(call, rule, longest_delay, charge.cost)
+            }
             _ => return None,
         };
         Some((self.keys.get(charge.key.into()), request))
@@ -337,14 +352,15 @@ impl Batch {
     }
 
     fn rule(&self, charge: &wire::WireCheck) -> &Rule {
-        self.limits[usize::from(charge.limit)].0.rule()
+        self.limits[usize::from(charge.limit)].limit.rule()
     }
 
     /// The request for the script, with the number of its call.
     pub(super) fn body(&self, call: u16) -> Vec<u8> {
-        let limits = self.limits.iter().map(|(limit, blocks)| {
-            let blocking = blocks.then(|| limit.blocking().unwrap_or(&Blocking::NONE));
-            (limit.rule(), blocking)
+        let limits = self.limits.iter().map(|sent| {
+            let blocking = || sent.limit.blocking().unwrap_or(&Blocking::NONE);
+            let blocking = sent.blocks.then(blocking);
+            (sent.limit.rule(), blocking, sent.longest_delay)
         });
         let mut body = wire::Body::new(call, limits);
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();

@@ -73,6 +73,8 @@ impl WireCheck {
                 let Cost {
                     max_wait, patience, ..
                 } = check.asked();
+                // A queue has the longest delay among its numbers.
+                let max_wait = if check.limit().queues() { 0 } else { max_wait };
                 terms = RareTerms {
                     is_shadow,
                     is_denied_caller,
@@ -135,10 +137,18 @@ const WITH_TERMS: u64 = 8;
 /// `ARGV[1]` of a batch: the number of the call, the limits, then the runs.
 pub(super) struct Body(Vec<u8>);
 
+/// The longest delay of an allowed check under a limit that is a queue. 0: any.
+pub(super) fn longest_delay(op: Op, check: &Check) -> Micros {
+    match op {
+        Op::Charge | Op::Peek if check.limit().queues() => check.asked().max_wait,
+        _ => 0,
+    }
+}
+
 /// `ARGV[1]` of a single charge, with a cost above 0. The reply is that to a batch of this charge.
-pub(super) fn single_charge(call: u16, rule: &Rule, cost: u32) -> Vec<u8> {
+pub(super) fn single_charge(call: u16, rule: &Rule, longest_delay: Micros, cost: u32) -> Vec<u8> {
     let mut body = Body::of_call(call, 64);
-    body.push_rule(rule);
+    body.push_rule(rule, longest_delay);
     body.push(cost.into(), 4);
     body.0
 }
@@ -146,7 +156,7 @@ pub(super) fn single_charge(call: u16, rule: &Rule, cost: u32) -> Vec<u8> {
 /// `ARGV[1]` of a single claim.
 pub(super) fn single_claim(call: u16, rule: &Rule, claim: &Claim) -> Vec<u8> {
     let mut body = Body::of_call(call, 96);
-    body.push_rule(rule);
+    body.push_rule(rule, 0);
     body.push(0, 4);
     body.push_numbers(claim);
     body.0
@@ -159,19 +169,19 @@ impl Body {
         body
     }
 
-    /// Each limit comes with how it blocks keys, if the checks ask that.
+    /// Each limit comes with how it blocks keys, if the checks ask that, and its longest delay.
     pub(super) fn new<'a>(
         call: u16,
-        limits: impl ExactSizeIterator<Item = (&'a Rule, Option<&'a Blocking>)>,
+        limits: impl ExactSizeIterator<Item = (&'a Rule, Option<&'a Blocking>, Micros)>,
     ) -> Self {
         let mut body = Self::of_call(call, 64);
         body.push_name("batch");
         body.push(limits.len() as u64, 2);
-        for (rule, blocking) in limits {
+        for (rule, blocking, longest_delay) in limits {
             if let Some(blocking) = blocking {
                 body.push_blocking(blocking);
             }
-            body.push_rule(rule);
+            body.push_rule(rule, longest_delay);
         }
         body
     }
@@ -262,7 +272,7 @@ impl Body {
     }
 
     /// The algorithm by the name of its file in `scripts/`, and its numbers.
-    fn push_rule(&mut self, rule: &Rule) {
+    fn push_rule(&mut self, rule: &Rule, longest_delay: Micros) {
         let (name, numbers) = match rule {
             Rule::FixedWindow(rule) => {
                 let aligned = u64::from(rule.anchor == Anchor::Clock);
@@ -274,10 +284,13 @@ impl Body {
             ),
             Rule::SlidingLog(rule) => ("sliding_log", [rule.limit, rule.period, 0, 0]),
             Rule::TokenBucket(rule) => ("bucket", bucket(&rule.0, 0)),
-            Rule::LeakyBucket(rule) => (
-                "bucket",
-                bucket(&rule.bucket, u64::from(rule.mode == Mode::Queue)),
-            ),
+            Rule::LeakyBucket(rule) => {
+                let queue = match rule.mode {
+                    Mode::Queue => 1 + longest_delay,
+                    Mode::Meter => 0,
+                };
+                ("bucket", bucket(&rule.bucket, queue))
+            }
             Rule::Gcra(rule) => ("bucket", bucket(&rule.0, 0)),
             Rule::Concurrency(rule) => ("permits", [rule.limit().into(), 0, 0, 0]),
         };
