@@ -4,6 +4,7 @@ mod rule;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use http::request::Parts;
 use http::{Method, StatusCode, header};
@@ -12,7 +13,7 @@ pub(super) use self::rule::{KeyedLimit, LayerRule};
 use super::MissingKey;
 use super::limits::{Choosing, Chosen, Inherited, PendingChoice};
 #[cfg(feature = "config")]
-use super::live::{Asks, InForce, RequestRoute};
+use super::live::{Asks, FindingPlans, FoundPlans, InForce, RequestRoute};
 use super::request_checks::{RejectedEarly, RequestChecks};
 use super::request_fn::RequestFn;
 use crate::limiter::RateLimiter;
@@ -56,8 +57,24 @@ pub(super) struct Policy {
 pub(super) enum Question {
     /// The permits that it needs, and then the charge. A request that is not limited has neither.
     Checks(RequestChecks),
-    /// That depends on a look-up.
-    PendingChoice(PendingChoice),
+    /// That depends on look-ups.
+    Pending(Pending),
+}
+
+/// The look-ups that come before the checks of a request.
+pub(super) enum Pending {
+    /// One by whose result a closure chooses limits.
+    Choice(PendingChoice),
+    /// Those of plans. The limits are asked again when they have ended.
+    #[cfg(feature = "config")]
+    Plans(FindingPlans),
+}
+
+/// What the checks of a rule depend on.
+enum Awaited {
+    Choice(Choosing),
+    #[cfg(feature = "config")]
+    Plans(FindingPlans),
 }
 
 impl Policy {
@@ -198,28 +215,63 @@ impl Policy {
 
     fn question_of_several(&self, parts: &Parts) -> Result<Question, RejectedEarly> {
         let mut checks = Vec::with_capacity(self.rules.len());
-        let mut choosing = None;
+        let mut awaited = None;
         for rule in &self.rules {
-            choosing = self.add(rule, parts, &mut checks)?.or(choosing);
+            awaited = self.add(rule, parts, &mut checks)?.or(awaited);
         }
-        match choosing {
+        match awaited {
             None => RequestChecks::new(checks).map(Question::Checks),
-            Some(choosing) => Ok(Question::PendingChoice(PendingChoice {
-                checks,
-                choosing,
-                inherited: self.inherited,
-            })),
+            Some(Awaited::Choice(choosing)) => {
+                let choice = PendingChoice {
+                    checks,
+                    choosing,
+                    inherited: self.inherited,
+                };
+                Ok(Question::Pending(Pending::Choice(choice)))
+            }
+            #[cfg(feature = "config")]
+            Some(Awaited::Plans(finding)) => Ok(Question::Pending(Pending::Plans(finding))),
         }
     }
 
-    /// Adds the checks of a rule, or returns the look-up that they depend on. A layer has at most
+    /// Goes on with the look-ups of a request. When they have ended, returns its permits and
+    /// checks.
+    pub(super) fn poll_pending(
+        &self,
+        pending: &mut Pending,
+        parts: &mut Parts,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<RequestChecks, RejectedEarly>> {
+        match pending {
+            Pending::Choice(choice) => choice.poll(parts, cx),
+            #[cfg(feature = "config")]
+            Pending::Plans(finding) => {
+                let found = std::task::ready!(finding.as_mut().poll(cx));
+                found.insert_into(parts);
+                match self.question(parts) {
+                    Ok(Question::Pending(next)) => {
+                        // A new version of the limits looks up other plans.
+                        *pending = next;
+                        self.poll_pending(pending, parts, cx)
+                    }
+                    Ok(Question::Checks(asked)) => {
+                        parts.extensions.remove::<FoundPlans>();
+                        Poll::Ready(Ok(asked))
+                    }
+                    Err(rejected) => Poll::Ready(Err(rejected)),
+                }
+            }
+        }
+    }
+
+    /// Adds the checks of a rule, or returns the look-ups that they depend on. A layer has at most
     /// one such rule.
     fn add(
         &self,
         rule: &LayerRule,
         parts: &Parts,
         checks: &mut Vec<Check>,
-    ) -> Result<Option<Choosing>, RejectedEarly> {
+    ) -> Result<Option<Awaited>, RejectedEarly> {
         match rule {
             LayerRule::Fixed(keyed) => match keyed.key.extract(parts) {
                 Ok(key) => checks.push(self.check(keyed, key, parts)),
@@ -233,27 +285,33 @@ impl Policy {
                             .map_err(RejectedEarly::Rejected)?,
                     );
                 }
-                Ok(Chosen::Later(choosing)) => return Ok(Some(choosing)),
+                Ok(Chosen::Later(choosing)) => return Ok(Some(Awaited::Choice(choosing))),
                 Err(missing) => self.skip_or_reject(None, missing)?,
             },
             #[cfg(feature = "config")]
-            LayerRule::Live(live) => live.in_force(
-                |limit| self.inherited.of_layer(limit),
-                |in_force| self.add_live(in_force, parts, checks),
-            )?,
+            LayerRule::Live(live) => {
+                return live.in_force(
+                    |limit| self.inherited.of_layer(limit),
+                    |in_force| self.add_live(in_force, parts, checks),
+                );
+            }
         }
         Ok(None)
     }
 
-    /// Adds the checks of the limits of a configuration.
+    /// Adds the checks of the limits of a configuration, or returns the look-ups of plans that they
+    /// depend on.
     #[cfg(feature = "config")]
     fn add_live(
         &self,
         in_force: &InForce,
         parts: &Parts,
         checks: &mut Vec<Check>,
-    ) -> Result<(), RejectedEarly> {
+    ) -> Result<Option<Awaited>, RejectedEarly> {
         let route = RequestRoute::from_parts(parts);
+        if let Some(finding) = in_force.find_plans(&route, parts) {
+            return Ok(Some(Awaited::Plans(finding)));
+        }
         in_force.count_request();
         for applied in in_force.limits_at(&route) {
             applied.note_request();
@@ -267,7 +325,7 @@ impl Policy {
                 Err(missing) => self.skip_or_reject(Some(applied.limit()), missing)?,
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     #[inline]

@@ -44,10 +44,10 @@ where
         let (mut parts, body) = request.into_parts();
         let asked = match self.settings.policy.question(&parts) {
             Ok(Question::Checks(asked)) => asked,
-            Ok(Question::PendingChoice(lookup)) => {
+            Ok(Question::Pending(pending)) => {
                 let inner = self.release_inner();
                 let settings = Arc::clone(&self.settings);
-                let waiting = Waiting::for_lookup(inner, (parts, body), lookup, settings);
+                let waiting = Waiting::for_lookup(inner, (parts, body), pending, settings);
                 return ResponseFuture::waiting(waiting);
             }
             Err(rejected) => {

@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use super::acquiring::WithoutPermits;
 use super::conclusion::{Conclusion, Report, Undecided};
-use super::limits::PendingChoice;
+use super::policy::Pending;
 use super::request_checks::RequestChecks;
 use super::settings::LayerSettings;
 use super::{InFlight, ResponseBody};
@@ -41,7 +41,7 @@ enum Stage {
     },
     /// It waits for look-ups of the application.
     LookingUp {
-        lookup: PendingChoice,
+        pending: Pending,
         since: Instant,
         settings: Arc<LayerSettings>,
     },
@@ -90,11 +90,11 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
     pub(super) fn for_lookup(
         service: S,
         request: (Parts, ReqBody),
-        lookup: PendingChoice,
+        pending: Pending,
         settings: Arc<LayerSettings>,
     ) -> Self {
         let stage = Stage::LookingUp {
-            lookup,
+            pending,
             since: Instant::now(),
             settings,
         };
@@ -175,14 +175,14 @@ where
                     }
                 }
                 Stage::LookingUp {
-                    lookup,
+                    pending,
                     since,
                     settings,
                 } => {
                     let Some((parts, _)) = &mut self.request else {
                         return Poll::Pending;
                     };
-                    match ready!(lookup.poll(parts, cx)) {
+                    match ready!(settings.policy.poll_pending(pending, parts, cx)) {
                         Ok(asked) => self.stage = Stage::asking(asked, *since, settings, parts),
                         Err(rejected) => {
                             let response = settings.reject_early(rejected, parts);

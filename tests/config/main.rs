@@ -3,6 +3,7 @@
 mod files;
 mod limits;
 mod live;
+mod plans_looked_up;
 mod rolling;
 mod sources;
 

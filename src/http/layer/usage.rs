@@ -57,9 +57,13 @@ impl RateLimitLayer {
     /// limits that the application chose for the request [are not a
     /// group](crate::store::Group::new).
     pub async fn usage(&self, request: &Parts) -> Result<Vec<Usage>, Error> {
-        let asked = match self.settings.policy.question(request) {
+        let policy = &self.settings.policy;
+        let asked = match policy.question(request) {
             Ok(Question::Checks(asked)) => Ok(asked),
-            Ok(Question::PendingChoice(mut choice)) => poll_fn(|cx| choice.poll(request, cx)).await,
+            Ok(Question::Pending(mut pending)) => {
+                let mut request = request.clone();
+                poll_fn(|cx| policy.poll_pending(&mut pending, &mut request, cx)).await
+            }
             Err(rejected) => Err(rejected),
         };
         match asked {

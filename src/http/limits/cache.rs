@@ -59,7 +59,7 @@ impl Default for CacheSettings {
 }
 
 /// The result of a look-up, as the cache keeps it.
-pub(super) enum KnownValue<T> {
+pub(in crate::http) enum KnownValue<T> {
     Value(Arc<T>),
     Unknown,
     Failed,
@@ -76,7 +76,7 @@ impl<T> Clone for KnownValue<T> {
 }
 
 impl<T> KnownValue<T> {
-    pub(super) fn as_result(&self) -> LookupResult<'_, T> {
+    pub(in crate::http) fn as_result(&self) -> LookupResult<'_, T> {
         match self {
             Self::Value(value) => LookupResult::Known(value),
             Self::Unknown => LookupResult::Unknown,

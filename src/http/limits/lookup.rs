@@ -251,17 +251,17 @@ where
         Ok(())
     }
 
-    pub(super) fn id_of(&self, parts: &Parts) -> Result<I, MissingKey> {
+    pub(in crate::http) fn id_of(&self, parts: &Parts) -> Result<I, MissingKey> {
         (self.id)(parts)
     }
 
     /// The result, if no look-up is necessary.
-    pub(super) fn known(&self, id: &I) -> Option<KnownValue<T>> {
+    pub(in crate::http) fn known(&self, id: &I) -> Option<KnownValue<T>> {
         self.cache.fresh(id)
     }
 
     /// Starts or joins a look-up. Returns its result, or an older one.
-    pub(super) async fn find(&self, id: I) -> KnownValue<T> {
+    pub(in crate::http) async fn find(&self, id: I) -> KnownValue<T> {
         self.cache.find(id).await
     }
 }

@@ -6,8 +6,9 @@ use http::StatusCode;
 use http::request::Parts;
 
 use super::Names;
-use super::in_force::{Applied, InForce, OfPlan, Plans};
+use super::in_force::{Applied, InForce};
 use super::pattern::Pattern;
+use super::plans::{OfPlan, Plans};
 use crate::configuration::{
     Config, CostConfig, Field, KeyConfig, LimitConfig, Match, Misplaced, OneOrMany, PlanConfig,
     PlanRule, UnknownPlan,
@@ -33,10 +34,12 @@ impl InForce {
         let limits = config.limits.iter().enumerate();
         let limits = limits.map(|(number, limit)| applied(limit, names, &Field::of_limit(number)));
         let limits = limits.collect::<Result<_, _>>();
-        let limits = limits.map_err(|(field, error)| config.error_at(&field, &error))?;
+        let limits: Vec<Applied> =
+            limits.map_err(|(field, error)| config.error_at(&field, &error))?;
         Ok(Self {
             version,
             config: Arc::new(config),
+            looks_up: limits.iter().any(Applied::looks_up),
             limits,
             requests: Arc::default(),
         })
@@ -173,16 +176,20 @@ fn patterns(config: &OneOrMany<Match>, at: &Field) -> Result<Vec<Pattern>, Mispl
 }
 
 fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans>, Misplaced> {
-    let plan_of = match (&config.plan, config.plans.is_empty()) {
+    let (name, plan_of) = match (&config.plan, config.plans.is_empty()) {
         (None, true) if config.unknown_plan.is_none() => return Ok(None),
         (None, true) => {
             let error = "`plans` is missing, so no plan is unknown; write a table by plan, or \
                          remove `unknown_plan`";
             return Err((at.clone().name("unknown_plan"), ConfigError::new(error)));
         }
-        (Some(name), false) => names
-            .plan_of(name)
-            .map_err(|error| (at.clone().name("plan"), error))?,
+        (Some(name), false) => {
+            let plan_of = names.plan_of(name);
+            (
+                name,
+                plan_of.map_err(|error| (at.clone().name("plan"), error))?,
+            )
+        }
         (None, false) => {
             let error = "`plan` is missing; name the function of the application that says the \
                          plan of a request";
@@ -204,6 +211,7 @@ fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans
         Some(UnknownPlan::Deny) => Some(denied("this plan is not known")),
     };
     Ok(Some(Plans {
+        name: name.as_str().into(),
         plan_of,
         limits: compiled.collect::<Result<_, Misplaced>>()?,
         unknown,

@@ -1,14 +1,12 @@
 //! The limits of one version of a configuration, ready to be asked.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use arc_swap::ArcSwap;
 use http::request::Parts;
 
 use super::pattern::{Pattern, RequestRoute};
+use super::plans::{FindingPlans, OfPlan, PlanOf, Plans, find_all};
 use crate::configuration::Config;
 use crate::http::copied_limit::CopiedLimit;
 use crate::http::limits::Reject;
@@ -28,6 +26,8 @@ pub(in crate::http) struct InForce {
     pub(super) limits: Vec<Applied>,
     /// The requests so far, up to [`ENOUGH`].
     pub(super) requests: Arc<AtomicU32>,
+    /// Whether the plans of a limit are looked up.
+    pub(super) looks_up: bool,
 }
 
 /// A limit, the requests that it applies to, and what they are counted by.
@@ -45,73 +45,6 @@ pub(in crate::http) struct Applied {
     pub(super) plans: Option<Plans>,
     /// Whether it applied to a request.
     pub(super) has_applied: Arc<AtomicBool>,
-}
-
-#[derive(Clone)]
-pub(super) struct Plans {
-    pub(super) plan_of: RequestFn<Option<Cow<'static, str>>>,
-    pub(super) limits: HashMap<String, OfPlan>,
-    /// The outcome of requests with a plan that is not here. `None`: they have the limit itself.
-    pub(super) unknown: Option<OfPlan>,
-    pub(super) reported: Arc<ReportedPlans>,
-}
-
-impl Plans {
-    /// The limit of a request's plan, if it has one here.
-    fn find(&self, parts: &Parts, limit: &Limit) -> Option<&OfPlan> {
-        let plan = (self.plan_of)(parts)?;
-        let of_plan = self.limits.get(&*plan);
-        if of_plan.is_none() {
-            self.reported.report(&plan, limit, self);
-        }
-        of_plan.or(self.unknown.as_ref())
-    }
-}
-
-/// The unknown plans that were reported, so that each is reported once. There are few, unless a
-/// client chooses them.
-#[derive(Default)]
-pub(super) struct ReportedPlans(ArcSwap<Vec<String>>);
-
-impl ReportedPlans {
-    const MOST: usize = 16;
-
-    /// The longest name in an event, in characters.
-    const LONGEST: usize = 64;
-
-    fn report(&self, plan: &str, limit: &Limit, plans: &Plans) {
-        let is_news = |reported: &[String]| {
-            reported.len() < Self::MOST && !reported.iter().any(|other| other == plan)
-        };
-        if !is_news(&self.0.load()) {
-            return;
-        }
-        let before = self.0.rcu(|reported| {
-            let mut more = (**reported).clone();
-            if is_news(&more) {
-                more.push(plan.to_owned());
-            }
-            more
-        });
-        if !is_news(&before) {
-            return;
-        }
-        let plan: String = plan.chars().take(Self::LONGEST).collect();
-        let mut known: Vec<_> = plans.limits.keys().map(String::as_str).collect();
-        known.sort_unstable();
-        let outcome = match plans.unknown {
-            None => "limited without a plan",
-            Some(_) => "rejected",
-        };
-        telemetry::unknown_plan(limit.name(), &plan, &known.join(", "), outcome);
-    }
-}
-
-#[derive(Clone)]
-pub(super) enum OfPlan {
-    Limit(CopiedLimit),
-    Unlimited,
-    Reject(Reject),
 }
 
 /// The check of a limit for a request.
@@ -153,6 +86,19 @@ impl InForce {
         self.limits.iter().filter(|limit| limit.includes(route))
     }
 
+    /// The look-ups of plans that have to end before the limits of a route are asked.
+    pub(in crate::http) fn find_plans(
+        &self,
+        route: &RequestRoute<'_>,
+        parts: &Parts,
+    ) -> Option<FindingPlans> {
+        if !self.looks_up {
+            return None;
+        }
+        let plans = self.limits_at(route).filter_map(|it| it.plans.as_ref());
+        find_all(plans, parts)
+    }
+
     /// The limit of this name.
     pub(super) fn find(&self, name: &str) -> Option<&Applied> {
         self.limits
@@ -177,6 +123,7 @@ impl InForce {
             config: Arc::clone(&self.config),
             limits,
             requests: Arc::clone(&self.requests),
+            looks_up: self.looks_up,
         }
     }
 }
@@ -242,6 +189,12 @@ impl Applied {
         Ok(Asks::Check(
             Check::new(limit.of_this_thread(), key).with_cost(cost),
         ))
+    }
+
+    /// Returns whether its plans are looked up.
+    pub(super) fn looks_up(&self) -> bool {
+        let plans = self.plans.as_ref();
+        plans.is_some_and(|plans| matches!(plans.plan_of, PlanOf::Lookup(_)))
     }
 
     fn all_limits(&self) -> impl Iterator<Item = &Limit> {

@@ -3,10 +3,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use http::request::Parts;
 
+use super::plans::{ByLookup, PlanOf};
+use crate::http::limits::{Lookup, LookupResult};
 use crate::http::request_fn::RequestFn;
 use crate::http::{Global, KeyExtractor, PeerIp};
 use crate::nouns::ConfigError;
@@ -42,7 +45,7 @@ use crate::nouns::ConfigError;
 #[derive(Clone)]
 pub struct Names {
     keys: BTreeMap<String, Arc<dyn KeyExtractor>>,
-    plans: BTreeMap<String, RequestFn<Option<Cow<'static, str>>>>,
+    plans: BTreeMap<String, PlanOf>,
     costs: BTreeMap<String, RequestFn<u32>>,
 }
 
@@ -83,10 +86,57 @@ impl Names {
         name: impl Into<String>,
         plan: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
     ) -> Self {
-        self.plans.insert(
-            name.into(),
-            Arc::new(move |parts: &Parts| plan(parts).map(Into::into)),
-        );
+        let plan_of = Arc::new(move |parts: &Parts| plan(parts).map(Into::into));
+        self.plans.insert(name.into(), PlanOf::Request(plan_of));
+        self
+    }
+
+    /// Names a look-up of the plan of a request, such as in a database. `plan` says the plan by the
+    /// result. Without a plan, and without an id, a request has the quota of the limit itself.
+    ///
+    /// The look-up comes before all checks of the layer. To protect the database from a client that
+    /// sends many ids, put a limit by address into a layer outside.
+    ///
+    /// ```
+    /// use tollgate::Key;
+    /// use tollgate::config::Names;
+    /// use tollgate::key::Header;
+    /// use tollgate::layer::{Lookup, LookupResult};
+    ///
+    /// async fn plan_of(api_key: Key) -> Result<Option<String>, std::io::Error> {
+    ///     // A query, in a real service.
+    ///     Ok(Some("pro".to_owned()))
+    /// }
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let api_key = Header::new("x-api-key")?;
+    /// let plans = Lookup::by_key(api_key.clone(), plan_of);
+    /// let names = Names::new()
+    ///     .key("api_key", api_key)
+    ///     .plan_lookup("account", plans, |plan| match plan {
+    ///         LookupResult::Known(plan) => Some(plan.clone()),
+    ///         LookupResult::Unknown => None,
+    ///         // A plan of its own in the file, for while the database is away.
+    ///         LookupResult::Failed => Some("emergency".to_owned()),
+    ///     });
+    /// # let _ = names;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn plan_lookup<I, T, P>(
+        mut self,
+        name: impl Into<String>,
+        lookup: Lookup<I, T>,
+        plan: impl Fn(LookupResult<'_, T>) -> Option<P> + Send + Sync + 'static,
+    ) -> Self
+    where
+        I: Clone + Eq + Hash + Send + Sync + 'static,
+        T: Send + Sync + 'static,
+        P: Into<Cow<'static, str>> + 'static,
+    {
+        let lookup = Arc::new(ByLookup::new(lookup, plan));
+        self.plans.insert(name.into(), PlanOf::Lookup(lookup));
         self
     }
 
@@ -106,11 +156,12 @@ impl Names {
         find(&self.keys, "key extractor", "key", name)
     }
 
-    pub(super) fn plan_of(
-        &self,
-        name: &str,
-    ) -> Result<RequestFn<Option<Cow<'static, str>>>, ConfigError> {
-        find(&self.plans, "function for plans", "plan", name)
+    pub(super) fn plan_of(&self, name: &str) -> Result<PlanOf, ConfigError> {
+        let plan_of = find(&self.plans, "function for plans", "plan", name)?;
+        if let PlanOf::Lookup(lookup) = &plan_of {
+            lookup.check()?;
+        }
+        Ok(plan_of)
     }
 
     pub(super) fn cost_of(&self, name: &str) -> Result<RequestFn<u32>, ConfigError> {
