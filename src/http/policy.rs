@@ -50,6 +50,8 @@ pub(super) struct Policy {
     pub(super) limits_preflight: bool,
     pub(super) on_missing_key: OnMissingKey,
     inherited: Inherited,
+    /// Whether requests are counted, in metrics and for events.
+    counts_requests: bool,
     events: Arc<Throttle>,
 }
 
@@ -91,8 +93,16 @@ impl Policy {
                 on_store_failure: OnStoreFailure::FailOpen,
                 enforced: None,
             },
+            counts_requests: true,
             events: Arc::default(),
         }
+    }
+
+    /// The same policy, for what is asked without a request: it counts nothing.
+    pub(super) fn uncounted(&self) -> Self {
+        let mut policy = self.clone();
+        policy.counts_requests = false;
+        policy
     }
 
     /// Adds a rule, whose limit is registered with the limiter.
@@ -312,12 +322,16 @@ impl Policy {
         if let Some(finding) = in_force.find_plans(&route, parts) {
             return Ok(Some(Awaited::Plans(finding)));
         }
-        in_force.count_request();
+        if self.counts_requests {
+            in_force.count_request();
+        }
         for applied in in_force.limits_at(&route) {
-            applied.note_request();
+            if self.counts_requests {
+                applied.note_request();
+            }
             match applied.check_for(parts, self.cost.as_ref()) {
                 Ok(Asks::Check(check)) => {
-                    telemetry::keyed(&self.events, check.limit());
+                    self.count_key(check.limit());
                     checks.push(check);
                 }
                 Ok(Asks::Nothing) => {}
@@ -330,9 +344,16 @@ impl Policy {
 
     #[inline]
     fn check(&self, keyed: &KeyedLimit, key: Key, parts: &Parts) -> Check {
-        telemetry::keyed(&self.events, keyed.limit());
+        self.count_key(keyed.limit());
         let cost = keyed.cost.as_ref().or(self.cost.as_ref());
         Check::new(keyed.limit.of_this_thread(), key).with_cost(cost.map_or(1, |cost| cost(parts)))
+    }
+
+    #[inline]
+    fn count_key(&self, limit: &Limit) {
+        if self.counts_requests {
+            telemetry::keyed(&self.events, limit);
+        }
     }
 
     /// Skips a limit, if the layer does so for requests without its key, or rejects the request. A
@@ -352,8 +373,10 @@ impl Policy {
             OnMissingKey::SkipLimit => Some(StatusCode::BAD_REQUEST),
         };
         let status = status.filter(|_| is_enforced);
-        let name = limit.map(Limit::name);
-        telemetry::missing_key(&self.events, name, missing.logged(), status.is_some());
+        if self.counts_requests {
+            let name = limit.map(Limit::name);
+            telemetry::missing_key(&self.events, name, missing.logged(), status.is_some());
+        }
         match status {
             Some(status) => Err(RejectedEarly::MissingKey {
                 limit: limit.cloned(),

@@ -36,6 +36,18 @@ pub(crate) fn matched_nothing(limit: &str, requests: u32) {
     );
 }
 
+/// No request of so many had a plan.
+pub(crate) fn no_plan_found(limit: &str, plan: &str, requests: u32) {
+    tracing::warn!(
+        target: TARGET,
+        limit,
+        plan,
+        requests,
+        "no request had a plan: the function or look-up of this name may read what is not there, \
+         such as an extension that a layer further in sets"
+    );
+}
+
 /// A new version has no limits. That is valid, and rarely meant.
 pub(crate) fn no_limits_left(version: u64) {
     tracing::warn!(target: TARGET, version, "no limits left: requests are not limited");

@@ -30,7 +30,7 @@ pub(crate) use self::client_ip::{
 #[cfg(feature = "config")]
 pub(crate) use self::config::{
     limits_in_force, limits_not_replaced, limits_rejected, limits_replaced, limits_valid_again,
-    matched_nothing, no_limits_left, unfollowed, unknown_plan, unwatched,
+    matched_nothing, no_limits_left, no_plan_found, unfollowed, unknown_plan, unwatched,
 };
 #[cfg(all(feature = "config", feature = "redis"))]
 pub(crate) use self::config::{limits_not_read, unsubscribed};

@@ -308,6 +308,34 @@ mod configuration {
         assert!(reported[0].contains("limit=\"mistyped\""), "{reported:?}");
     }
 
+    #[tokio::test]
+    async fn plan_that_no_request_has_is_reported_after_10_000() {
+        let (log, _guard) = Log::start();
+        let plans = "plan = \"account\"\nplans = { pro = { quota = \"2000000/min\" } }";
+        let app = app(&format!("{API}{plans}"));
+        for _ in 0..10_050 {
+            assert_eq!(status(&app, plain("/search")).await, 200);
+        }
+        let reported = events(&log, "no request had a plan");
+        assert_eq!(reported.len(), 1, "{reported:?}");
+        assert!(
+            reported[0].contains("limit=\"api\" plan=\"account\""),
+            "{reported:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn plan_that_one_request_has_is_not() {
+        let (log, _guard) = Log::start();
+        let plans = "plan = \"account\"\nplans = { pro = { quota = \"2000000/min\" } }";
+        let app = app(&format!("{API}{plans}"));
+        assert_eq!(status(&app, of_plan("pro")).await, 200);
+        for _ in 0..10_050 {
+            assert_eq!(status(&app, plain("/search")).await, 200);
+        }
+        assert_eq!(events(&log, "no request had a plan"), [""; 0]);
+    }
+
     #[test]
     fn limit_that_excepts_all_it_matches_is_an_error() {
         let text =

@@ -235,6 +235,20 @@ async fn requests_that_no_limit_is_asked_about_have_a_reason() {
 }
 
 #[tokio::test]
+async fn request_whose_usage_is_asked_is_not_counted() {
+    let recorded = Recorded::start();
+    let user = Header::new("x-user").unwrap();
+    let layer = RateLimitLayer::new(RateLimiter::in_memory(), an_hour("api", 1), user).unwrap();
+    let (without_key, _) = plain("/").into_parts();
+    assert_eq!(layer.usage(&without_key).await.unwrap(), []);
+    let request = request("GET", "/").header("x-user", "alice");
+    let (with_key, ()) = request.body(()).unwrap().into_parts();
+    assert_eq!(layer.usage(&with_key).await.unwrap()[0].remaining, 1);
+    assert_eq!(recorded.of("tollgate_unchecked_requests_total").len(), 0);
+    assert_eq!(recorded.of("tollgate_keys_total").len(), 0);
+}
+
+#[tokio::test]
 async fn keys_are_counted_by_the_extractor_that_found_them() {
     let recorded = Recorded::start();
     let header = |name: &str| Header::new(name).unwrap();

@@ -57,7 +57,7 @@ impl RateLimitLayer {
     /// limits that the application chose for the request [are not a
     /// group](crate::store::Group::new).
     pub async fn usage(&self, request: &Parts) -> Result<Vec<Usage>, Error> {
-        let policy = &self.settings.policy;
+        let policy = self.settings.policy.uncounted();
         let asked = match policy.question(request) {
             Ok(Question::Checks(asked)) => Ok(asked),
             Ok(Question::Pending(mut pending)) => {

@@ -216,6 +216,7 @@ fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans
         limits: compiled.collect::<Result<_, Misplaced>>()?,
         unknown,
         reported: Arc::default(),
+        has_found: Arc::default(),
     }))
 }
 

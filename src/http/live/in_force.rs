@@ -61,20 +61,31 @@ impl InForce {
             let mut known = before.config.limits.iter().zip(&before.limits);
             if let Some((_, known)) = known.find(|(other, _)| *other == config) {
                 limit.has_applied = Arc::clone(&known.has_applied);
+                if let (Some(plans), Some(known)) = (&mut limit.plans, &known.plans) {
+                    plans.has_found = Arc::clone(&known.has_found);
+                }
             }
         }
     }
 
-    /// Counts a request. After enough of them, reports the limits that applied to none.
+    /// Counts a request. After enough of them, reports the limits that applied to none, and the
+    /// plans that none had.
     pub(in crate::http) fn count_request(&self) {
         if self.requests.load(Ordering::Relaxed) >= ENOUGH
             || self.requests.fetch_add(1, Ordering::Relaxed) + 1 != ENOUGH
         {
             return;
         }
-        let has_applied = |limit: &&Applied| limit.has_applied.load(Ordering::Relaxed);
-        for limit in self.limits.iter().filter(|limit| !has_applied(limit)) {
-            telemetry::matched_nothing(limit.limit().name(), ENOUGH);
+        for applied in &self.limits {
+            let name = applied.limit().name();
+            if !applied.has_applied.load(Ordering::Relaxed) {
+                telemetry::matched_nothing(name, ENOUGH);
+                continue;
+            }
+            let has_found = |plans: &&Plans| plans.has_found.load(Ordering::Relaxed);
+            if let Some(plans) = applied.plans.as_ref().filter(|plans| !has_found(plans)) {
+                telemetry::no_plan_found(name, &plans.name, ENOUGH);
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use futures_core::future::BoxFuture;
@@ -75,6 +76,8 @@ pub(super) struct Plans {
     /// The outcome of requests with a plan that is not here. `None`: they have the limit itself.
     pub(super) unknown: Option<OfPlan>,
     pub(super) reported: Arc<ReportedPlans>,
+    /// Whether a request had a plan.
+    pub(super) has_found: Arc<AtomicBool>,
 }
 
 impl Plans {
@@ -91,6 +94,10 @@ impl Plans {
                 },
             },
         }?;
+        // Threads that write one cache line wait for each other.
+        if !self.has_found.load(Ordering::Relaxed) {
+            self.has_found.store(true, Ordering::Relaxed);
+        }
         let of_plan = self.limits.get(&*plan);
         if of_plan.is_none() {
             self.reported.report(&plan, limit, self);
@@ -216,6 +223,7 @@ impl ReportedPlans {
         known.sort_unstable();
         let outcome = match plans.unknown {
             None => "limited without a plan",
+            Some(_) if limit.enforced_percent() < 100 => "rejected where the limit is enforced",
             Some(_) => "rejected",
         };
         telemetry::unknown_plan(limit.name(), &plan, &known.join(", "), outcome);
