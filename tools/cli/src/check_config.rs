@@ -149,9 +149,13 @@ fn row(limit: &Value) -> [String; 5] {
     ];
     let settings = limit.as_object().into_iter().flatten();
     let settings = settings.filter(|(name, _)| !shown.contains(&name.as_str()));
-    let settings: Vec<_> = settings
+    let mut settings: Vec<_> = settings
         .map(|(name, value)| format!("{name} = {}", setting(name, value)))
         .collect();
+    // A mistyped plan is such a one.
+    if !limit["plans"].is_null() && limit["unknown_plan"].is_null() {
+        settings.push("any other plan = as the limit".to_owned());
+    }
     [
         text("name"),
         allows,

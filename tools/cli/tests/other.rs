@@ -24,6 +24,7 @@ fn files_of_the_examples_are_valid_and_shown_as_a_table() {
             "2 at once",
             "user, else client_ip",
             "plans = closed denied (this account is closed); internal unlimited; pro 50/10s",
+            "any other plan = as the limit",
             "keys that the application has to name: client_ip, user",
             "plans that the application has to name: account",
             "valid: 5 limits",
