@@ -13,7 +13,7 @@ pub(super) use self::rule::{KeyedLimit, LayerRule};
 use super::MissingKey;
 use super::limits::{Choosing, Chosen, Inherited, PendingChoice};
 #[cfg(feature = "config")]
-use super::live::{Asks, FindingPlans, FoundPlans, InForce, RequestRoute};
+use super::live::{Asks, InForce, LookedUpPlans, PendingPlans, RequestRoute};
 use super::request_checks::{RejectedEarly, RequestChecks};
 use super::request_fn::RequestFn;
 use crate::limiter::RateLimiter;
@@ -67,16 +67,19 @@ pub(super) enum Question {
 pub(super) enum Pending {
     /// One by whose result a closure chooses limits.
     Choice(PendingChoice),
-    /// Those of plans. The limits are asked again when they have ended.
+    /// Those of the plans of a configuration. The checks are those of the other rules.
     #[cfg(feature = "config")]
-    Plans(FindingPlans),
+    Plans {
+        checks: Vec<Check>,
+        pending: PendingPlans,
+    },
 }
 
 /// What the checks of a rule depend on.
 enum Awaited {
     Choice(Choosing),
     #[cfg(feature = "config")]
-    Plans(FindingPlans),
+    Plans(PendingPlans),
 }
 
 impl Policy {
@@ -240,7 +243,9 @@ impl Policy {
                 Ok(Question::Pending(Pending::Choice(choice)))
             }
             #[cfg(feature = "config")]
-            Some(Awaited::Plans(finding)) => Ok(Question::Pending(Pending::Plans(finding))),
+            Some(Awaited::Plans(pending)) => {
+                Ok(Question::Pending(Pending::Plans { checks, pending }))
+            }
         }
     }
 
@@ -249,29 +254,49 @@ impl Policy {
     pub(super) fn poll_pending(
         &self,
         pending: &mut Pending,
-        parts: &mut Parts,
+        parts: &Parts,
         cx: &mut Context<'_>,
     ) -> Poll<Result<RequestChecks, RejectedEarly>> {
         match pending {
             Pending::Choice(choice) => choice.poll(parts, cx),
             #[cfg(feature = "config")]
-            Pending::Plans(finding) => {
-                let found = std::task::ready!(finding.as_mut().poll(cx));
-                found.insert_into(parts);
-                match self.question(parts) {
-                    Ok(Question::Pending(next)) => {
-                        // A new version of the limits looks up other plans.
-                        *pending = next;
+            Pending::Plans {
+                checks,
+                pending: plans,
+            } => {
+                let looked_up = std::task::ready!(plans.as_mut().poll(cx));
+                let mut checks = std::mem::take(checks);
+                match self.add_live_rule(parts, looked_up, &mut checks) {
+                    Ok(None) => Poll::Ready(RequestChecks::new(checks)),
+                    // A new version of the limits looks up more.
+                    Ok(Some(plans)) => {
+                        *pending = Pending::Plans {
+                            checks,
+                            pending: plans,
+                        };
                         self.poll_pending(pending, parts, cx)
-                    }
-                    Ok(Question::Checks(asked)) => {
-                        parts.extensions.remove::<FoundPlans>();
-                        Poll::Ready(Ok(asked))
                     }
                     Err(rejected) => Poll::Ready(Err(rejected)),
                 }
             }
         }
+    }
+
+    /// Adds the checks of the rule with a configuration, whose plans were looked up.
+    #[cfg(feature = "config")]
+    fn add_live_rule(
+        &self,
+        parts: &Parts,
+        looked_up: LookedUpPlans,
+        checks: &mut Vec<Check>,
+    ) -> Result<Option<PendingPlans>, RejectedEarly> {
+        let Some(live) = self.rules.iter().find_map(LayerRule::live) else {
+            return Ok(None);
+        };
+        live.in_force(
+            |limit| self.inherited.of_layer(limit),
+            |in_force| self.add_live(in_force, parts, looked_up, checks),
+        )
     }
 
     /// Adds the checks of a rule, or returns the look-ups that they depend on. A layer has at most
@@ -299,11 +324,9 @@ impl Policy {
                 Err(missing) => self.skip_or_reject(None, missing)?,
             },
             #[cfg(feature = "config")]
-            LayerRule::Live(live) => {
-                return live.in_force(
-                    |limit| self.inherited.of_layer(limit),
-                    |in_force| self.add_live(in_force, parts, checks),
-                );
+            LayerRule::Live(_) => {
+                let pending = self.add_live_rule(parts, LookedUpPlans::default(), checks)?;
+                return Ok(pending.map(Awaited::Plans));
             }
         }
         Ok(None)
@@ -316,11 +339,12 @@ impl Policy {
         &self,
         in_force: &InForce,
         parts: &Parts,
+        mut looked_up: LookedUpPlans,
         checks: &mut Vec<Check>,
-    ) -> Result<Option<Awaited>, RejectedEarly> {
+    ) -> Result<Option<PendingPlans>, RejectedEarly> {
         let route = RequestRoute::from_parts(parts);
-        if let Some(finding) = in_force.find_plans(&route, parts) {
-            return Ok(Some(Awaited::Plans(finding)));
+        if let Some(pending) = in_force.look_up_plans(&route, parts, &mut looked_up) {
+            return Ok(Some(pending));
         }
         if self.counts_requests {
             in_force.count_request();
@@ -329,7 +353,8 @@ impl Policy {
             if self.counts_requests {
                 applied.note_request();
             }
-            match applied.check_for(parts, self.cost.as_ref()) {
+            let cost = self.cost.as_ref();
+            match applied.check_for(parts, &looked_up, cost, self.counts_requests) {
                 Ok(Asks::Check(check)) => {
                     self.count_key(check.limit());
                     checks.push(check);

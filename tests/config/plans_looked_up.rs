@@ -12,11 +12,11 @@ use axum::Router;
 use axum::body::Body;
 use http::Request;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tollgate::config::{Config, Format, LimitSet, Names};
-use tollgate::key::Header;
+use tollgate::key::{Global, Header};
 use tollgate::layer::{Lookup, LookupResult};
-use tollgate::{Key, RateLimitLayer, RateLimiter};
+use tollgate::{Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::requests::{app, number, send};
 
@@ -175,6 +175,82 @@ async fn usage_of_a_request_is_that_of_its_plan() {
     let usage = layer.usage(&request).await.unwrap();
     let limits: Vec<_> = usage.iter().map(|it| (&*it.limit, it.capacity)).collect();
     assert_eq!(limits, [("api", 100), ("exports", 5)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn usage_of_the_set_looks_the_plan_up_if_it_is_not_known() {
+    let database = Database::with(&[("ann", "pro")]);
+    let config = Config::parse("limits.toml", FILE, Format::Toml).unwrap();
+    let limits = LimitSet::new(config, database.names()).unwrap();
+    let limiter = RateLimiter::in_memory();
+    let app = app(RateLimitLayer::from_config(&limiter, &limits).unwrap());
+    for _ in 0..40 {
+        assert_eq!(ask(&app, "ann", "/").await, (200, 100));
+    }
+    // The value is not fresh any more.
+    sleep(Duration::from_secs(61)).await;
+    let (request, _) = of("ann", "/").into_parts();
+    let usage = limits.usage(&limiter, &request).await.unwrap();
+    assert_eq!((usage[0].capacity, usage[0].remaining), (100, 60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn look_ups_of_two_names_run_at_once_beside_a_fixed_limit() {
+    let database = Database::with(&[("ann", "pro")]);
+    let plan = |plan: LookupResult<'_, &'static str>| match plan {
+        LookupResult::Known(plan) => Some(*plan),
+        LookupResult::Unknown | LookupResult::Failed => None,
+    };
+    let names = database
+        .names()
+        .plan_lookup("other", database.lookup(), plan);
+    let other = FILE.replacen("\"account\"", "\"other\"", 1);
+    let config = Config::parse("limits.toml", &other, Format::Toml).unwrap();
+    let limits = LimitSet::new(config, names).unwrap();
+    let fixed = Limit::fixed_window("all", Quota::per_hour(3)).unwrap();
+    let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
+    let app = app(layer.limit(fixed, Global).unwrap());
+    let started = Instant::now();
+    assert_eq!(ask(&app, "ann", "/exports").await.0, 200);
+    assert!(
+        started.elapsed() < Duration::from_millis(40),
+        "{:?}",
+        started.elapsed()
+    );
+    assert_eq!(database.asked(), 2);
+    for expected in [200, 200, 429] {
+        assert_eq!(
+            ask(&app, "ann", "/exports").await.0,
+            expected,
+            "of three for all"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn plan_that_is_forgotten_all_the_time_is_never_left_out() {
+    let database = Database::with(&[("ann", "pro")]);
+    let lookup = database.lookup();
+    let plan = |plan: LookupResult<'_, &'static str>| match plan {
+        LookupResult::Known(plan) => Some(*plan),
+        LookupResult::Unknown | LookupResult::Failed => None,
+    };
+    let user = Header::new("x-user").unwrap();
+    let names = Names::new().key("user", user);
+    let names = names.plan_lookup("account", lookup.clone(), plan);
+    let config = Config::parse("limits.toml", FILE, Format::Toml).unwrap();
+    let limits = LimitSet::new(config, names).unwrap();
+    let app = app(RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap());
+    let forgetting = tokio::spawn(async move {
+        loop {
+            lookup.forget(&Key::new("ann"));
+            sleep(Duration::from_millis(1)).await;
+        }
+    });
+    for _ in 0..50 {
+        assert_eq!(ask(&app, "ann", "/").await, (200, 100));
+    }
+    forgetting.abort();
 }
 
 #[test]

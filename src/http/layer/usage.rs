@@ -61,8 +61,7 @@ impl RateLimitLayer {
         let asked = match policy.question(request) {
             Ok(Question::Checks(asked)) => Ok(asked),
             Ok(Question::Pending(mut pending)) => {
-                let mut request = request.clone();
-                poll_fn(|cx| policy.poll_pending(&mut pending, &mut request, cx)).await
+                poll_fn(|cx| policy.poll_pending(&mut pending, request, cx)).await
             }
             Err(rejected) => Err(rejected),
         };

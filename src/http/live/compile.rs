@@ -8,7 +8,7 @@ use http::request::Parts;
 use super::Names;
 use super::in_force::{Applied, InForce};
 use super::pattern::Pattern;
-use super::plans::{OfPlan, Plans};
+use super::plans::{PlanOutcome, Plans};
 use crate::configuration::{
     Config, CostConfig, Field, KeyConfig, LimitConfig, Match, Misplaced, OneOrMany, PlanConfig,
     PlanRule, UnknownPlan,
@@ -176,7 +176,7 @@ fn patterns(config: &OneOrMany<Match>, at: &Field) -> Result<Vec<Pattern>, Mispl
 }
 
 fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans>, Misplaced> {
-    let (name, plan_of) = match (&config.plan, config.plans.is_empty()) {
+    let (name, source) = match (&config.plan, config.plans.is_empty()) {
         (None, true) if config.unknown_plan.is_none() => return Ok(None),
         (None, true) => {
             let error = "`plans` is missing, so no plan is unknown; write a table by plan, or \
@@ -184,10 +184,10 @@ fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans
             return Err((at.clone().name("unknown_plan"), ConfigError::new(error)));
         }
         (Some(name), false) => {
-            let plan_of = names.plan_of(name);
+            let source = names.plan_source(name);
             (
                 name,
-                plan_of.map_err(|error| (at.clone().name("plan"), error))?,
+                source.map_err(|error| (at.clone().name("plan"), error))?,
             )
         }
         (None, false) => {
@@ -203,7 +203,7 @@ fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans
     let compiled = config.plans.iter().map(|(name, plan)| {
         Ok((
             name.clone(),
-            of_plan(config, plan, &at.clone().name("plans").name(name))?,
+            outcome(config, plan, &at.clone().name("plans").name(name))?,
         ))
     });
     let unknown = match config.unknown_plan {
@@ -212,23 +212,23 @@ fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans
     };
     Ok(Some(Plans {
         name: name.as_str().into(),
-        plan_of,
-        limits: compiled.collect::<Result<_, Misplaced>>()?,
+        source,
+        outcomes: compiled.collect::<Result<_, Misplaced>>()?,
         unknown,
         reported: Arc::default(),
-        has_found: Arc::default(),
+        without_plan: Arc::default(),
     }))
 }
 
-fn denied(reason: &str) -> OfPlan {
+fn denied(reason: &str) -> PlanOutcome {
     let reason = reason.to_owned().into();
-    OfPlan::Reject(Reject::new(StatusCode::FORBIDDEN, reason, None))
+    PlanOutcome::Reject(Reject::new(StatusCode::FORBIDDEN, reason, None))
 }
 
-fn of_plan(config: &LimitConfig, plan: &PlanConfig, at: &Field) -> Result<OfPlan, Misplaced> {
+fn outcome(config: &LimitConfig, plan: &PlanConfig, at: &Field) -> Result<PlanOutcome, Misplaced> {
     Ok(match plan.rule(config, at)? {
-        PlanRule::Limit(limit) => OfPlan::Limit(CopiedLimit::new(&limit)),
-        PlanRule::Unlimited => OfPlan::Unlimited,
+        PlanRule::Limit(limit) => PlanOutcome::Limit(CopiedLimit::new(&limit)),
+        PlanRule::Unlimited => PlanOutcome::Unlimited,
         PlanRule::Deny(reason) => denied(reason),
     })
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use http::request::Parts;
 
 use super::pattern::{Pattern, RequestRoute};
-use super::plans::{FindingPlans, OfPlan, PlanOf, Plans, find_all};
+use super::plans::{LookedUpPlans, PendingPlans, PlanOutcome, PlanSource, Plans};
 use crate::configuration::Config;
 use crate::http::copied_limit::CopiedLimit;
 use crate::http::limits::Reject;
@@ -62,30 +62,22 @@ impl InForce {
             if let Some((_, known)) = known.find(|(other, _)| *other == config) {
                 limit.has_applied = Arc::clone(&known.has_applied);
                 if let (Some(plans), Some(known)) = (&mut limit.plans, &known.plans) {
-                    plans.has_found = Arc::clone(&known.has_found);
+                    plans.without_plan = Arc::clone(&known.without_plan);
                 }
             }
         }
     }
 
-    /// Counts a request. After enough of them, reports the limits that applied to none, and the
-    /// plans that none had.
+    /// Counts a request. After enough of them, reports the limits that applied to none.
     pub(in crate::http) fn count_request(&self) {
         if self.requests.load(Ordering::Relaxed) >= ENOUGH
             || self.requests.fetch_add(1, Ordering::Relaxed) + 1 != ENOUGH
         {
             return;
         }
-        for applied in &self.limits {
-            let name = applied.limit().name();
-            if !applied.has_applied.load(Ordering::Relaxed) {
-                telemetry::matched_nothing(name, ENOUGH);
-                continue;
-            }
-            let has_found = |plans: &&Plans| plans.has_found.load(Ordering::Relaxed);
-            if let Some(plans) = applied.plans.as_ref().filter(|plans| !has_found(plans)) {
-                telemetry::no_plan_found(name, &plans.name, ENOUGH);
-            }
+        let has_applied = |limit: &&Applied| limit.has_applied.load(Ordering::Relaxed);
+        for limit in self.limits.iter().filter(|limit| !has_applied(limit)) {
+            telemetry::matched_nothing(limit.limit().name(), ENOUGH);
         }
     }
 
@@ -97,17 +89,28 @@ impl InForce {
         self.limits.iter().filter(|limit| limit.includes(route))
     }
 
-    /// The look-ups of plans that have to end before the limits of a route are asked.
-    pub(in crate::http) fn find_plans(
+    /// Looks up the plans of the limits of a route. Returns the look-ups to wait for.
+    pub(in crate::http) fn look_up_plans(
         &self,
         route: &RequestRoute<'_>,
         parts: &Parts,
-    ) -> Option<FindingPlans> {
+        looked_up: &mut LookedUpPlans,
+    ) -> Option<PendingPlans> {
         if !self.looks_up {
             return None;
         }
         let plans = self.limits_at(route).filter_map(|it| it.plans.as_ref());
-        find_all(plans, parts)
+        looked_up.look_up(plans, parts)
+    }
+
+    /// Looks up the plans of all limits. Returns the look-ups to wait for.
+    pub(super) fn look_up_all_plans(
+        &self,
+        parts: &Parts,
+        looked_up: &mut LookedUpPlans,
+    ) -> Option<PendingPlans> {
+        let plans = self.limits.iter().filter_map(|it| it.plans.as_ref());
+        looked_up.look_up(plans, parts)
     }
 
     /// The limit of this name.
@@ -162,30 +165,31 @@ impl Applied {
         let Some(plans) = &self.plans else {
             return Some(self.limit());
         };
-        match plans.limits.get(plan) {
+        match plans.outcomes.get(plan) {
             None if plans.unknown.is_some() => None,
             None => Some(self.limit()),
-            Some(OfPlan::Limit(limit)) => Some(limit.limit()),
-            Some(OfPlan::Unlimited | OfPlan::Reject(_)) => None,
+            Some(PlanOutcome::Limit(limit)) => Some(limit.limit()),
+            Some(PlanOutcome::Unlimited | PlanOutcome::Reject(_)) => None,
         }
     }
 
-    /// The check of the limit for a request. `cost` is the layer's.
+    /// The check of the limit for a request. `cost` is the layer's. The plan is counted, if the
+    /// request `counts`.
     pub(in crate::http) fn check_for(
         &self,
         parts: &Parts,
+        looked_up: &LookedUpPlans,
         cost: Option<&RequestFn<u32>>,
+        counts: bool,
     ) -> Result<Asks, MissingKey> {
         let limit = self.limit();
-        let of_plan = self
-            .plans
-            .as_ref()
-            .and_then(|plans| plans.find(parts, limit));
-        let limit = match of_plan {
+        let plans = self.plans.as_ref();
+        let outcome = plans.and_then(|plans| plans.find(parts, looked_up, limit, counts));
+        let limit = match outcome {
             None => &self.limit,
-            Some(OfPlan::Limit(limit)) => limit,
-            Some(OfPlan::Unlimited) => return Ok(Asks::Nothing),
-            Some(OfPlan::Reject(reject)) => {
+            Some(PlanOutcome::Limit(limit)) => limit,
+            Some(PlanOutcome::Unlimited) => return Ok(Asks::Nothing),
+            Some(PlanOutcome::Reject(reject)) => {
                 let is_enforced = self.limit().enforces(&self.key.extract(parts)?);
                 // In shadow mode, nothing is rejected.
                 return Ok(if is_enforced {
@@ -205,14 +209,14 @@ impl Applied {
     /// Returns whether its plans are looked up.
     pub(super) fn looks_up(&self) -> bool {
         let plans = self.plans.as_ref();
-        plans.is_some_and(|plans| matches!(plans.plan_of, PlanOf::Lookup(_)))
+        plans.is_some_and(|plans| matches!(plans.source, PlanSource::Lookup(_)))
     }
 
     fn all_limits(&self) -> impl Iterator<Item = &Limit> {
-        let plans = self.plans.iter().flat_map(|plans| plans.limits.values());
+        let plans = self.plans.iter().flat_map(|plans| plans.outcomes.values());
         let of_plans = plans.filter_map(|plan| match plan {
-            OfPlan::Limit(limit) => Some(limit.limit()),
-            OfPlan::Unlimited | OfPlan::Reject(_) => None,
+            PlanOutcome::Limit(limit) => Some(limit.limit()),
+            PlanOutcome::Unlimited | PlanOutcome::Reject(_) => None,
         });
         std::iter::once(self.limit()).chain(of_plans)
     }
@@ -223,9 +227,9 @@ impl Applied {
         for plan in changed
             .plans
             .iter_mut()
-            .flat_map(|plans| plans.limits.values_mut())
+            .flat_map(|plans| plans.outcomes.values_mut())
         {
-            if let OfPlan::Limit(limit) = plan {
+            if let PlanOutcome::Limit(limit) = plan {
                 *limit = CopiedLimit::new(&change(limit.limit()));
             }
         }

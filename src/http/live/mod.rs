@@ -15,6 +15,6 @@ mod view;
 pub(super) use self::in_force::{Asks, InForce};
 pub use self::names::Names;
 pub(super) use self::pattern::RequestRoute;
-pub(super) use self::plans::{FindingPlans, FoundPlans};
+pub(super) use self::plans::{LookedUpPlans, PendingPlans};
 pub use self::set::LimitSet;
 pub(super) use self::view::Live;

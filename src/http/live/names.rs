@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::plans::{ByLookup, PlanOf};
+use super::plans::{ByLookup, PlanSource};
 use crate::http::limits::{Lookup, LookupResult};
 use crate::http::request_fn::RequestFn;
 use crate::http::{Global, KeyExtractor, PeerIp};
@@ -45,7 +45,7 @@ use crate::nouns::ConfigError;
 #[derive(Clone)]
 pub struct Names {
     keys: BTreeMap<String, Arc<dyn KeyExtractor>>,
-    plans: BTreeMap<String, PlanOf>,
+    plans: BTreeMap<String, PlanSource>,
     costs: BTreeMap<String, RequestFn<u32>>,
 }
 
@@ -87,7 +87,7 @@ impl Names {
         plan: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
     ) -> Self {
         let plan_of = Arc::new(move |parts: &Parts| plan(parts).map(Into::into));
-        self.plans.insert(name.into(), PlanOf::Request(plan_of));
+        self.plans.insert(name.into(), PlanSource::Request(plan_of));
         self
     }
 
@@ -136,7 +136,7 @@ impl Names {
         P: Into<Cow<'static, str>> + 'static,
     {
         let lookup = Arc::new(ByLookup::new(lookup, plan));
-        self.plans.insert(name.into(), PlanOf::Lookup(lookup));
+        self.plans.insert(name.into(), PlanSource::Lookup(lookup));
         self
     }
 
@@ -156,12 +156,12 @@ impl Names {
         find(&self.keys, "key extractor", "key", name)
     }
 
-    pub(super) fn plan_of(&self, name: &str) -> Result<PlanOf, ConfigError> {
-        let plan_of = find(&self.plans, "function for plans", "plan", name)?;
-        if let PlanOf::Lookup(lookup) = &plan_of {
+    pub(super) fn plan_source(&self, name: &str) -> Result<PlanSource, ConfigError> {
+        let source = find(&self.plans, "function for plans", "plan", name)?;
+        if let PlanSource::Lookup(lookup) = &source {
             lookup.check()?;
         }
-        Ok(plan_of)
+        Ok(source)
     }
 
     pub(super) fn cost_of(&self, name: &str) -> Result<RequestFn<u32>, ConfigError> {

@@ -2,10 +2,12 @@
 //! look-up that may take a while.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 
 use arc_swap::ArcSwap;
 use futures_core::future::BoxFuture;
@@ -17,12 +19,15 @@ use crate::http::request_fn::RequestFn;
 use crate::nouns::{ConfigError, Limit};
 use crate::telemetry;
 
+/// After so many requests without a plan, one should have had one.
+const ENOUGH: u32 = 10_000;
+
 /// The name of a plan.
 pub(super) type Plan = Cow<'static, str>;
 
 /// Where the plan of a request comes from.
 #[derive(Clone)]
-pub(super) enum PlanOf {
+pub(super) enum PlanSource {
     Request(RequestFn<Option<Plan>>),
     Lookup(Arc<dyn PlanLookup>),
 }
@@ -32,36 +37,94 @@ pub(super) trait PlanLookup: Send + Sync {
     /// Checks its settings.
     fn check(&self) -> Result<(), ConfigError>;
 
-    /// The plan of a request. Without an id, a request has none.
-    fn plan_of(&self, parts: &Parts) -> Sought;
+    /// The plan of a request.
+    fn look_up(&self, parts: &Parts) -> LookedUp;
 }
 
-pub(super) enum Sought {
+/// The result of a look-up.
+pub(super) enum LookedUp {
+    /// The request has no id.
+    NoId,
     Known(Option<Plan>),
     Pending(BoxFuture<'static, Option<Plan>>),
 }
 
-/// The plans that were looked up for a request, by the name of the look-up. While the limits are
-/// asked again, they are in the request's extensions.
-#[derive(Clone)]
-pub(in crate::http) struct FoundPlans(Vec<(Arc<str>, Option<Plan>)>);
+/// The plan of a request, by one of the look-ups.
+struct LookedUpPlan {
+    lookup: Arc<str>,
+    plan: Option<Plan>,
+    has_id: bool,
+}
 
-impl FoundPlans {
-    /// Puts them beside those that were found before.
-    pub(in crate::http) fn insert_into(mut self, parts: &mut Parts) {
-        if let Some(Self(before)) = parts.extensions.remove() {
-            self.0.extend(before);
+/// The plans of a request that are looked up, each once: a value may expire at any time.
+#[derive(Default)]
+pub(in crate::http) struct LookedUpPlans(Vec<LookedUpPlan>);
+
+/// The look-ups of a request that have to end before its limits are known.
+pub(in crate::http) type PendingPlans = BoxFuture<'static, LookedUpPlans>;
+
+impl LookedUpPlans {
+    /// Looks up the plans of a request that are not here yet. Returns the look-ups to wait for, if
+    /// one is not answered from its cache.
+    pub(super) fn look_up<'a>(
+        &mut self,
+        plans: impl Iterator<Item = &'a Plans>,
+        parts: &Parts,
+    ) -> Option<PendingPlans> {
+        let mut pending = Vec::new();
+        for plans in plans {
+            let PlanSource::Lookup(lookup) = &plans.source else {
+                continue;
+            };
+            if self.find(&plans.name).is_some() {
+                continue;
+            }
+            let (plan, has_id) = match lookup.look_up(parts) {
+                LookedUp::NoId => (None, false),
+                LookedUp::Known(plan) => (plan, true),
+                LookedUp::Pending(later) => {
+                    pending.push((self.0.len(), later));
+                    (None, true)
+                }
+            };
+            self.0.push(LookedUpPlan {
+                lookup: Arc::clone(&plans.name),
+                plan,
+                has_id,
+            });
         }
-        parts.extensions.insert(self);
+        if pending.is_empty() {
+            return None;
+        }
+        let mut known = std::mem::take(&mut self.0);
+        Some(Box::pin(async move {
+            // All at once: each polls a task of its own.
+            poll_fn(|cx| {
+                pending.retain_mut(|(place, later)| match later.as_mut().poll(cx) {
+                    Poll::Ready(plan) => {
+                        known[*place].plan = plan;
+                        false
+                    }
+                    Poll::Pending => true,
+                });
+                match pending.is_empty() {
+                    true => Poll::Ready(()),
+                    false => Poll::Pending,
+                }
+            })
+            .await;
+            Self(known)
+        }))
+    }
+
+    fn find(&self, lookup: &Arc<str>) -> Option<&LookedUpPlan> {
+        self.0.iter().find(|known| known.lookup == *lookup)
     }
 }
 
-/// The look-ups of a request whose plans are not known.
-pub(in crate::http) type FindingPlans = BoxFuture<'static, FoundPlans>;
-
-/// What a plan allows.
+/// What a limit allows the requests of a plan.
 #[derive(Clone)]
-pub(super) enum OfPlan {
+pub(super) enum PlanOutcome {
     Limit(CopiedLimit),
     Unlimited,
     Reject(Reject),
@@ -71,83 +134,60 @@ pub(super) enum OfPlan {
 pub(super) struct Plans {
     /// The name of the function or the look-up.
     pub(super) name: Arc<str>,
-    pub(super) plan_of: PlanOf,
-    pub(super) limits: HashMap<String, OfPlan>,
+    pub(super) source: PlanSource,
+    /// In the order of their names.
+    pub(super) outcomes: BTreeMap<String, PlanOutcome>,
     /// The outcome of requests with a plan that is not here. `None`: they have the limit itself.
-    pub(super) unknown: Option<OfPlan>,
+    pub(super) unknown: Option<PlanOutcome>,
     pub(super) reported: Arc<ReportedPlans>,
-    /// Whether a request had a plan.
-    pub(super) has_found: Arc<AtomicBool>,
+    /// The requests without a plan, until one has a plan: then more than [`ENOUGH`].
+    pub(super) without_plan: Arc<AtomicU32>,
 }
 
 impl Plans {
-    /// The limit of a request's plan, if it has one here.
-    pub(super) fn find(&self, parts: &Parts, limit: &Limit) -> Option<&OfPlan> {
-        let plan = match &self.plan_of {
-            PlanOf::Request(plan_of) => plan_of(parts),
-            PlanOf::Lookup(lookup) => match self.found(parts) {
-                Some(found) => found.clone(),
-                None => match lookup.plan_of(parts) {
-                    Sought::Known(plan) => plan,
-                    // The value was forgotten a moment ago, and the next request looks it up.
-                    Sought::Pending(_) => None,
-                },
-            },
-        }?;
-        // Threads that write one cache line wait for each other.
-        if !self.has_found.load(Ordering::Relaxed) {
-            self.has_found.store(true, Ordering::Relaxed);
-        }
-        let of_plan = self.limits.get(&*plan);
-        if of_plan.is_none() {
-            self.reported.report(&plan, limit, self);
-        }
-        of_plan.or(self.unknown.as_ref())
-    }
-
-    /// The plan of a request, if it was looked up.
-    fn found<'a>(&self, parts: &'a Parts) -> Option<&'a Option<Plan>> {
-        let FoundPlans(found) = parts.extensions.get()?;
-        let mut found = found.iter();
-        found
-            .find(|(name, _)| *name == self.name)
-            .map(|(_, plan)| plan)
-    }
-
-    /// The look-up of a request's plan, if it is necessary.
-    fn pending(&self, parts: &Parts) -> Option<BoxFuture<'static, Option<Plan>>> {
-        let PlanOf::Lookup(lookup) = &self.plan_of else {
-            return None;
+    /// The outcome of a request's plan, if it has one here. Counts the request, if it `counts`.
+    pub(super) fn find(
+        &self,
+        parts: &Parts,
+        looked_up: &LookedUpPlans,
+        limit: &Limit,
+        counts: bool,
+    ) -> Option<&PlanOutcome> {
+        let of_function;
+        let (plan, is_found) = match &self.source {
+            PlanSource::Request(plan_of) => {
+                of_function = plan_of(parts);
+                (of_function.as_ref(), of_function.is_some())
+            }
+            PlanSource::Lookup(_) => {
+                let known = looked_up.find(&self.name)?;
+                (known.plan.as_ref(), known.has_id)
+            }
         };
-        match lookup.plan_of(parts) {
-            Sought::Pending(pending) if self.found(parts).is_none() => Some(pending),
-            _ => None,
+        if counts {
+            self.count(is_found, limit);
         }
+        let plan = plan?;
+        let outcome = self.outcomes.get(&**plan);
+        if outcome.is_none() && counts {
+            self.reported.report(plan, limit, self);
+        }
+        outcome.or(self.unknown.as_ref())
     }
-}
 
-/// The look-ups that a request needs before these limits can be asked. `None`: there are none.
-pub(super) fn find_all<'a>(
-    plans: impl Iterator<Item = &'a Plans>,
-    parts: &Parts,
-) -> Option<FindingPlans> {
-    let mut pending: Vec<(Arc<str>, _)> = Vec::new();
-    for plans in plans {
-        let is_there = pending.iter().any(|(name, _)| *name == plans.name);
-        if !is_there && let Some(finding) = plans.pending(parts) {
-            pending.push((Arc::clone(&plans.name), finding));
+    /// Counts a request that has a plan, or has none.
+    fn count(&self, is_found: bool, limit: &Limit) {
+        let without = &self.without_plan;
+        // Threads that write one cache line wait for each other.
+        if without.load(Ordering::Relaxed) >= ENOUGH {
+            return;
+        }
+        if is_found {
+            without.store(ENOUGH, Ordering::Relaxed);
+        } else if without.fetch_add(1, Ordering::Relaxed) + 1 == ENOUGH {
+            telemetry::no_plan_found(limit.name(), &self.name, ENOUGH);
         }
     }
-    if pending.is_empty() {
-        return None;
-    }
-    Some(Box::pin(async move {
-        let mut found = Vec::with_capacity(pending.len());
-        for (name, finding) in pending {
-            found.push((name, finding.await));
-        }
-        FoundPlans(found)
-    }))
 }
 
 /// A look-up, and the function that says the plan by its result.
@@ -174,16 +214,16 @@ where
         self.lookup.check()
     }
 
-    fn plan_of(&self, parts: &Parts) -> Sought {
+    fn look_up(&self, parts: &Parts) -> LookedUp {
         let Ok(id) = self.lookup.id_of(parts) else {
-            return Sought::Known(None);
+            return LookedUp::NoId;
         };
         if let Some(known) = self.lookup.known(&id) {
-            return Sought::Known((self.plan)(known.as_result()).map(Into::into));
+            return LookedUp::Known((self.plan)(known.as_result()).map(Into::into));
         }
         let lookup = self.lookup.clone();
         let plan = Arc::clone(&self.plan);
-        Sought::Pending(Box::pin(async move {
+        LookedUp::Pending(Box::pin(async move {
             let found = lookup.find(id).await;
             plan(found.as_result()).map(Into::into)
         }))
@@ -219,8 +259,7 @@ impl ReportedPlans {
             return;
         }
         let plan: String = plan.chars().take(Self::LONGEST).collect();
-        let mut known: Vec<_> = plans.limits.keys().map(String::as_str).collect();
-        known.sort_unstable();
+        let known: Vec<_> = plans.outcomes.keys().map(String::as_str).collect();
         let outcome = match plans.unknown {
             None => "limited without a plan",
             Some(_) if limit.enforced_percent() < 100 => "rejected where the limit is enforced",

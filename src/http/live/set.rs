@@ -11,6 +11,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::task::{AbortHandle, yield_now};
 
 use super::in_force::{Applied, Asks};
+use super::plans::LookedUpPlans;
 use super::{InForce, Names};
 use crate::configuration::{Config, ConfigSource, Field, Misplaced};
 use crate::limiter::{RateLimiter, WeakLimiter};
@@ -300,10 +301,14 @@ impl LimitSet {
     /// Returns an error if the store does not decide.
     pub async fn usage(&self, limiter: &RateLimiter, request: &Parts) -> Result<Vec<Usage>, Error> {
         let in_force = self.shared.in_force.load_full();
+        let mut looked_up = LookedUpPlans::default();
+        if let Some(pending) = in_force.look_up_all_plans(request, &mut looked_up) {
+            looked_up = pending.await;
+        }
         let asked = in_force
             .limits
             .iter()
-            .map(|applied| applied.check_for(request, None));
+            .map(|applied| applied.check_for(request, &looked_up, None, false));
         let checks: Vec<Check> = asked
             .filter_map(|asks| match asks {
                 Ok(Asks::Check(check)) if !check.limit().is_concurrency() => Some(check),

@@ -64,7 +64,7 @@ impl Applied {
     /// The quota in words, and the number of plans.
     pub(super) fn quota(&self) -> String {
         let limit = self.limit();
-        match self.plans.as_ref().map_or(0, |plans| plans.limits.len()) {
+        match self.plans.as_ref().map_or(0, |plans| plans.outcomes.len()) {
             0 => limit.to_string(),
             1 => format!("{limit}, and 1 plan"),
             plans => format!("{limit}, and {plans} plans"),
