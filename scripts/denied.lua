@@ -20,11 +20,14 @@ end
 
 local function read(value)
   for limit, keys in pairs(cjson.decode(value)) do
-    for key, denials in pairs(keys) do add(limit, key, denials + 0) end
+    for key, denials in pairs(keys) do
+      local is_count = type(denials) == 'number' and denials > 0 and denials < 2 ^ 53
+      if is_count then add(limit, tostring(key), denials) end
+    end
   end
 end
 
--- A value that is none of ours counts as none.
+-- A value of another program counts as none.
 if not pcall(read, redis.pcall('GETRANGE', KEYS[1], 0, -1)) then list, by_limit = {}, {} end
 for i = 1, #ARGV, 3 do add(ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])) end
 table.sort(list, function(one, other) return one.denials > other.denials end)

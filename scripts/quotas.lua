@@ -8,18 +8,23 @@
 --
 -- returns  for each of its limits with another quota: kind:name, its quota, the other quota
 --
--- A deployment changes a quota, too: then the old one is used no longer after some minutes. So two
+-- A deployment changes a quota as well: the old one is not used any more after some minutes. So two
 -- quotas count only if both were used for LONG, and are still used.
-local LONG, FORGOTTEN, KEPT_MS = 600, 150, 300000
+local LONG, FORGOTTEN, KEPT_MS = 3600, 150, 300000
 
 local now = tonumber(ARGV[1]) or tonumber(redis.call('TIME')[1])
 
--- The notes that are still true. Raises an error if the value is none of ours.
+-- Returns whether a time is one that this script can have written.
+local function is_time(time)
+  return type(time) == 'number' and time >= 0 and time <= now
+end
+
+-- The notes that are still true. Another program's value raises an error, or has none.
 local function read(value)
   local notes = {}
   for name, quotas in pairs(cjson.decode(value)) do
     for quota, seen in pairs(quotas) do
-      if now - seen[2] <= FORGOTTEN then
+      if is_time(seen[1]) and is_time(seen[2]) and now - seen[2] <= FORGOTTEN then
         notes[name] = notes[name] or {}
         notes[name][quota] = {seen[1], seen[2]}
       end
@@ -28,8 +33,7 @@ local function read(value)
   return notes
 end
 
-local stored = redis.pcall('GETRANGE', KEYS[1], 0, -1)
-local is_ours, notes = pcall(read, stored)
+local is_ours, notes = pcall(read, redis.pcall('GETRANGE', KEYS[1], 0, -1))
 if not is_ours then notes = {} end
 
 local found = {}

@@ -148,11 +148,11 @@ impl RateLimiter {
     /// a name that is used twice by mistake.
     ///
     /// Two services with one prefix and one limit name count on the same budgets. So on Redis, a
-    /// process also notes its quotas, under `prefix:limits`: 5 seconds after the first one is
-    /// registered, and then once a minute. If a name has two quotas for ten minutes, both services
-    /// log an event. A deployment that changes a quota takes less: the quota of a process that has
-    /// ended is forgotten after two and a half minutes. Limits that a closure chooses are not
-    /// registered.
+    /// process also notes the quotas of its first thousand limits, under `prefix:limits`: 5 seconds
+    /// after the first one is registered in a tokio runtime, and then once a minute. If a name has
+    /// two quotas for an hour, both services log an event. So does a deployment that takes longer.
+    /// The quota of a process that has ended is forgotten after two and a half minutes. Limits that
+    /// a closure chooses are not registered.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl RateLimiter {
     pub(crate) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
         self.check_limits(new)?;
         self.shared.registry.register_all(new)?;
-        self.shared.store.store().note(Note::Limits(new));
+        self.note_limits();
         telemetry::announce(new.iter().copied());
         Ok(())
     }
@@ -196,9 +196,25 @@ impl RateLimiter {
         self.shared
             .registry
             .replace_set(set, limits.iter().map(|limit| limit.name()))?;
-        self.shared.store.store().note(Note::Limits(limits));
+        let owner = Arc::as_ptr(set).addr();
+        self.shared
+            .store
+            .store()
+            .note(Note::Limits { owner, limits });
         telemetry::announce(limits.iter().copied());
         Ok(())
+    }
+
+    /// Tells the store all limits of the application's code.
+    fn note_limits(&self) {
+        let limits = self.shared.registry.limits();
+        let limits: Vec<&Limit> = limits.iter().collect();
+        let owner = Arc::as_ptr(&self.shared).addr();
+        let limits = &limits;
+        self.shared
+            .store
+            .store()
+            .note(Note::Limits { owner, limits });
     }
 
     /// A handle that does not keep the limiter.

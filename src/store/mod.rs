@@ -157,13 +157,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// What a limiter has to say apart from its checks: see [`Store::note`].
+/// A note of a limiter to other processes and to operators: see [`Store::note`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Note<'a> {
-    /// The limits that it has registered, in place of earlier ones of the same names. Those of one
-    /// name are several if plans have their own.
-    Limits(&'a [&'a Limit]),
+    /// All limits that a limiter or a configuration has registered, in place of its earlier ones.
+    /// Those of one name are several if plans have their own.
+    Limits {
+        /// Tells the limiters and configurations of this process apart.
+        owner: usize,
+        /// The limits.
+        limits: &'a [&'a Limit],
+    },
     /// The keys that it denied most often in the last minute: the limit's name, the key as it is
     /// shown to operators, and the denials.
     Denied(&'a [(&'a str, &'a str, u64)]),

@@ -2,10 +2,10 @@
 
 #![cfg(feature = "redis")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::Commands;
-use tokio::time::{advance, pause, resume};
+use tokio::time::{advance, pause, resume, sleep};
 use tollgate::clock::ManualClock;
 use tollgate::{Limit, Quota, RateLimiter};
 
@@ -43,12 +43,12 @@ impl Notes {
 }
 
 #[test]
-fn two_quotas_that_are_used_for_ten_minutes_are_found() {
+fn two_quotas_that_are_used_for_an_hour_are_found() {
     let server = RedisServer::start();
     let mut notes = Notes::of(&server);
-    assert_eq!(notes.note_both(9, "10 per 1s", "20 per 1s"), [""; 0]);
+    assert_eq!(notes.note_both(59, "10 per 1s", "20 per 1s"), [""; 0]);
     assert_eq!(
-        notes.note_both(10, "10 per 1s", "20 per 1s"),
+        notes.note_both(60, "10 per 1s", "20 per 1s"),
         ["b:api", "20 per 1s", "10 per 1s"]
     );
     let ttl: u64 = notes.0.pttl("shop:limits").unwrap();
@@ -62,15 +62,15 @@ fn quota_that_a_deployment_replaces_is_not() {
     for minute in 0..=60 {
         notes.note(minute * MINUTE, &["b:api", "10 per 1s"]);
     }
-    // For five minutes, both versions run.
-    for minute in 60..=65 {
+    // For fifty minutes, both versions run.
+    for minute in 60..=110 {
         notes.note(minute * MINUTE, &["b:api", "10 per 1s"]);
         assert_eq!(
             notes.note(minute * MINUTE, &["b:api", "20 per 1s"]),
             [""; 0]
         );
     }
-    for minute in 66..=120 {
+    for minute in 111..=300 {
         assert_eq!(
             notes.note(minute * MINUTE, &["b:api", "20 per 1s"]),
             [""; 0]
@@ -82,8 +82,8 @@ fn quota_that_a_deployment_replaces_is_not() {
 fn process_that_starts_finds_two_quotas_at_once_if_both_are_old() {
     let server = RedisServer::start();
     let mut notes = Notes::of(&server);
-    notes.note_both(30, "10 per 1s", "20 per 1s");
-    let found = notes.note(30 * MINUTE + 5, &["b:api", "10 per 1s"]);
+    notes.note_both(90, "10 per 1s", "20 per 1s");
+    let found = notes.note(90 * MINUTE + 5, &["b:api", "10 per 1s"]);
     assert_eq!(found, ["b:api", "10 per 1s", "20 per 1s"]);
 }
 
@@ -91,7 +91,7 @@ fn process_that_starts_finds_two_quotas_at_once_if_both_are_old() {
 fn limits_of_another_name_or_kind_of_state_are_no_second_quota() {
     let server = RedisServer::start();
     let mut notes = Notes::of(&server);
-    for minute in 0..=20 {
+    for minute in 0..=90 {
         let first = ["b:api", "10 per 1s"];
         assert_eq!(notes.note(minute * MINUTE, &first), [""; 0]);
         assert_eq!(notes.note(minute * MINUTE, &["w:api", "5 per 1s"]), [""; 0]);
@@ -113,11 +113,18 @@ fn value_of_another_program_counts_as_none() {
         "[]",
         r#"{"b:api":7}"#,
         r#"{"b:api":{"x":[]}}"#,
+        r#"{"b:api":{"x":[null,5]}}"#,
+        r#"{"b:api":{"x":["a",5]}}"#,
+        r#"{"b:api":{"x":[0,9999999999]}}"#,
+        r#"{"b:api":{"x":[-1,-1]}}"#,
+        r#"{"b:api":{"x":[NaN,NaN]}}"#,
     ] {
         let () = notes.0.set("shop:limits", value).unwrap();
         assert_eq!(notes.note(0, &["b:api", "10 per 1s"]), [""; 0], "{value}");
         let kept: String = notes.0.get("shop:limits").unwrap();
         assert_eq!(kept, r#"{"b:api":{"10 per 1s":[0,0]}}"#, "{value}");
+        let ttl: u64 = notes.0.pttl("shop:limits").unwrap();
+        assert!((1..=300_000).contains(&ttl), "{value}: {ttl}");
     }
     let () = notes.0.del("shop:limits").unwrap();
     let () = notes.0.rpush("shop:limits", "x").unwrap();
@@ -129,14 +136,22 @@ fn told_of_quotas(log: &Log) -> impl Iterator<Item = String> {
     log.lines().into_iter().filter(is_told)
 }
 
-/// Advances the clock of the tasks, and lets them work. One that was not asleep yet notes after the
-/// next advance.
+/// Advances the clock of the tasks, and gives them time to note in. One that was not asleep yet
+/// notes after the next advance.
 async fn let_a_minute_pass() {
     pause();
     advance(Duration::from_secs(MINUTE)).await;
     resume();
-    for _ in 0..200 {
-        tokio::task::yield_now().await;
+    // There is no event for a note that was written.
+    sleep(Duration::from_millis(20)).await;
+}
+
+/// Waits until a condition holds, for a minute at most.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}");
+        let_a_minute_pass().await;
     }
 }
 
@@ -158,29 +173,117 @@ async fn services_note_their_quotas_and_are_told_of_another() {
     let _twenty = service(Quota::per_second(20)).await;
     let mut connection = server.connection();
     let mut told = Vec::new();
-    for minute in 0..=10 {
+    for minute in 0..=60 {
         // Both have noted when the value has their quotas, at this time.
         let noted = format!("{}]", minute * MINUTE);
-        let mut has_both = || {
+        until("both have noted", || {
             let value: String = connection.get("shop:limits").unwrap_or_default();
             value.matches(&noted).count() == 2
-        };
-        while !has_both() {
-            let_a_minute_pass().await;
-        }
-        assert!(minute < 10 || told.is_empty(), "{told:?}");
+        })
+        .await;
+        assert!(minute < 60 || told.is_empty(), "{told:?}");
         told.extend(told_of_quotas(&log));
         clock.advance(Duration::from_secs(MINUTE));
     }
-    // The reply to the last note may be on its way.
-    while told.len() < 2 {
-        let_a_minute_pass().await;
+    // The reply to the last note may be in flight.
+    until("both are told", || {
         told.extend(told_of_quotas(&log));
-    }
+        told.len() >= 2
+    })
+    .await;
     told.sort_unstable_by_key(|line| line.contains("other=\"10"));
     assert!(
         told[0].contains(r#"limit="api" quota="10 per 1s (gcra)" other="20 per 1s (gcra)""#),
         "{}",
         told[0]
     );
+}
+
+/// The quotas that a limiter of its own notes, of a file with three plans.
+#[cfg(feature = "config")]
+async fn noted_quotas_of_plans(server: &RedisServer, prefix: &str) -> String {
+    use tollgate::RateLimitLayer;
+    use tollgate::config::{Config, Format, LimitSet, Names};
+
+    let text = "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"10/h\"\n\
+                key = \"global\"\nplan = \"account\"\nplans.a.quota = \"100/h\"\n\
+                plans.b.quota = \"200/h\"\nplans.c.quota = \"300/h\"\n";
+    let config = Config::parse("limits.toml", text, Format::Toml).unwrap();
+    let limits = LimitSet::new(config, Names::new().plan("account", |_| None::<&str>)).unwrap();
+    let store = server.store_of(prefix).clock(ManualClock::new());
+    let limiter = RateLimiter::new(store.connect().await.unwrap());
+    let _layer = RateLimitLayer::from_config(&limiter, &limits).unwrap();
+    let mut connection = server.connection();
+    let mut noted = String::new();
+    until("it has noted", || {
+        noted = connection
+            .get(format!("{prefix}:limits"))
+            .unwrap_or_default();
+        !noted.is_empty()
+    })
+    .await;
+    noted
+}
+
+#[cfg(feature = "config")]
+#[tokio::test]
+async fn quotas_of_plans_are_noted_in_the_same_order_by_all_processes() {
+    let server = RedisServer::start();
+    let first = noted_quotas_of_plans(&server, "first").await;
+    for number in 0..8 {
+        let noted = noted_quotas_of_plans(&server, &format!("shop{number}")).await;
+        assert_eq!(noted, first);
+    }
+}
+
+#[test]
+fn user_with_the_documented_rights_writes_notes() {
+    let server = RedisServer::start();
+    let rights = "+evalsha +eval +script|load +time +mget +exists +psetex +del +getrange +set \
+                  +setrange +strlen +pexpire +pttl +ping +unwatch";
+    let mut command = redis::cmd("ACL");
+    command.arg(&["SETUSER", "limiter", "on", ">secret", "~shop:*"]);
+    let () = command
+        .arg(rights.split(' ').collect::<Vec<_>>())
+        .query(&mut server.connection())
+        .unwrap();
+    let url = server.url().replace("//", "//limiter:secret@");
+    let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+    let denied = include_str!("../../scripts/denied.lua");
+    let () = redis::cmd("EVAL")
+        .arg(denied)
+        .arg(&["1", "shop:denied:1", "login", "mallory", "7"])
+        .query(&mut connection)
+        .unwrap();
+    let mut notes = Notes(connection);
+    assert_eq!(notes.note(0, &["b:api", "10 per 1s"]), [""; 0]);
+    let mut connection = server.connection();
+    let kept: String = connection.get("shop:denied:1").unwrap();
+    assert_eq!(kept, r#"{"login":{"mallory":7}}"#);
+}
+
+#[test]
+fn minute_with_values_of_another_program_heals() {
+    let server = RedisServer::start();
+    let mut connection = server.connection();
+    let script = include_str!("../../scripts/denied.lua");
+    for value in [
+        "{",
+        "7",
+        r#"{"a":[1]}"#,
+        r#"{"a":{"k":NaN}}"#,
+        r#"{"a":{"k":-1}}"#,
+        r#"{"a":7}"#,
+    ] {
+        let () = connection.set("m", value).unwrap();
+        let () = redis::cmd("EVAL")
+            .arg(script)
+            .arg(&["1", "m", "login", "mallory", "7"])
+            .query(&mut connection)
+            .unwrap();
+        let kept: String = connection.get("m").unwrap();
+        assert!(kept.contains(r#""login":{"mallory":7}"#), "{value}: {kept}");
+        let ttl: u64 = connection.pttl("m").unwrap();
+        assert!((1..=3_900_000).contains(&ttl), "{value}: {ttl}");
+    }
 }

@@ -6,8 +6,8 @@ mod sketch;
 mod summary;
 
 use std::hash::BuildHasher;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use std::{fmt, mem};
 
@@ -89,9 +89,9 @@ struct SharedCounts {
     shards: [Mutex<SketchShard>; SHARDS],
     /// Whether a task waits for the end of the period.
     report_is_due: AtomicBool,
-    /// The store of the first limiter, which gets the keys of each period. With none, no other
-    /// process sees them.
-    store: OnceLock<Option<Weak<dyn Store>>>,
+    /// The stores of the limiters that count here. A single one gets the keys of each period.
+    stores: Mutex<Vec<Weak<dyn Store>>>,
+    stays_in_process: AtomicBool,
 }
 
 /// The periods of the summaries.
@@ -123,12 +123,11 @@ impl DeniedKeys {
 
     /// Keeps the keys in this process. Default: on Redis, the first 64 keys of each minute are
     /// noted for `tollgate top`, which adds up those of all replicas. Redis keeps the 256 most
-    /// denied ones of a minute, for an hour, under `prefix:denied:MINUTE`.
-    ///
-    /// Call it before a limiter counts with it: later it has no effect.
+    /// denied ones of a minute, for 65 minutes, under `prefix:denied:MINUTE`. The keys of several
+    /// limiters that count here are noted nowhere: each may have another Redis.
     #[must_use]
     pub fn in_this_process(self) -> Self {
-        self.shared.store.get_or_init(|| None);
+        self.shared.stays_in_process.store(true, Ordering::Relaxed);
         self
     }
 
@@ -147,7 +146,8 @@ impl DeniedKeys {
                 period,
                 shards,
                 report_is_due: AtomicBool::new(false),
-                store: OnceLock::new(),
+                stores: Mutex::default(),
+                stays_in_process: AtomicBool::new(false),
             }),
         }
     }
@@ -191,14 +191,24 @@ impl DeniedKeys {
 impl SharedCounts {
     /// Has the store pass the keys of a period on.
     fn publish(&self, ended: &DeniedSummary) {
-        let store = self.store.get().and_then(Option::as_ref);
-        if let Some(store) = store.and_then(Weak::upgrade) {
+        if self.stays_in_process.load(Ordering::Relaxed) {
+            return;
+        }
+        let only = match &**self.stores() {
+            [only] => only.upgrade(),
+            _ => None,
+        };
+        if let Some(store) = only {
             let keys = ended.keys().iter();
             let keys: Vec<_> = keys
                 .map(|it| (it.limit_name(), it.key(), it.denials()))
                 .collect();
             store.note(Note::Denied(&keys));
         }
+    }
+
+    fn stores(&self) -> MutexGuard<'_, Vec<Weak<dyn Store>>> {
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn period(&self) -> MutexGuard<'_, Period> {
@@ -266,8 +276,9 @@ impl RateLimiter {
                 "the limiter counts denied keys already; call `count_denied_keys` once",
             )
         })?;
-        let store = || Some(Arc::downgrade(self.shared.store.store()));
-        keys.shared.store.get_or_init(store);
+        keys.shared
+            .stores()
+            .push(Arc::downgrade(self.shared.store.store()));
         Ok(())
     }
 }

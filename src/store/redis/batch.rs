@@ -56,7 +56,6 @@ pub(super) struct Batch {
 }
 
 /// A limit, as the script gets it.
-#[derive(PartialEq, Eq)]
 struct SentLimit {
     limit: Limit,
     /// Whether it blocks keys.
@@ -130,11 +129,7 @@ impl Batch {
             let key = self.keys.of_budget(prefix, check);
             let offences = blocks.then(|| self.keys.of_offences(prefix, check));
             let keys = (key, offences);
-            let limit = self.limit_number(SentLimit {
-                limit: check.limit().clone(),
-                blocks,
-                longest_delay: wire::longest_delay(op, check),
-            });
+            let limit = self.limit_number(check.limit(), blocks, wire::longest_delay(op, check));
             self.charges.push(wire::WireCheck::new(
                 op,
                 keys,
@@ -191,12 +186,18 @@ impl Batch {
         (alike && new.iter().all(|charge| last_run(charge) == candidate)).then_some(candidate)
     }
 
-    fn limit_number(&mut self, limit: SentLimit) -> u16 {
+    fn limit_number(&mut self, limit: &Limit, blocks: bool, longest_delay: Micros) -> u16 {
         let known = self.limits.iter().enumerate().rev().take(LIMITS_COMPARED);
-        let mut same = known.filter(|(_, known)| **known == limit);
+        let mut same = known.filter(|(_, known)| {
+            known.blocks == blocks && known.longest_delay == longest_delay && known.limit == *limit
+        });
         let number = same.next().map_or(self.limits.len(), |(number, _)| number);
         if number == self.limits.len() {
-            self.limits.push(limit);
+            self.limits.push(SentLimit {
+                limit: limit.clone(),
+                blocks,
+                longest_delay,
+            });
         }
         // A batch has fewer checks than that.
         u16::try_from(number).unwrap_or(u16::MAX)

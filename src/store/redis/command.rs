@@ -46,12 +46,23 @@ pub(super) async fn run<T: FromRedisValue>(
     command: &Cmd,
     prefix: &str,
 ) -> Result<T, CommandError> {
-    match timeout(
-        lanes.deadline(),
-        run_where_the_key_is(lanes, command, prefix),
-    )
-    .await
-    {
+    in_time(lanes, run_where_the_key_is(lanes, command, prefix, true)).await
+}
+
+/// Runs a command that must not be carried out twice.
+pub(super) async fn run_once(
+    lanes: &Lanes,
+    command: &Cmd,
+    prefix: &str,
+) -> Result<(), CommandError> {
+    in_time(lanes, run_where_the_key_is(lanes, command, prefix, false)).await
+}
+
+async fn in_time<T>(
+    lanes: &Lanes,
+    answer: impl Future<Output = Result<T, CommandError>>,
+) -> Result<T, CommandError> {
+    match timeout(lanes.deadline(), answer).await {
         Ok(answer) => answer,
         Err(_) => Err(CommandError::Unavailable(
             "no answer within the deadline".to_owned(),
@@ -59,12 +70,13 @@ pub(super) async fn run<T: FromRedisValue>(
     }
 }
 
-/// Runs a command. Runs it again where a node of a cluster points to, or if the connection is
-/// closed: it may have been so for long.
+/// Runs a command. Runs it again where a node of a cluster points to. If it `may_repeat`, also if
+/// the connection is closed, which may have been so for long.
 async fn run_where_the_key_is<T: FromRedisValue>(
     lanes: &Lanes,
     command: &Cmd,
     prefix: &str,
+    may_repeat: bool,
 ) -> Result<T, CommandError> {
     let route = &lanes.all[0].route;
     let (mut node, mut handle) = route.connect().await.map_err(CommandError::Unavailable)?;
@@ -76,7 +88,8 @@ async fn run_where_the_key_is<T: FromRedisValue>(
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
-        let may_pass = call::is_of_cluster(&error) || error.is_unrecoverable_error();
+        let is_closed = error.is_unrecoverable_error();
+        let may_pass = call::is_of_cluster(&error) || (is_closed && may_repeat);
         if !may_pass || left == 0 {
             return Err(CommandError::new(&error, prefix));
         }
@@ -90,7 +103,7 @@ async fn run_where_the_key_is<T: FromRedisValue>(
             (node, is_asking) = (next, asks);
             continue;
         }
-        if error.is_unrecoverable_error() {
+        if is_closed {
             node.connections.replace(&handle, &call::brief(&error));
         } else {
             route.refresh();

@@ -77,7 +77,9 @@ use crate::nouns::{Check, Claim, ConfigError, Error, Group, Key, Limit, Op};
 ///   again. On a cluster it is `prefix:{partition}{key}:kind:limit`: see
 ///   [`partitions`](RedisStoreBuilder::partitions).
 /// - The key `prefix:limits` has the quotas of registered limits, for five minutes: see
-///   [`RateLimiter::register`](crate::RateLimiter::register).
+///   [`RateLimiter::register`](crate::RateLimiter::register). Keys such as `prefix:denied:29744102`
+///   have clients that were denied, for 65 minutes, if they [are
+///   counted](crate::denied_keys::DeniedKeys).
 /// - Checks that arrive while a call is in flight are sent together in the next call. Under load, a
 ///   call decides hundreds of checks. A lone check is sent at once.
 /// - An identical check is denied again without asking Redis, for at most [a

@@ -1,14 +1,11 @@
 //! The keys that are denied most often, of all processes, for `tollgate top`.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle as Runtime;
 
 use super::Notes;
 use crate::store::redis::script;
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// The most keys that a process adds to a minute.
 const MOST: usize = 64;
@@ -18,19 +15,31 @@ pub(super) fn note(notes: &Arc<Notes>, keys: &[(&str, &str, u64)]) {
     let Ok(runtime) = Runtime::try_current() else {
         return;
     };
-    let now = match notes.clock() {
-        Some(clock) => Duration::from_micros(clock.now()),
-        None => SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default(),
-    };
-    let minute = now.as_secs() / MINUTE.as_secs();
+    let keys = keys.iter().take(MOST);
+    let keys: Vec<_> = keys
+        .map(|(limit, key, denials)| ((*limit).to_owned(), (*key).to_owned(), *denials))
+        .collect();
+    let notes = Arc::clone(notes);
+    runtime.spawn(async move { add(&notes, &keys).await });
+}
+
+/// Adds the keys. Not twice: a note that may have arrived is not repeated.
+async fn add(notes: &Notes, keys: &[(String, String, u64)]) -> Option<()> {
+    let minute = seconds(notes).await? / 60;
     let mut command = redis::cmd("EVAL");
     command.arg(script::DENIED).arg(1);
     command.arg(format!("{}:denied:{minute}", notes.prefix));
-    for (limit, key, denials) in keys.iter().take(MOST) {
+    for (limit, key, denials) in keys {
         command.arg(limit).arg(key).arg(denials);
     }
-    let notes = Arc::clone(notes);
-    runtime.spawn(async move { notes.run::<()>(&command).await });
+    notes.run_once(&command).await
+}
+
+/// The store's time.
+async fn seconds(notes: &Notes) -> Option<u64> {
+    if let Some(clock) = notes.clock() {
+        return Some(clock.now() / 1_000_000);
+    }
+    let (seconds, _): (u64, u64) = notes.run(&redis::cmd("TIME")).await?;
+    Some(seconds)
 }

@@ -1,4 +1,4 @@
-//! What processes tell each other and operators through Redis, apart from decisions: the quotas
+//! Notes of processes to each other and to operators, in Redis, apart from decisions: the quotas
 //! that they use, and the keys that they deny most often.
 
 mod denied;
@@ -31,15 +31,22 @@ impl Notes {
     /// Writes a note, in the background. Does nothing outside of a runtime.
     pub(super) fn note(self: &Arc<Self>, note: Note<'_>) {
         match note {
-            Note::Limits(limits) => quotas::note(self, limits),
+            Note::Limits { owner, limits } => quotas::note(self, owner, limits),
             Note::Denied(keys) => denied::note(self, keys),
         }
     }
 
-    /// Runs a command. `None`: it failed. An outage is known elsewhere, and the next minute brings
-    /// another note.
+    /// Runs a command, and perhaps again: it must not matter how often. `None`: it failed. An
+    /// outage is known elsewhere, and the next minute brings another note.
     async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Option<T> {
         command::run(&self.lanes, command, &self.prefix).await.ok()
+    }
+
+    /// Runs a command, once at most.
+    async fn run_once(&self, command: &Cmd) -> Option<()> {
+        command::run_once(&self.lanes, command, &self.prefix)
+            .await
+            .ok()
     }
 
     /// The clock of the store, if it is set by hand.

@@ -4,7 +4,7 @@
 //! differ, each decides by its own, and nobody is told. So each process notes its quotas once a
 //! minute, and reads those of the others.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -23,73 +23,105 @@ const FIRST_AFTER: Duration = Duration::from_secs(5);
 
 const EVERY: Duration = Duration::from_secs(60);
 
-/// The most names that a process notes. An application may make a limit for each client.
-const MOST_NAMES: usize = 1_000;
+/// The most limits of an owner that are noted. An application may make a limit for each client.
+const MOST_LIMITS: usize = 1_000;
+
+/// The longest quota in an event, in characters.
+const LONGEST: usize = 200;
+
+/// The most reports of a process, each of a limit and another quota.
+const MOST_REPORTS: usize = 1_000;
 
 /// The quotas that this process uses.
 #[derive(Default)]
 pub(super) struct Quotas {
-    /// By `kind:name`. The quotas of plans are one text.
-    in_use: Mutex<BTreeMap<String, String>>,
+    /// By owner and `kind:name`. The quotas of plans are one text.
+    in_use: Mutex<HashMap<usize, BTreeMap<String, String>>>,
     has_task: AtomicBool,
 }
 
-/// Notes limits in place of those of the same names. The first ones start the task, which ends with
-/// the store.
-pub(super) fn note(notes: &Arc<Notes>, limits: &[&Limit]) {
+/// Notes the limits of an owner in place of its earlier ones. The first ones start the task, which
+/// ends with the store.
+pub(super) fn note(notes: &Arc<Notes>, owner: usize, limits: &[&Limit]) {
     let quotas = &notes.quotas;
-    quotas.use_limits(limits);
+    quotas.lock().insert(owner, texts(limits));
     if let Ok(runtime) = Runtime::try_current()
         && !quotas.has_task.swap(true, Ordering::Relaxed)
     {
-        runtime.spawn(keep_noting(Arc::downgrade(notes)));
+        let task = Task(Arc::downgrade(notes));
+        runtime.spawn(async move { task.keep_noting().await });
     }
 }
 
+/// The quotas by `kind:name`. Those of plans are in an order that is the same in all processes.
+fn texts(limits: &[&Limit]) -> BTreeMap<String, String> {
+    let mut quotas: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for limit in limits.iter().take(MOST_LIMITS) {
+        let name = format!("{}:{}", limit.kind(), limit.name());
+        let quota = format!("{} ({})", limit.quota(), limit.algorithm().name());
+        quotas.entry(name).or_default().insert(quota);
+    }
+    let joined = |quotas: BTreeSet<String>| Vec::from_iter(quotas).join(", ");
+    let quotas = quotas.into_iter();
+    quotas
+        .map(|(name, quotas)| (name, joined(quotas)))
+        .collect()
+}
+
 impl Quotas {
-    fn use_limits(&self, limits: &[&Limit]) {
-        let mut noted: BTreeMap<String, String> = BTreeMap::new();
-        for limit in limits {
-            let name = format!("{}:{}", limit.kind(), limit.name());
-            let quota = format!("{} ({})", limit.quota(), limit.algorithm().name());
-            noted
-                .entry(name)
-                .and_modify(|quotas| {
-                    quotas.push_str(", ");
-                    quotas.push_str(&quota);
-                })
-                .or_insert(quota);
-        }
-        let mut in_use = self.lock();
-        in_use.extend(noted);
-        while in_use.len() > MOST_NAMES {
-            in_use.pop_last();
-        }
+    /// Returns whether a limit of this process has this quota.
+    fn has(&self, name: &str, quota: &str) -> bool {
+        let in_use = self.lock();
+        let mut owners = in_use.values();
+        owners.any(|quotas| quotas.get(name).is_some_and(|own| own == quota))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, BTreeMap<String, String>>> {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn keep_noting(notes: Weak<Notes>) {
-    let mut reported = HashSet::new();
-    let mut pause = FIRST_AFTER;
-    loop {
-        sleep(pause).await;
-        let Some(notes) = notes.upgrade() else {
-            return;
-        };
-        let found: Vec<String> = notes.run(&command(&notes)).await.unwrap_or_default();
-        let (limits, _) = found.as_chunks::<3>();
-        for [name, quota, other] in limits {
-            let limit = name.split_once(':').map_or(&**name, |(_, name)| name);
-            if reported.insert([name.clone(), quota.clone(), other.clone()]) {
-                telemetry::two_quotas(limit, quota, other);
+/// The task that notes the quotas. If its runtime ends before the store, the next limit that is
+/// registered starts another.
+struct Task(Weak<Notes>);
+
+impl Task {
+    async fn keep_noting(&self) {
+        let mut reported = HashSet::new();
+        let mut pause = FIRST_AFTER;
+        loop {
+            sleep(pause).await;
+            let Some(notes) = self.0.upgrade() else {
+                return;
+            };
+            let found: Vec<String> = notes.run(&command(&notes)).await.unwrap_or_default();
+            let (limits, _) = found.as_chunks::<3>();
+            for [name, quota, other] in limits {
+                // After a lost reply, this could be the reply to another command.
+                if !notes.quotas.has(name, quota) || reported.len() >= MOST_REPORTS {
+                    continue;
+                }
+                let limit = name.split_once(':').map_or(&**name, |(_, name)| name);
+                if reported.insert((name.clone(), other.clone())) {
+                    telemetry::two_quotas(limit, &brief(quota), &brief(other));
+                }
             }
+            pause = EVERY;
         }
-        pause = EVERY;
     }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(notes) = self.0.upgrade() {
+            notes.quotas.has_task.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The start of a text: a limit may have a thousand plans.
+fn brief(quota: &str) -> String {
+    quota.chars().take(LONGEST).collect()
 }
 
 fn command(notes: &Notes) -> Cmd {
@@ -98,8 +130,10 @@ fn command(notes: &Notes) -> Cmd {
     command.arg(script::QUOTAS).arg(1);
     command.arg(format!("{}:limits", notes.prefix));
     command.arg(seconds.map_or_else(String::new, |seconds| seconds.to_string()));
-    for (name, quota) in &*notes.quotas.lock() {
-        command.arg(name).arg(quota);
+    for quotas in notes.quotas.lock().values() {
+        for (name, quota) in quotas {
+            command.arg(name).arg(quota);
+        }
     }
     command
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, FromRedisValue, cmd};
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisError, cmd};
 
 use super::certificates::Certificates;
 use crate::arguments::TlsArguments;
@@ -57,6 +57,21 @@ impl Server {
             .query_async(&mut self.connection)
             .await;
         answer.with_context(|| format!("{}: {}", self.address, command.join(" ")))
+    }
+
+    /// The text at a key. `None` if another node of a cluster has the key, or a value of another
+    /// type is there.
+    pub(super) async fn text_at(&mut self, key: &str) -> anyhow::Result<Option<String>> {
+        match self.ask(&["GETRANGE", key, "0", "-1"]).await {
+            Ok(text) => Ok(Some(text)),
+            Err(error) => {
+                let of_redis = error.chain().find_map(|it| it.downcast_ref::<RedisError>());
+                match of_redis.and_then(RedisError::code) {
+                    Some("MOVED" | "ASK" | "WRONGTYPE") => Ok(None),
+                    _ => Err(error),
+                }
+            }
+        }
     }
 
     /// Every user may send this command. A proxy in front of Redis may not know it.

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use redis::RedisError;
 use serde::Serialize;
 
-use super::servers::{self, Server};
+use super::servers;
 use crate::arguments::TopArguments;
 use crate::output::{self, shortened};
 use crate::table;
@@ -26,10 +25,12 @@ pub(crate) async fn run(arguments: TopArguments) -> anyhow::Result<ExitCode> {
     let mut all = Minute::new();
     for mut server in servers::connect(&arguments.redis.url, &arguments.redis.tls).await? {
         let now = server.now(prefix).await? / 60_000_000;
-        // A service whose clock is a minute ahead writes into the next one.
-        for minute in now.saturating_sub(arguments.minutes)..=now + 1 {
+        for minute in (now + 1).saturating_sub(arguments.minutes)..=now {
             let key = format!("{prefix}:denied:{minute}");
-            for (limit, keys) in read(&mut server, &key).await? {
+            let text = server.text_at(&key).await?.unwrap_or_default();
+            // A value of another program counts as none.
+            let minute: Minute = serde_json::from_str(&text).unwrap_or_default();
+            for (limit, keys) in minute {
                 let sums = all.entry(limit).or_default();
                 for (key, denials) in keys {
                     *sums.entry(key).or_default() += denials;
@@ -77,21 +78,4 @@ pub(crate) async fn run(arguments: TopArguments) -> anyhow::Result<ExitCode> {
     }
     output::print(&table.trim_fmt())?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The keys of a minute. Another node of a cluster may have it, and a value of another program
-/// counts as none.
-async fn read(server: &mut Server, key: &str) -> anyhow::Result<Minute> {
-    let value: String = match server.ask(&["GETRANGE", key, "0", "-1"]).await {
-        Ok(value) => value,
-        Err(error) => {
-            let of_redis = error.chain().find_map(|it| it.downcast_ref::<RedisError>());
-            let code = of_redis.and_then(RedisError::code);
-            return match code {
-                Some("MOVED" | "ASK" | "WRONGTYPE") => Ok(Minute::new()),
-                _ => Err(error),
-            };
-        }
-    };
-    Ok(serde_json::from_str(&value).unwrap_or_default())
 }

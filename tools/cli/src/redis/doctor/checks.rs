@@ -50,6 +50,13 @@ pub(super) async fn examine(
         );
         failed("clock", &error, if_no_right, findings);
     }
+    if let Err(error) = limits::examine(server, prefix, findings).await {
+        let if_no_right = (
+            Level::Problem,
+            "give this user +getrange, which services need, too",
+        );
+        failed("limits", &error, if_no_right, findings);
+    }
     let info: String = match server.ask(&["INFO"]).await {
         Ok(info) => info,
         Err(error) => {
@@ -64,10 +71,6 @@ pub(super) async fn examine(
     persistence(server, &info, findings).await;
     cluster(server, &info, findings).await;
     connections(&info, findings);
-    if let Err(error) = limits::examine(server, prefix, findings).await {
-        let if_no_right = (Level::Advice, "give this user +time for this check");
-        failed("limits", &error, if_no_right, findings);
-    }
 }
 
 /// Reports a command that failed: for want of a right, because a proxy does not know it, or because

@@ -10,11 +10,11 @@ use crate::redis::servers::Server;
 /// `scripts/quotas.lua` writes.
 type Notes = BTreeMap<String, BTreeMap<String, [f64; 2]>>;
 
-/// A quota that was noted longer ago, in s, is used no more.
+/// A quota that was noted longer ago, in s, is not used any more. As in the script.
 const FORGOTTEN: f64 = 150.0;
 
-/// Two quotas that were used for as long, in s, are not those of a deployment.
-const LONG: f64 = 600.0;
+/// Two quotas that were used for as long, in s, are hardly those of a deployment. As in the script.
+const LONG: f64 = 3_600.0;
 
 /// Reports limits of one name with two quotas. Services note theirs once a minute, if they register
 /// them.
@@ -24,8 +24,7 @@ pub(super) async fn examine(
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
     let key = format!("{prefix}:limits");
-    let Ok(value) = server.ask::<String>(&["GETRANGE", &key, "0", "-1"]).await else {
-        // Another node of a cluster has it, or it is none of ours.
+    let Some(value) = server.text_at(&key).await? else {
         return Ok(());
     };
     let Ok(notes) = serde_json::from_str::<Notes>(&value) else {
@@ -41,9 +40,11 @@ pub(super) async fn examine(
             .collect();
         quotas.sort_by(|(_, [one, _]), (_, [other, _])| one.total_cmp(other));
         in_use += usize::from(!quotas.is_empty());
-        if let [(old, _), (new, [since, _]), ..] = &*quotas {
-            has_two = true;
-            report(&name, old, new, now - since, findings);
+        if let [(old, _), others @ ..] = &*quotas {
+            for (new, [since, _]) in others {
+                has_two = true;
+                report(&name, old, new, now - since, findings);
+            }
         }
     }
     if in_use > 0 && !has_two {
@@ -60,10 +61,22 @@ fn report(name: &str, old: &str, new: &str, seconds: f64, findings: &mut Finding
     if seconds >= LONG {
         let advice = "both count on the same budgets: give one of the two services another name of \
                       the limit, or another prefix";
-        findings.problem("limits", found, advice);
-    } else {
-        let advice = "while a deployment changes it, that is right; otherwise two services share \
-                      budgets: ask again in ten minutes";
         findings.advice("limits", found, advice);
+    } else {
+        let advice = "a deployment that changes a quota takes a while; if two services share the \
+                      budgets, give one of them another name of the limit, or another prefix";
+        findings.advice("limits", found, advice);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_script() {
+        let script = include_str!("../../../../../scripts/quotas.lua");
+        let times = format!("LONG, FORGOTTEN, KEPT_MS = {LONG}, {FORGOTTEN},");
+        assert!(script.contains(&times), "{times}");
     }
 }
