@@ -5,6 +5,8 @@
 -- KEYS[1]  the minute: {"limit": {"key": denials}} in JSON
 -- ARGV     limit, key, denials, limit, key, denials, ...
 local MOST, KEPT_MS = 256, 3900000
+-- Of a longer value, the start is read, which is no JSON: it counts as none.
+local LONGEST = 2 ^ 20
 
 local list, by_limit = {}, {}
 
@@ -21,14 +23,16 @@ end
 local function read(value)
   for limit, keys in pairs(cjson.decode(value)) do
     for key, denials in pairs(keys) do
+      local is_name = type(limit) == 'string' and type(key) == 'string'
       local is_count = type(denials) == 'number' and denials > 0 and denials < 2 ^ 53
-      if is_count then add(limit, tostring(key), denials) end
+      if is_name and is_count then add(limit, key, denials) end
     end
   end
 end
 
 -- A value of another program counts as none.
-if not pcall(read, redis.pcall('GETRANGE', KEYS[1], 0, -1)) then list, by_limit = {}, {} end
+local is_ours = pcall(read, redis.pcall('GETRANGE', KEYS[1], 0, LONGEST - 1))
+if not is_ours then list, by_limit = {}, {} end
 for i = 1, #ARGV, 3 do add(ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])) end
 table.sort(list, function(one, other) return one.denials > other.denials end)
 

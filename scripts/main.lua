@@ -9,8 +9,8 @@
 -- ARGV[2]  the time to decide by, in us since the epoch, for tests and dry runs. Default: the
 --          server's time
 --
--- returns  the number of the call, which tells this reply from that to another call; the time of
---          the decisions; then the verdicts. A batch is answered as a list, and a single charge as
+-- returns  the number of the call, because replies may be lost; the time of the decisions; then the
+--          verdicts. A batch is answered as a list, and a single charge as
 --          a string, which costs less: two bytes for the number of the call, and eight for each
 --          other. A verdict that allows a charge without a delay has two numbers: remaining,
 --          reset_after. Any other has

@@ -11,6 +11,8 @@
 -- A deployment changes a quota as well: the old one is not used any more after some minutes. So two
 -- quotas count only if both were used for LONG, and are still used.
 local LONG, FORGOTTEN, KEPT_MS = 3600, 150, 300000
+-- Of a longer value, the start is read, which is no JSON: it counts as none.
+local LONGEST = 2 ^ 20
 
 local now = tonumber(ARGV[1]) or tonumber(redis.call('TIME')[1])
 
@@ -24,7 +26,8 @@ local function read(value)
   local notes = {}
   for name, quotas in pairs(cjson.decode(value)) do
     for quota, seen in pairs(quotas) do
-      if is_time(seen[1]) and is_time(seen[2]) and now - seen[2] <= FORGOTTEN then
+      local is_name = type(name) == 'string' and type(quota) == 'string'
+      if is_name and is_time(seen[1]) and is_time(seen[2]) and now - seen[2] <= FORGOTTEN then
         notes[name] = notes[name] or {}
         notes[name][quota] = {seen[1], seen[2]}
       end
@@ -33,7 +36,7 @@ local function read(value)
   return notes
 end
 
-local is_ours, notes = pcall(read, redis.pcall('GETRANGE', KEYS[1], 0, -1))
+local is_ours, notes = pcall(read, redis.pcall('GETRANGE', KEYS[1], 0, LONGEST - 1))
 if not is_ours then notes = {} end
 
 local found = {}

@@ -227,7 +227,8 @@ local function decide_group(op, size)
       decide_check(check, cost, effect)
     answer(status + unreadable, remaining, retry_after, reset_after, delay, drains_after, left)
     may_differ = keep_check(check, cost, effect, status) or may_differ
-    all_charged = all_charged and (status == ALLOWED or (size > 1 and check.is_shadow))
+    -- A check of cost 0 is allowed, even if its key is blocked.
+    all_charged = all_charged and (status % 2 == ALLOWED or (size > 1 and check.is_shadow))
   end
   return all_charged or may_differ
 end

@@ -354,7 +354,11 @@ impl LayerSettings {
     ) -> Response<ResponseBody<B>> {
         match why {
             WithoutPermits::Denied(limit) => {
-                telemetry::denied_in_flight(limit);
+                if limit.sheds_load() {
+                    telemetry::load_shed(&self.events, limit);
+                } else {
+                    telemetry::denied_in_flight(limit);
+                }
                 let retry_after = self.retry_after(limit.retry_after(), request);
                 self.responder.without_permit(limit, retry_after, request)
             }

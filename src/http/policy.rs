@@ -114,6 +114,12 @@ impl Policy {
         limiter: &RateLimiter,
         mut rule: LayerRule,
     ) -> Result<(), ConfigError> {
+        if self.fixed_limits().any(Limit::sheds_load) {
+            return Err(ConfigError::new(
+                "the layer sheds load, and counts in this process alone; give other limits a layer \
+                 of their own",
+            ));
+        }
         if let LayerRule::Fixed(keyed) = &mut rule {
             let limits: Vec<&Limit> = self.fixed_limits().chain([keyed.limit()]).collect();
             check_names(&limits)?;

@@ -189,7 +189,7 @@ pub(crate) fn changes_not_followed(channel: &str, error: &str) {
     );
 }
 
-/// Other processes have used another quota under the name of a limit for ten minutes.
+/// Other processes have used another quota under the name of a limit for long.
 pub(crate) fn two_quotas(limit: &str, quota: &str, other: &str) {
     tracing::warn!(
         target: TARGET,

@@ -26,6 +26,19 @@ pub(crate) fn denied_in_flight(limit: &Limit) {
     );
 }
 
+/// A request was shed, because the server has as many in flight as it takes.
+pub(crate) fn load_shed(at_most: &Throttle, limit: &Limit) {
+    if let Some(unreported) = at_most.report() {
+        tracing::warn!(
+            target: TARGET,
+            limit = limit.name(),
+            at_once = limit.permits(),
+            unreported,
+            "load shed: the server is busy"
+        );
+    }
+}
+
 /// A concurrency limit in shadow mode would have denied a request.
 pub(crate) fn shadow_denied_in_flight(at_most: &Throttle, limit: &Limit) {
     if let Some(unreported) = at_most.report() {

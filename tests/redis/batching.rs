@@ -89,10 +89,19 @@ fn ask() -> impl Strategy<Value = Ask> {
         1 => Just(Op::Block)
     ];
     // One cost most of the time, so that checks are identical.
-    let cost = prop_oneof![6 => Just(1_u32), 1 => Just(3), 1 => 0..50_u32];
+    let cost = prop_oneof![6 => Just(1_u32), 1 => Just(0), 1 => Just(3), 1 => 0..50_u32];
     let check = (0..limits().len(), 0..3_usize, cost);
     let checks = prop_oneof![3 => vec(check.clone(), 1), 1 => vec(check, 2..4)];
     (op, checks).prop_map(|(op, checks)| Ask { op, checks })
+}
+
+/// Some are sent several times in a row: then they are one run of the batch.
+fn asks() -> impl Strategy<Value = Vec<Ask>> {
+    let times = prop_oneof![5 => Just(1_usize), 1 => 2..9_usize];
+    vec((ask(), times), 1..60).prop_map(|asks| {
+        let asks = asks.into_iter();
+        asks.flat_map(|(ask, times)| vec![ask; times]).collect()
+    })
 }
 
 fn group<'a>(ask: &Ask, limits: &'a [Limit], keys: &'a [Key]) -> Vec<Check> {
@@ -120,7 +129,7 @@ fn batched_checks_decide_as_sequential_checks() {
         .block_on(store(&server).clock(clock.clone()).connect())
         .unwrap();
     let cases = AtomicU64::new(0);
-    let runs = vec((vec(ask(), 1..80), 0..2_000_000_u64), 1..5);
+    let runs = vec((asks(), 0..2_000_000_u64), 1..5);
     let config = ProptestConfig {
         cases: 300,
         failure_persistence: None,
@@ -156,6 +165,26 @@ fn batched_checks_decide_as_sequential_checks() {
             }
         }
     });
+}
+
+/// A check of cost 0 is allowed although its key is blocked, so each group is charged.
+#[tokio::test]
+async fn identical_groups_with_a_free_check_of_a_blocked_key_are_each_charged() {
+    let server = RedisServer::start();
+    let store = store(&server).connect().await.unwrap();
+    let key = Key::new("mallory");
+    let blocking = Limit::gcra("items", Quota::per_hour(10)).unwrap();
+    let requests = Limit::fixed_window("requests", Quota::per_hour(10)).unwrap();
+    let block = Check::new(&blocking, &key).with_block(60 * SECOND);
+    drop(store.apply(Op::Block, block.into()).await.unwrap());
+    let group = || {
+        let free = Check::new(&blocking, &key).with_cost(0);
+        Group::new([free, Check::new(&requests, &key)]).unwrap()
+    };
+    let answers = (0..200).map(|_| store.apply(Op::Charge, group())).collect();
+    let decisions = at_once(answers).await;
+    let allowed = decisions.iter().filter(|it| it.as_ref().unwrap().allowed());
+    assert_eq!(allowed.count(), 10);
 }
 
 #[tokio::test]

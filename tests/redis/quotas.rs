@@ -118,11 +118,14 @@ fn value_of_another_program_counts_as_none() {
         r#"{"b:api":{"x":[0,9999999999]}}"#,
         r#"{"b:api":{"x":[-1,-1]}}"#,
         r#"{"b:api":{"x":[NaN,NaN]}}"#,
+        r#"{"b:api":{"x":[0,1e999]}}"#,
+        r#"{"b:api":[[0,0],[0,0]]}"#,
+        &format!(r#"{{"b:api":{{"{}":[0,0]}}}}"#, "x".repeat(1 << 20)),
     ] {
         let () = notes.0.set("shop:limits", value).unwrap();
-        assert_eq!(notes.note(0, &["b:api", "10 per 1s"]), [""; 0], "{value}");
+        assert_eq!(notes.note(0, &["b:api", "10 per 1s"]), [""; 0]);
         let kept: String = notes.0.get("shop:limits").unwrap();
-        assert_eq!(kept, r#"{"b:api":{"10 per 1s":[0,0]}}"#, "{value}");
+        assert_eq!(kept, r#"{"b:api":{"10 per 1s":[0,0]}}"#);
         let ttl: u64 = notes.0.pttl("shop:limits").unwrap();
         assert!((1..=300_000).contains(&ttl), "{value}: {ttl}");
     }
@@ -274,6 +277,8 @@ fn minute_with_values_of_another_program_heals() {
         r#"{"a":{"k":NaN}}"#,
         r#"{"a":{"k":-1}}"#,
         r#"{"a":7}"#,
+        r#"{"a":{"k":1e999}}"#,
+        "[[0,1,2,3]]",
     ] {
         let () = connection.set("m", value).unwrap();
         let () = redis::cmd("EVAL")

@@ -141,7 +141,8 @@ impl RateLimitLayer {
     /// in events and metrics, where such a request has the outcome `shed`, and the reason of its
     /// rejection is [`LoadShed`](crate::layer::Reason::LoadShed).
     ///
-    /// Put it outside of all that costs time. Exempt health checks: a busy server is alive.
+    /// Put it outside of all that costs time. Exempt health checks: a busy server is alive. Other
+    /// limits have layers of their own.
     ///
     /// ```
     /// use axum::Router;

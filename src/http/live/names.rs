@@ -115,8 +115,11 @@ impl Names {
     ///     .key("api_key", api_key)
     ///     .plan_lookup("account", plans, |plan| match plan {
     ///         LookupResult::Known(plan) => Some(plan.clone()),
-    ///         LookupResult::Unknown => None,
-    ///         // A plan of its own in the file, for while the database is away.
+    ///         // In the file: `plans.unknown.deny = "no such account"`. An invented id would
+    ///         // otherwise be a client with a full budget.
+    ///         LookupResult::Unknown => Some("unknown".to_owned()),
+    ///         // While the database is away: a plan with the largest quota. With a smaller one, a
+    ///         // client that has used more would be denied, because plans share a budget.
     ///         LookupResult::Failed => Some("emergency".to_owned()),
     ///     });
     /// # let _ = names;
@@ -153,11 +156,16 @@ impl Names {
     }
 
     pub(super) fn key_of(&self, name: &str) -> Result<Arc<dyn KeyExtractor>, ConfigError> {
-        find(&self.keys, "key extractor", "key", name)
+        find(&self.keys, "key extractor", "`Names::key`", name)
     }
 
     pub(super) fn plan_source(&self, name: &str) -> Result<PlanSource, ConfigError> {
-        let source = find(&self.plans, "function for plans", "plan", name)?;
+        let source = find(
+            &self.plans,
+            "function for plans",
+            "`Names::plan` or `Names::plan_lookup`",
+            name,
+        )?;
         if let PlanSource::Lookup(lookup) = &source {
             lookup.check()?;
         }
@@ -165,7 +173,7 @@ impl Names {
     }
 
     pub(super) fn cost_of(&self, name: &str) -> Result<RequestFn<u32>, ConfigError> {
-        find(&self.costs, "function for costs", "cost", name)
+        find(&self.costs, "function for costs", "`Names::cost`", name)
     }
 }
 
@@ -182,7 +190,7 @@ fn find<T: Clone>(
             false => format!("it has {}; use one of them, or ", known.join(", ")),
         };
         ConfigError::new(format!(
-            "the application has no {what} named `{}`; {known}add it with `Names::{method}`",
+            "the application has no {what} named `{}`; {known}add it with {method}",
             name.escape_debug()
         ))
     })

@@ -17,16 +17,16 @@ pub enum BodyFormat {
     /// A JSON object, such as
     /// `{"error":"rate_limited","message":"rate limit ...","limit":"api","retry_after":12}`.
     /// The last two are left out if there is none. `error` is `rate_limited`, `too_many_in_flight`,
-    /// `blocked`, `exceeds_capacity`, `forbidden`, `rejected`, `missing_key`, `unavailable` or
-    /// `internal`.
+    /// `load_shed`, `blocked`, `exceeds_capacity`, `forbidden`, `rejected`, `missing_key`,
+    /// `unavailable` or `internal`.
     #[cfg(feature = "json")]
     #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     Json,
     /// Problem details (RFC 9457), with the types of draft-ietf-httpapi-ratelimit-headers:
     /// `quota-exceeded` for a denial, also by a limit of requests in flight, with the names of the
     /// limits that denied in `violated-policies`, `abnormal-usage-detected` for a key that is
-    /// blocked, and `temporary-reduced-capacity` if the store is unavailable. Other responses have
-    /// the type `about:blank`.
+    /// blocked, and `temporary-reduced-capacity` if the server is busy or the store unavailable.
+    /// Other responses have the type `about:blank`.
     #[cfg(feature = "json")]
     #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     ProblemDetails,

@@ -98,8 +98,8 @@ fn verdicts(call: u16, reply: Value) -> RedisResult<Vec<i64>> {
     }
 }
 
-/// The numbers behind the first, which is that of the call. Where replies were lost, a server or a
-/// proxy answers each call with the reply to a later one, and nothing else tells.
+/// The numbers behind the first, which is the number of the call. After a lost reply, each call
+/// would get the reply to the next one, and only this number differs.
 fn behind_number(
     call: u16,
     mut numbers: impl Iterator<Item = RedisResult<i64>>,

@@ -111,7 +111,9 @@ async fn change(arguments: BlockedArguments, length: Duration) -> anyhow::Result
     set(&RateLimiter::new(store), &limits, &key, length).await?;
     output::print(&match length {
         Duration::ZERO => {
-            format!("`{client}` is not blocked under {name}. Replicas may deny it for another 10 s")
+            format!(
+                "`{client}` is not blocked any more under {name}. Replicas may deny it for another 10 s"
+            )
         }
         _ => format!("`{client}` is blocked under {name} for {}", rounded(length)),
     })?;

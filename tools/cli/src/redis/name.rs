@@ -6,6 +6,9 @@ use tollgate::key::PeerIp;
 
 use crate::limit::Algorithm;
 
+/// The length of a digest of a key, in hexadecimal.
+const DIGEST: usize = 32;
+
 /// What a budget is, by its letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
@@ -101,6 +104,13 @@ pub(super) fn client(text: &str) -> Key {
 
 /// A hint for an IPv6 address or network without a state.
 pub(super) fn hint(text: &str) -> Option<String> {
+    if text.len() == DIGEST && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Some(
+            "this looks like a digest of `DeniedKeys::hashed`, and Redis has the keys of clients: \
+             compute the digests of your clients with the secret, and compare"
+                .to_owned(),
+        );
+    }
     let address = match text.parse::<Ipv6Net>() {
         Ok(network) => network.addr(),
         Err(_) => text.parse().ok()?,

@@ -27,9 +27,8 @@ pub(super) async fn examine(
     let Some(value) = server.text_at(&key).await? else {
         return Ok(());
     };
-    let Ok(notes) = serde_json::from_str::<Notes>(&value) else {
-        return Ok(());
-    };
+    // A value of another program counts as none.
+    let notes: Notes = serde_json::from_str(&value).unwrap_or_default();
     let now = server.now(prefix).await? as f64 / 1e6;
     let mut in_use = 0;
     let mut has_two = false;
@@ -47,11 +46,20 @@ pub(super) async fn examine(
             }
         }
     }
-    if in_use > 0 && !has_two {
+    if in_use == 0 {
+        not_noted(prefix, findings);
+    } else if !has_two {
         let found = counted(&in_use.to_string(), "limit");
         findings.good("limits", format!("{found} in use, each with one quota"));
     }
     Ok(())
+}
+
+fn not_noted(prefix: &str, findings: &mut Findings) {
+    let found = format!("no service notes limits under the prefix `{prefix}`");
+    let advice = "if services run, check --prefix; each notes its limits five seconds after its \
+                  start";
+    findings.advice("limits", found, advice);
 }
 
 fn report(name: &str, old: &str, new: &str, seconds: f64, findings: &mut Findings) {
