@@ -8,6 +8,7 @@ use http_body_util::BodyExt;
 use tollgate::RateLimitLayer;
 use tollgate::layer::{BodyFormat, Reason};
 
+use crate::support::log::Log;
 #[cfg(feature = "metrics")]
 use crate::support::recorded::{Recorded, counted};
 use crate::support::requests::{app, number, plain, send, status};
@@ -106,4 +107,34 @@ async fn shed_requests_have_an_outcome_of_their_own_that_exists_before_the_first
     assert_eq!(status(&app, plain("/")).await, 503);
     let expected = [("server allowed store", 2), ("server shed store", 1)];
     assert_eq!(recorded.decisions(), counted(expected));
+}
+
+#[test]
+fn other_limits_beside_it_are_an_error() {
+    use tollgate::key::Global;
+    use tollgate::{Limit, Quota};
+
+    let rate = Limit::gcra("api", Quota::per_second(10)).unwrap();
+    let error = shed().limit(rate, Global).unwrap_err();
+    assert!(
+        error.to_string().contains("a layer of their own"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn shed_requests_are_an_event_a_second() {
+    let (log, _guard) = Log::start();
+    let app = app(shed());
+    let _held = [send(&app, plain("/")).await, send(&app, plain("/")).await];
+    for _ in 0..10 {
+        assert_eq!(status(&app, plain("/")).await, 503);
+    }
+    let lines = log.lines();
+    let shed: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains("load shed"))
+        .collect();
+    assert_eq!(shed.len(), 1, "{lines:?}");
+    assert!(shed[0].contains("limit=\"server\" at_once=2"), "{shed:?}");
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::Commands;
 use tollgate::denied_keys::DeniedKeys;
@@ -27,7 +27,25 @@ async fn deny(limiter: &RateLimiter, denied: &DeniedKeys, keys: &[(&str, usize)]
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(61)).await;
     tokio::time::resume();
+    let started = Instant::now();
     while denied.previous().denials() == 0 {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "its minute ends"
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Asks until a condition holds, for a minute at most.
+async fn until(url: &str, is_so: impl Fn(&Run) -> bool) -> Run {
+    let started = Instant::now();
+    loop {
+        let run = top(url, &["--json"]);
+        if is_so(&run) {
+            return run;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "{run:?}");
         tokio::task::yield_now().await;
     }
 }
@@ -47,14 +65,8 @@ async fn denials_of_all_services_are_added_up() {
         let keys = [("mallory", 5), ("bob smith", 2)];
         deny(service, &DeniedKeys::new(), &keys).await;
     }
-    let json = loop {
-        let run = top(&url, &["--json"]);
-        // The second note may be on its way.
-        if run.out.contains("10") {
-            break run.json_lines();
-        }
-        tokio::task::yield_now().await;
-    };
+    // The second note may be in flight.
+    let json = until(&url, |run| run.out.contains("10")).await.json_lines();
     let found: Vec<_> = json
         .iter()
         .map(|it| (it["key"].as_str().unwrap(), it["denials"].as_u64().unwrap()))
@@ -90,13 +102,7 @@ async fn hashed_keys_stay_hashed_and_keys_of_a_process_stay_there() {
         &[("eve", 3)],
     )
     .await;
-    let out = loop {
-        let run = top(&url, &["--json"]);
-        if !run.out.is_empty() {
-            break run.out;
-        }
-        tokio::task::yield_now().await;
-    };
+    let out = until(&url, |run| !run.out.is_empty()).await.out;
     let previous = hashed.previous();
     assert!(out.contains(previous.keys()[0].key()), "{out}");
     assert!(!out.contains("mallory") && !out.contains("eve"), "{out}");
