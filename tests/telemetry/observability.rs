@@ -279,7 +279,7 @@ fn promtool(arguments: &[&str]) -> String {
 #[ignore = "needs Prometheus: run it with `make dashboards`"]
 fn promtool_accepts_the_configuration_and_the_tests_of_the_alerts() {
     promtool(&["check", "config", "prometheus.yml"]);
-    assert!(promtool(&["check", "rules", "alerts.yml"]).contains("11 rules found"));
+    assert!(promtool(&["check", "rules", "alerts.yml"]).contains("12 rules found"));
     promtool(&["test", "rules", "alerts.test.yml"]);
     let (alerts, tests) = (
         read(deploy("prometheus/alerts.yml")),
