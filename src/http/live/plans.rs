@@ -140,7 +140,7 @@ pub(super) struct Plans {
     /// The outcome of requests with a plan that is not here. `None`: they have the limit itself.
     pub(super) unknown: Option<PlanOutcome>,
     pub(super) reported: Arc<ReportedPlans>,
-    /// The requests without a plan, until one has a plan: then more than [`ENOUGH`].
+    /// The requests without a plan, until one has a plan: then [`ENOUGH`].
     pub(super) without_plan: Arc<AtomicU32>,
 }
 
