@@ -1,4 +1,4 @@
--- Adds the keys that a process denied most often in a minute to those of all processes.
+-- Adds the keys that a process denied most often in a minute to the keys of all processes.
 -- src/store/redis/notes/denied.rs sends it, apart from the script that decides. `tollgate top`
 -- reads what it writes.
 --

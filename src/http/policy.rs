@@ -67,7 +67,7 @@ pub(super) enum Question {
 pub(super) enum Pending {
     /// One by whose result a closure chooses limits.
     Choice(PendingChoice),
-    /// Those of the plans of a configuration. The checks are those of the other rules.
+    /// Look-ups of the plans of a configuration. The other rules have added their checks.
     #[cfg(feature = "config")]
     Plans {
         checks: Vec<Check>,
@@ -75,7 +75,7 @@ pub(super) enum Pending {
     },
 }
 
-/// What the checks of a rule depend on.
+/// The look-ups that the checks of a rule depend on.
 enum Awaited {
     Choice(Choosing),
     #[cfg(feature = "config")]

@@ -135,11 +135,10 @@ impl RateLimitLayer {
     /// Sheds load: at most so many requests in flight in this process, of all clients together. The
     /// next one is answered 503 at once.
     ///
-    /// It protects the server, whoever the clients are. So it has a store of its own, in memory,
-    /// which decides without a wait, and a process counts for itself. A request is in flight until
-    /// its response body has ended. The name is that of the [limit](crate::layer::Rejection::limit)
-    /// in events and metrics, where such a request has the outcome `shed`, and the reason of its
-    /// rejection is [`LoadShed`](crate::layer::Reason::LoadShed).
+    /// It protects the server, and each process counts for itself, in memory. It decides without a
+    /// wait. A request is in flight until its response body has ended. The name stands for the
+    /// limit in events and metrics, where a request that is shed has the outcome `shed`. The reason
+    /// of its rejection is [`LoadShed`](crate::layer::Reason::LoadShed).
     ///
     /// Put it outside of all that costs time. Exempt health checks: a busy server is alive. Other
     /// limits have layers of their own.

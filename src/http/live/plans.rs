@@ -122,7 +122,7 @@ impl LookedUpPlans {
     }
 }
 
-/// What a limit allows the requests of a plan.
+/// The outcome of a limit for the requests of a plan.
 #[derive(Clone)]
 pub(super) enum PlanOutcome {
     Limit(CopiedLimit),

@@ -411,7 +411,10 @@ async fn blocked_client_is_denied_by_services_until_the_block_ends() {
 
         let name = limit.name();
         let ended = run(&url, &["unblock", "alice", "--name", name, "--yes"]);
-        assert!(ended.out.contains("is not blocked any more under"), "{ended:?}");
+        assert!(
+            ended.out.contains("is not blocked any more under"),
+            "{ended:?}"
+        );
         // The replica that denied it remembers that.
         let other = RateLimiter::new(
             RedisStore::builder("tollgate")
