@@ -165,7 +165,8 @@ impl RateLimiter {
     pub(crate) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
         self.check_limits(new)?;
         self.shared.registry.register_all(new)?;
-        self.note_limits();
+        let owner = Arc::as_ptr(&self.shared).addr();
+        self.note_limits(owner, new, false);
         telemetry::announce(new.iter().copied());
         Ok(())
     }
@@ -196,25 +197,19 @@ impl RateLimiter {
         self.shared
             .registry
             .replace_set(set, limits.iter().map(|limit| limit.name()))?;
-        let owner = Arc::as_ptr(set).addr();
-        self.shared
-            .store
-            .store()
-            .note(Note::Limits { owner, limits });
+        self.note_limits(Arc::as_ptr(set).addr(), limits, true);
         telemetry::announce(limits.iter().copied());
         Ok(())
     }
 
-    /// Tells the store all limits of the application's code.
-    fn note_limits(&self) {
-        let limits = self.shared.registry.limits();
-        let limits: Vec<&Limit> = limits.iter().collect();
-        let owner = Arc::as_ptr(&self.shared).addr();
-        let limits = &limits;
-        self.shared
-            .store
-            .store()
-            .note(Note::Limits { owner, limits });
+    /// Has the store compare limits with those of other processes.
+    fn note_limits(&self, owner: usize, limits: &[&Limit], replace: bool) {
+        let note = Note::Limits {
+            owner,
+            limits,
+            replace,
+        };
+        self.shared.store.store().note(note);
     }
 
     /// A handle that does not keep the limiter.

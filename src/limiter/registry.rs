@@ -83,18 +83,6 @@ impl Registry {
         Ok(())
     }
 
-    /// The limits of the application's code.
-    pub(super) fn limits(&self) -> Vec<Limit> {
-        let registered = self.lock();
-        let limits = registered
-            .values()
-            .filter_map(|registered| match registered {
-                Registered::Limit(limit) => Some(limit.clone()),
-                Registered::Set(_) => None,
-            });
-        limits.collect()
-    }
-
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Registered>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

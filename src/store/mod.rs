@@ -161,13 +161,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Note<'a> {
-    /// All limits that a limiter or a configuration has registered, in place of its earlier ones.
-    /// Those of one name are several if plans have their own.
+    /// Limits that were registered. Those of one name are several if plans have their own.
     Limits {
         /// Tells the limiters and configurations of this process apart.
         owner: usize,
         /// The limits.
         limits: &'a [&'a Limit],
+        /// Whether they replace all earlier limits of the owner, or are added.
+        replace: bool,
     },
     /// The keys that it denied most often in the last minute: the limit's name, the key as it is
     /// shown to operators, and the denials.

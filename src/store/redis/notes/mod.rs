@@ -31,7 +31,11 @@ impl Notes {
     /// Writes a note, in the background. Does nothing outside of a runtime.
     pub(super) fn note(self: &Arc<Self>, note: Note<'_>) {
         match note {
-            Note::Limits { owner, limits } => quotas::note(self, owner, limits),
+            Note::Limits {
+                owner,
+                limits,
+                replace,
+            } => quotas::note(self, owner, limits, replace),
             Note::Denied(keys) => denied::note(self, keys),
         }
     }

@@ -40,11 +40,11 @@ pub(super) struct Quotas {
     has_task: AtomicBool,
 }
 
-/// Notes the limits of an owner in place of its earlier ones. The first ones start the task, which
-/// ends with the store.
-pub(super) fn note(notes: &Arc<Notes>, owner: usize, limits: &[&Limit]) {
+/// Notes the limits of an owner, which `replace` its earlier ones. The first limits start the task,
+/// which ends with the store.
+pub(super) fn note(notes: &Arc<Notes>, owner: usize, limits: &[&Limit], replace: bool) {
     let quotas = &notes.quotas;
-    quotas.lock().insert(owner, texts(limits));
+    quotas.add(owner, texts(limits), replace);
     if let Ok(runtime) = Runtime::try_current()
         && !quotas.has_task.swap(true, Ordering::Relaxed)
     {
@@ -56,7 +56,7 @@ pub(super) fn note(notes: &Arc<Notes>, owner: usize, limits: &[&Limit]) {
 /// The quotas by `kind:name`. Those of plans are in an order that is the same in all processes.
 fn texts(limits: &[&Limit]) -> BTreeMap<String, String> {
     let mut quotas: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for limit in limits.iter().take(MOST_LIMITS) {
+    for limit in limits {
         let name = format!("{}:{}", limit.kind(), limit.name());
         let quota = format!("{} ({})", limit.quota(), limit.algorithm().name());
         quotas.entry(name).or_default().insert(quota);
@@ -69,6 +69,16 @@ fn texts(limits: &[&Limit]) -> BTreeMap<String, String> {
 }
 
 impl Quotas {
+    fn add(&self, owner: usize, texts: BTreeMap<String, String>, replace: bool) {
+        let mut in_use = self.lock();
+        let of_owner = in_use.entry(owner).or_default();
+        if replace {
+            of_owner.clear();
+        }
+        let room = MOST_LIMITS.saturating_sub(of_owner.len());
+        of_owner.extend(texts.into_iter().take(room));
+    }
+
     /// Returns whether a limit of this process has this quota.
     fn has(&self, name: &str, quota: &str) -> bool {
         let in_use = self.lock();
