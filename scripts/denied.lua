@@ -5,7 +5,7 @@
 -- KEYS[1]  the minute: {"limit": {"key": denials}} in JSON
 -- ARGV     limit, key, denials, limit, key, denials, ...
 local MOST, KEPT_MS = 256, 3900000
--- Of a longer value, the start is read, which is no JSON: it counts as none.
+-- The most bytes that are read. A longer value is cut, so it is invalid JSON, and counts as none.
 local LONGEST = 2 ^ 20
 
 local list, by_limit = {}, {}

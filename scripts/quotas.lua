@@ -3,15 +3,15 @@
 --
 -- KEYS[1]  the notes of all processes: {"kind:name": {"quota": [first, last]}} in JSON, with the
 --          times in s at which a process first and last used the quota
--- ARGV[1]  the time in s, for tests. Empty: the server's time
+-- ARGV[1]  the time in s, for tests. Default: the server's time
 -- ARGV     then the limits of the process: kind:name, quota, kind:name, quota, ...
 --
 -- returns  for each of its limits with another quota: kind:name, its quota, the other quota
 --
--- A deployment changes a quota as well: the old one is not used any more after some minutes. So two
--- quotas count only if both were used for LONG, and are still used.
+-- A deployment also changes a quota, and the old quota is out of use after some minutes. Two quotas
+-- therefore count only if both were used for LONG, and are still used.
 local LONG, FORGOTTEN, KEPT_MS = 3600, 150, 300000
--- Of a longer value, the start is read, which is no JSON: it counts as none.
+-- The most bytes that are read. A longer value is cut, so it is invalid JSON, and counts as none.
 local LONGEST = 2 ^ 20
 
 local now = tonumber(ARGV[1]) or tonumber(redis.call('TIME')[1])

@@ -202,7 +202,7 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// Has the store compare limits with those of other processes.
+    /// Passes limits to the store, which compares them with the limits of other processes.
     fn note_limits(&self, owner: usize, limits: &[&Limit], replace: bool) {
         let note = Note::Limits {
             owner,

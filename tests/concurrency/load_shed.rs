@@ -26,7 +26,7 @@ async fn request_above_the_number_is_answered_503_at_once_until_a_body_has_ended
     assert_eq!(number(shed.headers(), "retry-after"), 1);
     assert!(
         !shed.headers().contains_key("x-ratelimit-limit"),
-        "it is nobody's budget"
+        "no budget was charged"
     );
     let body = shed.into_body().collect().await.unwrap().to_bytes();
     let body: serde_json::Value = serde_json::from_slice(&body).unwrap();

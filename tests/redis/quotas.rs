@@ -189,7 +189,7 @@ async fn services_note_their_quotas_and_are_told_of_another() {
         clock.advance(Duration::from_secs(MINUTE));
     }
     // The reply to the last note may be in flight.
-    until("both are told", || {
+    until("both log the event", || {
         told.extend(told_of_quotas(&log));
         told.len() >= 2
     })

@@ -196,7 +196,7 @@ fn plain(layer: RateLimitLayer) -> Service {
     boxed(layer, handler)
 }
 
-/// As axum's documentation says: the error of a request that is shed becomes a response.
+/// Turns the error of a shed request into a response, as axum's documentation shows.
 fn shedding_with_tower(in_flight: usize) -> Service {
     let busy = |_: BoxError| ready(StatusCode::SERVICE_UNAVAILABLE);
     let service = ServiceBuilder::new()

@@ -121,10 +121,10 @@ impl DeniedKeys {
         )?)))
     }
 
-    /// Keeps the keys in this process. Default: on Redis, the first 64 keys of each minute are
-    /// noted for `tollgate top`, which adds up those of all replicas. Redis keeps the 256 most
-    /// denied ones of a minute, for 65 minutes, under `prefix:denied:MINUTE`. The keys of several
-    /// limiters that count here are noted nowhere: each may have another Redis.
+    /// Keeps the keys in this process. By default, the first 64 keys of each minute are written to
+    /// Redis, and `tollgate top` adds up the keys of all replicas. Redis keeps the 256 most denied
+    /// keys of a minute, for 65 minutes, under `prefix:denied:MINUTE`. If several limiters count
+    /// here, their keys are not written, because each limiter may have another Redis.
     #[must_use]
     pub fn in_this_process(self) -> Self {
         self.shared.stays_in_process.store(true, Ordering::Relaxed);

@@ -359,6 +359,23 @@ mod tests {
     }
 
     #[test]
+    fn only_the_reply_with_the_number_of_the_call_is_read() {
+        let mut packed = vec![0x01, 0x02];
+        packed.extend(7_i64.to_be_bytes());
+        let packed = Value::BulkString(packed);
+        let list = Value::Array(vec![Value::Int(0x0102), Value::Int(7)]);
+        for reply in [packed, list] {
+            assert_eq!(verdicts(0x0102, reply.clone()).unwrap(), [7]);
+            let error = verdicts(0x0103, reply).unwrap_err();
+            assert!(is_out_of_step(&error), "{error}");
+        }
+        for short in [Value::BulkString(vec![1]), Value::Array(Vec::new())] {
+            let error = verdicts(0x0102, short).unwrap_err();
+            assert!(is_out_of_step(&error), "{error}");
+        }
+    }
+
+    #[test]
     fn a_server_that_became_a_replica_is_left_however_old_it_is() {
         let ends = |reply: &[u8]| ends_connection(&error(reply));
         assert!(ends(

@@ -319,7 +319,7 @@ impl Body {
 /// In place of the count of a run's answers: the short form follows.
 pub(super) const IN_SHORT: u16 = 0;
 
-/// The numbers of a packed reply: two bytes of the call's, and eight of each other.
+/// The numbers of a packed reply. The call's number has two bytes, and each other number eight.
 pub(super) fn unpack(packed: &[u8]) -> Option<impl Iterator<Item = i64>> {
     let (call, packed) = packed.split_first_chunk()?;
     let (numbers, []) = packed.as_chunks() else {

@@ -218,7 +218,7 @@ pub(crate) struct ShowArguments {
 pub(crate) struct TopArguments {
     #[command(flatten)]
     pub(crate) redis: RedisArguments,
-    /// Of the last minutes, 1 to 60
+    /// The number of minutes to add up, 1 to 60
     #[arg(long, default_value_t = 10, value_name = "COUNT",
           value_parser = clap::value_parser!(u64).range(1..=60))]
     pub(crate) minutes: u64,

@@ -10,7 +10,7 @@ use crate::store::redis::script;
 /// The most keys that a process adds to a minute.
 const MOST: usize = 64;
 
-/// Adds the keys to those of the minute, which all processes share.
+/// Adds the keys to the minute's keys, which all processes share.
 pub(super) fn note(notes: &Arc<Notes>, keys: &[(&str, &str, u64)]) {
     let Ok(runtime) = Runtime::try_current() else {
         return;

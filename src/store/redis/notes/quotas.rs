@@ -1,8 +1,8 @@
 //! The quotas that processes use, noted in Redis.
 //!
-//! Two services with one prefix and one limit name count on the same budgets. If their quotas
-//! differ, each decides by its own, and nobody is told. So each process notes its quotas once a
-//! minute, and reads those of the others.
+//! Two services with one prefix and one limit name charge the same budgets. If their quotas differ,
+//! each service decides by its own quota, and no response shows it. Each process therefore writes
+//! its quotas once a minute, and reads the quotas of the other processes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ const MOST_REPORTS: usize = 1_000;
 /// The quotas that this process uses.
 #[derive(Default)]
 pub(super) struct Quotas {
-    /// By owner and `kind:name`. The quotas of plans are one text.
+    /// Quotas, by owner and `kind:name`. The quotas of all plans of a limit are one text.
     in_use: Mutex<HashMap<usize, BTreeMap<String, String>>>,
     has_task: AtomicBool,
 }
@@ -53,7 +53,7 @@ pub(super) fn note(notes: &Arc<Notes>, owner: usize, limits: &[&Limit], replace:
     }
 }
 
-/// The quotas by `kind:name`. Those of plans are in an order that is the same in all processes.
+/// The quotas by `kind:name`. The quotas of plans are sorted, so that all processes write one text.
 fn texts(limits: &[&Limit]) -> BTreeMap<String, String> {
     let mut quotas: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for limit in limits {
