@@ -5,6 +5,7 @@
 --          times in s at which a process first and last used the quota
 -- ARGV[1]  the time in s, for tests. Default: the server's time
 -- ARGV     then the limits of the process: kind:name, quota, kind:name, quota, ...
+--          A quota can be a text of several
 --
 -- returns  for each of its limits with another quota: kind:name, its quota, the other quota
 --

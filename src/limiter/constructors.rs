@@ -25,6 +25,7 @@ impl RateLimiter {
             agents: OnceLock::new(),
             permit_lease: OnceLock::new(),
             unanswered: Unanswered::default(),
+            in_use: Arc::default(),
         };
         Self {
             shared: Arc::new(shared),

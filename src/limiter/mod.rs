@@ -108,6 +108,8 @@ struct Shared {
     agents: OnceLock<Agents>,
     permit_lease: OnceLock<Duration>,
     unanswered: Unanswered,
+    /// Its limits are noted until it is dropped.
+    in_use: Arc<()>,
 }
 
 impl RateLimiter {
@@ -151,8 +153,12 @@ impl RateLimiter {
     /// process also notes the quotas of its first thousand limits, under `prefix:limits`: 5 seconds
     /// after the first one is registered in a tokio runtime, and then once a minute. If a name has
     /// two quotas for an hour, both services log an event. So does a deployment that takes longer.
-    /// The quota of a process that has ended is forgotten after two and a half minutes. Limits that
-    /// a closure chooses are not registered.
+    /// The quota of a process that has ended is forgotten after two and a half minutes.
+    ///
+    /// The limits that a closure chooses, and those of direct calls, need not be registered. Their
+    /// quotas are seen in the first 64 checks of each minute. A closure may choose among several
+    /// quotas, as by a plan. So the event says that two processes differ only if not one quota of
+    /// a name is the same in both.
     ///
     /// # Errors
     ///
@@ -165,8 +171,7 @@ impl RateLimiter {
     pub(crate) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
         self.check_limits(new)?;
         self.shared.registry.register_all(new)?;
-        let owner = Arc::as_ptr(&self.shared).addr();
-        self.note_limits(owner, new, false);
+        self.note_limits(&self.shared.in_use, new, false);
         telemetry::announce(new.iter().copied());
         Ok(())
     }
@@ -197,13 +202,13 @@ impl RateLimiter {
         self.shared
             .registry
             .replace_set(set, limits.iter().map(|limit| limit.name()))?;
-        self.note_limits(Arc::as_ptr(set).addr(), limits, true);
+        self.note_limits(set, limits, true);
         telemetry::announce(limits.iter().copied());
         Ok(())
     }
 
     /// Passes limits to the store, which compares them with the limits of other processes.
-    fn note_limits(&self, owner: usize, limits: &[&Limit], replace: bool) {
+    fn note_limits(&self, owner: &Arc<()>, limits: &[&Limit], replace: bool) {
         let note = Note::Limits {
             owner,
             limits,

@@ -163,8 +163,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 pub enum Note<'a> {
     /// Limits that were registered. Those of one name are several if plans have their own.
     Limits {
-        /// Tells the limiters and configurations of this process apart.
-        owner: usize,
+        /// Tells the limiters and configurations of this process apart. After it is dropped, its
+        /// limits are not in use any more.
+        owner: &'a Arc<()>,
         /// The limits.
         limits: &'a [&'a Limit],
         /// Whether they replace all earlier limits of the owner, or are added.

@@ -196,7 +196,7 @@ pub(crate) fn two_quotas(limit: &str, quota: &str, other: &str) {
         limit,
         quota,
         other,
-        "limit has another quota in other processes, which count on the same budgets: give one of \
-         the two another name, or another prefix"
+        "limit has another quota elsewhere, and both count on the same budgets: give one of the \
+         two another name, or another prefix"
     );
 }

@@ -135,7 +135,7 @@ fn value_of_another_program_counts_as_none() {
 }
 
 fn told_of_quotas(log: &Log) -> impl Iterator<Item = String> {
-    let is_told = |line: &String| line.contains("another quota in other processes");
+    let is_told = |line: &String| line.contains("another quota elsewhere");
     log.lines().into_iter().filter(is_told)
 }
 
@@ -150,55 +150,125 @@ async fn let_a_minute_pass() {
 }
 
 /// Waits until a condition holds, for a minute at most.
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+async fn until(what: &str, is_so: impl FnMut() -> bool) {
+    work_until(what, async || (), is_so).await;
+}
+
+/// The same, with work in each minute.
+async fn work_until(what: &str, work: impl AsyncFn(), mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
         assert!(started.elapsed() < Duration::from_secs(60), "{what}");
+        work().await;
         let_a_minute_pass().await;
     }
 }
 
-/// The services run on one thread, whose clock is advanced, and the time in Redis is set by hand.
-#[tokio::test]
-async fn services_note_their_quotas_and_are_told_of_another() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let (log, _guard) = Log::start();
-    let service = async |quota: Quota| {
-        let store = server.store_of("shop").clock(clock.clone());
-        let limiter = RateLimiter::new(store.connect().await.unwrap());
-        limiter
-            .register(&Limit::gcra("api", quota).unwrap())
-            .unwrap();
-        limiter
-    };
-    let _ten = service(Quota::per_second(10)).await;
-    let _twenty = service(Quota::per_second(20)).await;
-    let mut connection = server.connection();
-    let mut told = Vec::new();
-    for minute in 0..=60 {
-        // Both have noted when the value has their quotas, at this time.
-        let noted = format!("{}]", minute * MINUTE);
-        until("both have noted", || {
-            let value: String = connection.get("shop:limits").unwrap_or_default();
-            value.matches(&noted).count() == 2
+/// Limiters of one prefix. They run on one thread, whose clock is advanced, and the time in Redis is
+/// set by hand.
+struct Services {
+    server: RedisServer,
+    clock: ManualClock,
+    log: Log,
+}
+
+impl Services {
+    fn new(log: &Log) -> Self {
+        Self {
+            server: RedisServer::start(),
+            clock: ManualClock::new(),
+            log: log.clone(),
+        }
+    }
+
+    async fn limiter(&self) -> RateLimiter {
+        let store = self.server.store_of("shop").clock(self.clock.clone());
+        RateLimiter::new(store.connect().await.unwrap())
+    }
+
+    /// Lets an hour pass. In each minute, the services `work`, and so many quotas are noted.
+    async fn run_for_an_hour(&self, quotas: usize, work: impl AsyncFn()) -> Vec<String> {
+        let mut connection = self.server.connection();
+        let mut told = Vec::new();
+        for minute in 0..=60 {
+            assert_eq!(told, [""; 0], "minute {minute}");
+            let noted = format!("{}]", minute * MINUTE);
+            work_until("all have noted", &work, || {
+                let value: String = connection.get("shop:limits").unwrap_or_default();
+                value.matches(&noted).count() == quotas
+            })
+            .await;
+            told.extend(told_of_quotas(&self.log));
+            self.clock.advance(Duration::from_secs(MINUTE));
+        }
+        told
+    }
+
+    /// Waits until both services were told that a limit has the other's quota.
+    async fn until_told(&self, mut told: Vec<String>) {
+        // The reply to the last note may be in flight.
+        until("both log the event", || {
+            told.extend(told_of_quotas(&self.log));
+            told.len() >= 2
         })
         .await;
-        assert!(minute < 60 || told.is_empty(), "{told:?}");
-        told.extend(told_of_quotas(&log));
-        clock.advance(Duration::from_secs(MINUTE));
+        told.sort_unstable_by_key(|line| line.contains("other=\"10"));
+        let expected = r#"limit="api" quota="10 per 1s (gcra)" other="20 per 1s (gcra)""#;
+        assert!(told[0].contains(expected), "{}", told[0]);
     }
-    // The reply to the last note may be in flight.
-    until("both log the event", || {
-        told.extend(told_of_quotas(&log));
-        told.len() >= 2
-    })
-    .await;
-    told.sort_unstable_by_key(|line| line.contains("other=\"10"));
+}
+
+fn api(per_second: u64) -> Limit {
+    Limit::gcra("api", Quota::per_second(per_second)).unwrap()
+}
+
+#[tokio::test]
+async fn services_note_their_quotas_and_are_told_of_another() {
+    let (log, _guard) = Log::start();
+    let services = Services::new(&log);
+    let (ten, twenty) = (services.limiter().await, services.limiter().await);
+    ten.register(&api(10)).unwrap();
+    twenty.register(&api(20)).unwrap();
+    let told = services.run_for_an_hour(2, async || ()).await;
+    services.until_told(told).await;
+}
+
+#[tokio::test]
+async fn services_are_told_of_another_quota_of_checks_that_nobody_registered() {
+    let (log, _guard) = Log::start();
+    let services = Services::new(&log);
+    let (ten, twenty) = (services.limiter().await, services.limiter().await);
+    let check = async || {
+        for (limiter, quota) in [(&ten, 10), (&twenty, 20)] {
+            let decided = limiter.check(&api(quota), "alice").await;
+            assert!(decided.is_ok());
+        }
+    };
+    let told = services.run_for_an_hour(2, check).await;
+    services.until_told(told).await;
+}
+
+#[tokio::test]
+async fn services_that_choose_among_several_quotas_are_not_told() {
+    let (log, _guard) = Log::start();
+    let services = Services::new(&log);
+    let (one, other) = (services.limiter().await, services.limiter().await);
+    // Both know two plans, and one of them has no customers of the third.
+    let check = async || {
+        for (limiter, quotas) in [(&one, &[10, 20, 50][..]), (&other, &[10, 20])] {
+            for quota in quotas {
+                let decided = limiter.check(&api(*quota), "alice").await;
+                assert!(decided.is_ok());
+            }
+        }
+    };
+    let told = services.run_for_an_hour(2, check).await;
+    assert_eq!(told, [""; 0]);
+    let mut connection = services.server.connection();
+    let noted: String = connection.get("shop:limits").unwrap();
     assert!(
-        told[0].contains(r#"limit="api" quota="10 per 1s (gcra)" other="20 per 1s (gcra)""#),
-        "{}",
-        told[0]
+        noted.contains("seen: 10 per 1s (gcra); 20 per 1s (gcra)"),
+        "{noted}"
     );
 }
 

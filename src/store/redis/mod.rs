@@ -76,7 +76,7 @@ use crate::nouns::{Check, Claim, ConfigError, Error, Group, Key, Limit, Op};
 /// - A budget has the key `prefix:{key}:kind:limit`. It expires in the second after it is full
 ///   again. On a cluster it is `prefix:{partition}{key}:kind:limit`: see
 ///   [`partitions`](RedisStoreBuilder::partitions).
-/// - The key `prefix:limits` has the quotas of registered limits, for five minutes: see
+/// - The key `prefix:limits` has the quotas of limits in use, for five minutes: see
 ///   [`RateLimiter::register`](crate::RateLimiter::register). Keys such as `prefix:denied:29744102`
 ///   have clients that were denied, for 65 minutes, if they [are
 ///   counted](crate::denied_keys::DeniedKeys).
@@ -265,6 +265,9 @@ impl Store for RedisStore {
         }
         if let Err(error) = Runtime::try_current() {
             return Answer::ready(Err(Error::outside_of_runtime(error)));
+        }
+        if matches!(op, Op::Charge | Op::Claim) {
+            self.notes.see(&group);
         }
         let lanes = &self.lanes;
         match (lanes.denials(), op) {

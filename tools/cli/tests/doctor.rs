@@ -144,6 +144,32 @@ fn doctor_names_a_limit_that_has_two_quotas() {
 }
 
 #[test]
+fn doctor_compares_quotas_that_were_seen_in_checks() {
+    let server = RedisServer::start();
+    let examine = |quotas: &str| {
+        let (now, _): (u64, u64) = redis::cmd("TIME").query(&mut server.connection()).unwrap();
+        let times = format!("[{},{now}]", now - 7_200);
+        let () = redis::cmd("SET")
+            .arg("shop:limits")
+            .arg(format!(
+                r#"{{"b:api":{{{}}}}}"#,
+                quotas.replace("T", &times)
+            ))
+            .query(&mut server.connection())
+            .unwrap();
+        tollgate(&["doctor", &server.url(), "--prefix", "shop"])
+    };
+    let run = examine(r#""seen: 10 per 1s (gcra)":T,"20 per 1s (gcra)":T"#);
+    let found = "limits: `api` has two quotas for 120 min: ";
+    assert!(
+        run.out.contains(found) && !run.out.contains("seen"),
+        "{run:?}"
+    );
+    let run = examine(r#""seen: 10 per 1s (gcra); 20 per 1s (gcra)":T,"20 per 1s (gcra)":T"#);
+    assert!(!run.out.contains("two quotas"), "{run:?}");
+}
+
+#[test]
 fn doctor_compares_round_trips_with_the_deadline_of_checks() {
     let server = RedisServer::start();
     for (deadline, code, found) in [

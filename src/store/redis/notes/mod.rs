@@ -3,6 +3,7 @@
 
 mod denied;
 mod quotas;
+mod seen;
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use redis::{Cmd, FromRedisValue};
 
 use self::quotas::Quotas;
 use super::{Lanes, command};
-use crate::nouns::ManualClock;
+use crate::nouns::{Group, ManualClock};
 use crate::store::Note;
 
 pub(super) struct Notes {
@@ -38,6 +39,12 @@ impl Notes {
             } => quotas::note(self, owner, limits, replace),
             Note::Denied(keys) => denied::note(self, keys),
         }
+    }
+
+    /// Looks at a check, whose limits may not be registered.
+    #[inline]
+    pub(super) fn see(self: &Arc<Self>, group: &Group) {
+        quotas::see(self, group);
     }
 
     /// Runs a command, and perhaps again: it must not matter how often. `None`: it failed. An
