@@ -25,14 +25,13 @@ pub(crate) fn unknown_plan(limit: &str, plan: &str, known: &str, outcome: &str) 
     );
 }
 
-/// A limit applied to none of so many requests.
-pub(crate) fn matched_nothing(limit: &str, requests: u32) {
+/// A limit applied to no request for long.
+pub(crate) fn matched_nothing(limit: &str) {
     tracing::warn!(
         target: TARGET,
         limit,
-        requests,
-        "limit applied to no request: its `match` or `except` may be mistyped, or the layer is not \
-         on its routes"
+        "limit has applied to no request in an hour: unless its routes are rarely used, its \
+         `match` or `except` is mistyped, or the layer is not on these routes"
     );
 }
 

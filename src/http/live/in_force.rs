@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use http::request::Parts;
+use tokio::runtime::Handle as Runtime;
+use tokio::time::sleep;
 
 use super::pattern::{Pattern, RequestRoute};
 use super::plans::{LookedUpPlans, PendingPlans, PlanOutcome, PlanSource, Plans};
@@ -15,8 +18,10 @@ use crate::http::{KeyExtractor, MissingKey};
 use crate::nouns::{Check, Limit};
 use crate::telemetry;
 
-/// After so many requests, every limit should have applied to one.
+/// After so many requests, and so long after them, every limit should have applied to one. Some
+/// routes are used once in a while.
 const ENOUGH: u32 = 10_000;
+const LONG_ENOUGH: Duration = Duration::from_secs(3_600);
 
 /// One version of a configuration.
 pub(in crate::http) struct InForce {
@@ -68,16 +73,31 @@ impl InForce {
         }
     }
 
-    /// Counts a request. After enough of them, reports the limits that applied to none.
+    /// Counts a request. After enough of them, a task reports the limits that applied to none.
     pub(in crate::http) fn count_request(&self) {
         if self.requests.load(Ordering::Relaxed) >= ENOUGH
             || self.requests.fetch_add(1, Ordering::Relaxed) + 1 != ENOUGH
         {
             return;
         }
-        let has_applied = |limit: &&Applied| limit.has_applied.load(Ordering::Relaxed);
-        for limit in self.limits.iter().filter(|limit| !has_applied(limit)) {
-            telemetry::matched_nothing(limit.limit().name(), ENOUGH);
+        let limits = self.limits.iter().map(|limit| {
+            let has_applied = Arc::downgrade(&limit.has_applied);
+            (limit.limit().name().to_owned(), has_applied)
+        });
+        let limits: Vec<_> = limits.collect();
+        if let Ok(runtime) = Runtime::try_current() {
+            runtime.spawn(async move {
+                sleep(LONG_ENOUGH).await;
+                for (name, has_applied) in limits {
+                    // A limit that was replaced is not there any more.
+                    if has_applied
+                        .upgrade()
+                        .is_some_and(|it| !it.load(Ordering::Relaxed))
+                    {
+                        telemetry::matched_nothing(&name);
+                    }
+                }
+            });
         }
     }
 
