@@ -1,16 +1,18 @@
 //! Costs that are settled when the real ones are known.
 
-use std::collections::{BTreeSet, HashMap};
+mod unseen;
+
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arc_swap::ArcSwap;
 #[cfg(feature = "axum")]
 use http::request::Parts;
 use http::{Response, response};
 use tokio::runtime::Handle as Runtime;
 
+use self::unseen::Unseen;
 use crate::limiter::{RateLimiter, UnansweredSettlement};
 use crate::nouns::{Check, Decision, Error, Group, Limit, MAX_GROUP, Op, Source};
 use crate::telemetry::{self, Throttle};
@@ -60,59 +62,24 @@ struct SharedCharges {
     has_settled: AtomicBool,
     runtime: Option<Runtime>,
     events: Arc<Throttle>,
-    uncharged: Arc<UnchargedNames>,
+    mistakes: Arc<Mistakes>,
 }
 
-/// The names that are settled, and under which no request was charged. A mistyped name leaves every
-/// estimate as it is.
-#[derive(Debug, Default)]
-pub(super) struct UnchargedNames {
-    /// The names under which a request was charged.
-    charged: ArcSwap<Vec<Box<str>>>,
-    /// The requests for each other name.
-    requests: Mutex<HashMap<Box<str>, u32>>,
-}
+/// After so many requests that settle a name, one of them should have been charged under it.
+const ENOUGH_UNCHARGED: u32 = 100;
 
-impl UnchargedNames {
-    /// After so many requests, one of them should have been charged.
-    const ENOUGH: u32 = 100;
+/// After so many requests of cost 0, one of them should have had a cost. Some are free on purpose,
+/// such as health checks.
+const ENOUGH_FREE: u32 = 1_000;
 
-    const MOST_NAMES: usize = 64;
-
-    /// Counts a request that was charged under other limits. Returns whether it is time to report
-    /// the name.
-    fn count(&self, name: &str) -> bool {
-        let charged = self.charged.load();
-        // With as many names as are kept, it is not known of others whether they were charged.
-        if is_in(&charged, name) || charged.len() >= Self::MOST_NAMES {
-            return false;
-        }
-        let mut names = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        if !names.contains_key(name) && names.len() >= Self::MOST_NAMES {
-            return false;
-        }
-        let requests = names.entry(name.into()).or_default();
-        *requests = requests.saturating_add(1);
-        *requests == Self::ENOUGH
-    }
-
-    /// A request was charged under this name.
-    fn note_charged(&self, name: &str) {
-        if is_in(&self.charged.load(), name) {
-            return;
-        }
-        self.charged.rcu(|charged| {
-            let mut more = (**charged).clone();
-            if !is_in(&more, name) && more.len() < Self::MOST_NAMES {
-                more.push(name.into());
-            }
-            more
-        });
-    }
-}
-
-fn is_in(names: &[Box<str>], name: &str) -> bool {
-    names.iter().any(|known| **known == *name)
+/// Mistakes that are known after many requests.
+#[derive(Default)]
+struct Mistakes {
+    /// Names that are settled, and under which no request was charged. A mistyped name leaves every
+    /// estimate as it is.
+    uncharged: Unseen,
+    /// Limits of which every charge costs 0. Such a check always passes, also in debt.
+    free: Unseen,
 }
 
 /// A check with the receipt of its charge.
@@ -160,6 +127,9 @@ impl Settlement {
             decision.source(),
             Source::Store | Source::Prefetched | Source::Local
         ) {
+            for check in group {
+                settings.note_estimate(check);
+            }
             let checks = group.iter().zip(decision.receipts());
             let charged = checks.filter(|(check, receipt)| receipt.is_some() || check.cost() == 0);
             settlement
@@ -183,7 +153,7 @@ impl Settlement {
                 has_settled: AtomicBool::new(false),
                 runtime,
                 events: Arc::clone(events),
-                uncharged: Arc::clone(&settings.uncharged),
+                mistakes: Arc::clone(&settings.mistakes),
             }),
         }
     }
@@ -224,12 +194,13 @@ impl Settlement {
         };
         // A request that was not limited, or failed open, has no charges.
         let was_charged = !open.is_empty() || self.shared.has_settled.load(Ordering::Relaxed);
-        if was_charged && self.shared.uncharged.count(limit) {
-            let charged = self.shared.uncharged.charged.load();
+        let uncharged = &self.shared.mistakes.uncharged;
+        if was_charged && uncharged.count(limit) == ENOUGH_UNCHARGED {
+            let charged = uncharged.seen();
             let settled = charged.iter().map(|name| &**name);
             let names: BTreeSet<&str> = open.iter().map(Limit::name).chain(settled).collect();
             let names: Vec<&str> = names.into_iter().collect();
-            telemetry::settled_uncharged(limit, &names, UnchargedNames::ENOUGH);
+            telemetry::settled_uncharged(limit, &names, ENOUGH_UNCHARGED);
         }
     }
 
@@ -276,7 +247,7 @@ impl Settlement {
         if count > 0 {
             self.shared.has_settled.store(true, Ordering::Relaxed);
             let names = settled.iter().map(|charge| charge.check.limit().name());
-            names.for_each(|name| self.shared.uncharged.note_charged(name));
+            names.for_each(|name| self.shared.mistakes.uncharged.see(name));
         }
         self.send(settled);
         count
@@ -433,10 +404,20 @@ pub(super) struct SettlementSettings {
     /// Whether handlers get a [`Settlement`].
     pub(super) inserts: bool,
     on_response: Vec<OnResponse>,
-    uncharged: Arc<UnchargedNames>,
+    mistakes: Arc<Mistakes>,
 }
 
 impl SettlementSettings {
+    /// Notes whether a request is charged before it is settled.
+    fn note_estimate(&self, check: &Check) {
+        let (free, name) = (&self.mistakes.free, check.limit().name());
+        if check.cost() > 0 {
+            free.see_if_counted(name);
+        } else if free.count(name) == ENOUGH_FREE {
+            telemetry::settled_without_estimate(name, ENOUGH_FREE);
+        }
+    }
+
     pub(super) fn on_response(
         &mut self,
         settle: impl Fn(&response::Parts) -> Settled + Send + Sync + 'static,

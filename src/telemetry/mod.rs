@@ -50,8 +50,8 @@ pub(crate) use self::redis::{Outage, RedisEvents, changes_not_followed, two_quot
 pub(crate) use self::requests::{
     always_falls_back, change_not_understood, charged_twice, decides_again, denied,
     denied_in_flight, forbidden, found_key, full, keyed, load_shed, lookup_failed, misconfigured,
-    missing_key, overloaded, rejected, setting_without_effect, settled_uncharged, shadow_denied,
-    shadow_denied_in_flight, unsettled,
+    missing_key, overloaded, rejected, setting_without_effect, settled_uncharged,
+    settled_without_estimate, shadow_denied, shadow_denied_in_flight, unsettled,
 };
 pub(crate) use self::spans::CheckSpan;
 pub(crate) use self::throttle::{Throttle, Throttles};

@@ -108,6 +108,17 @@ pub(crate) fn settled_uncharged(limit: &str, charged: &[&str], requests: u32) {
     );
 }
 
+/// Each of so many requests that are settled cost 0 before.
+pub(crate) fn settled_without_estimate(limit: &str, requests: u32) {
+    tracing::warn!(
+        target: TARGET,
+        limit,
+        requests,
+        "limit allows every request, because each costs 0 until it is settled: charge an estimate, \
+         and settle the real cost"
+    );
+}
+
 /// A setting of a layer has no effect without another one.
 pub(crate) fn setting_without_effect(limits: &str, setting: &str, needs: &str) {
     tracing::warn!(

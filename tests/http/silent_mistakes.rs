@@ -2,6 +2,9 @@
 
 #![cfg(feature = "axum")]
 
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
 use axum::Router;
 use axum::routing::get;
 use tollgate::key::Global;
@@ -74,6 +77,39 @@ async fn concurrency_limit_of_one_in_two_layers_says_why_it_always_denies() {
     }
     let reported = events(&log, "two layers need a permit of one key");
     assert_eq!(reported.len(), 1, "{reported:?}");
+}
+
+/// Each request costs what the layer says, and is settled for 7.
+async fn settle_requests(layer: RateLimitLayer, requests: u32) -> Vec<String> {
+    let (log, _guard) = Log::start();
+    let handler = |settlement: Settlement| async move { assert!(settlement.settle("tokens", 7)) };
+    let app = Router::new()
+        .route("/", get(handler))
+        .layer(layer.insert_settlement());
+    for _ in 0..requests {
+        assert_eq!(status(&app, plain("/")).await, 200);
+    }
+    events(&log, "limit allows every request")
+}
+
+#[tokio::test]
+async fn limit_without_estimates_is_reported_after_1000_requests() {
+    let layer = layer(&RateLimiter::in_memory(), "tokens").cost(|_| 0);
+    let reported = settle_requests(layer, 2_500).await;
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert!(
+        reported[0].contains("WARN") && reported[0].contains("limit=\"tokens\" requests=1000"),
+        "{reported:?}"
+    );
+}
+
+#[tokio::test]
+async fn limit_with_some_free_requests_is_not() {
+    let tokens = Limit::token_bucket("tokens", Quota::per_hour(1_000_000)).unwrap();
+    let number = AtomicU32::new(0);
+    let cost = move |_: &_| u32::from(number.fetch_add(1, Ordering::Relaxed) == 900);
+    let layer = RateLimitLayer::new(RateLimiter::in_memory(), tokens, Global).unwrap();
+    assert_eq!(settle_requests(layer.cost(cost), 2_500).await, [""; 0]);
 }
 
 #[tokio::test]
@@ -294,16 +330,24 @@ mod configuration {
     }
 
     #[tokio::test]
-    async fn limit_that_applies_to_no_request_is_reported_after_10_000() {
+    async fn limit_that_applies_to_no_request_is_reported_after_10_000_and_an_hour() {
         let (log, _guard) = Log::start();
         let mistyped = API.replace("api", "mistyped");
+        let rare = API.replace("api", "rare");
         let app = app(&format!(
-            "{API}\n{mistyped}match = {{ path = \"/serach\" }}"
+            "{API}\n{mistyped}match = {{ path = \"/serach\" }}\n\
+             {rare}match = {{ path = \"/rare\" }}"
         ));
         for _ in 0..10_050 {
             assert_eq!(status(&app, plain("/search")).await, 200);
         }
-        let reported = events(&log, "limit applied to no request");
+        let reported = || events(&log, "limit has applied to no request");
+        tokio::time::pause();
+        tokio::time::sleep(Duration::from_secs(3_590)).await;
+        assert_eq!(reported(), [""; 0]);
+        assert_eq!(status(&app, plain("/rare")).await, 404);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let reported = reported();
         assert_eq!(reported.len(), 1, "{reported:?}");
         assert!(reported[0].contains("limit=\"mistyped\""), "{reported:?}");
     }
