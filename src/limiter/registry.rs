@@ -3,9 +3,8 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::nouns::{ConfigError, Limit};
+use crate::nouns::{ConfigError, Limit, Mutex};
 
 /// Registered limits, by name, so that a name is not used twice by mistake.
 #[derive(Default)]
@@ -21,7 +20,7 @@ enum Registered {
 impl Registry {
     /// Registers all limits, or none.
     pub(super) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
-        let mut limits = self.lock();
+        let mut limits = self.0.lock();
         for limit in new {
             match limits.get(limit.name()) {
                 Some(Registered::Limit(known)) if !known.decides_as(limit) => {
@@ -59,7 +58,7 @@ impl Registry {
         set: &Arc<()>,
         names: impl Iterator<Item = &'a str> + Clone,
     ) -> Result<(), (&'a str, ConfigError)> {
-        let mut limits = self.lock();
+        let mut limits = self.0.lock();
         for name in names.clone() {
             let error = match limits.get(name) {
                 Some(Registered::Limit(_)) => {
@@ -81,10 +80,6 @@ impl Registry {
         });
         limits.extend(names.map(|name| (name.to_owned(), Registered::Set(Arc::downgrade(set)))));
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Registered>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -11,6 +11,7 @@ mod failure;
 mod group;
 mod key;
 mod limit;
+mod lock;
 mod outcome;
 pub(crate) mod quota;
 mod receipt;
@@ -35,6 +36,7 @@ pub(crate) use self::limit::Enforced;
 pub use self::limit::{Algorithm, BlockPolicy, Limit};
 #[cfg(feature = "config")]
 pub(crate) use self::limit::{BlockFields, LimitFields, Written};
+pub(crate) use self::lock::{Mutex, RwLock};
 pub(crate) use self::outcome::{Blocked, Outcome};
 pub use self::quota::Quota;
 pub use self::receipt::Receipt;

@@ -9,13 +9,13 @@ use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::{Handle as Runtime, Id};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::nouns::{Decision, Error};
+use crate::nouns::{Decision, Error, Mutex};
 
 /// The sender's end. Dropping it answers with an error.
 pub(crate) struct Promise(Arc<Mutex<PromiseState>>);
@@ -41,10 +41,6 @@ enum PromiseState {
     Over,
 }
 
-fn lock(state: &Mutex<PromiseState>) -> MutexGuard<'_, PromiseState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Promise {
     /// A promise, and the answer that waits for it until the deadline.
     pub(crate) fn new(deadline: Instant, server: &Arc<str>) -> (Self, Promised) {
@@ -63,7 +59,7 @@ impl Promise {
 
     /// Notes that the check is about to be sent, unless its caller timed out or was dropped.
     pub(crate) fn mark_sent(&self) -> Departure {
-        match &mut *lock(&self.0) {
+        match &mut *self.0.lock() {
             PromiseState::Waiting { sent, .. } => {
                 *sent = true;
                 Departure::Sent
@@ -79,7 +75,7 @@ impl Promise {
 
     /// Answers the caller, unless it is gone, or has an answer already.
     fn answer(&self, answer: Result<Decision, Error>) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         if let PromiseState::Waiting { waker, .. } = &mut *state {
             let waker = waker.take();
             *state = PromiseState::Kept(answer);
@@ -94,7 +90,7 @@ impl Promise {
 impl Drop for Promise {
     fn drop(&mut self) {
         const REASON: &str = "the runtime that its connection ran on was shut down";
-        let sent = match *lock(&self.0) {
+        let sent = match *self.0.lock() {
             PromiseState::Waiting { sent, .. } => sent,
             PromiseState::Kept(_) | PromiseState::TimedOut | PromiseState::Over => return,
         };
@@ -125,7 +121,7 @@ impl Promised {
 
     /// The answer, if it is here. Does not enforce the deadline.
     pub(crate) fn kept(&mut self) -> Option<Result<Decision, Error>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         match mem::replace(&mut *state, PromiseState::Over) {
             PromiseState::Kept(answer) => Some(answer),
             other => {
@@ -152,7 +148,7 @@ impl Promised {
 
     fn give_up(&self) -> Poll<Result<Decision, Error>> {
         Poll::Ready(
-            match mem::replace(&mut *lock(&self.state), PromiseState::TimedOut) {
+            match mem::replace(&mut *self.state.lock(), PromiseState::TimedOut) {
                 PromiseState::Kept(answer) => answer,
                 PromiseState::Waiting { sent: true, .. } => {
                     Err(Error::timeout().at_server(&self.server))
@@ -170,7 +166,7 @@ impl Future for Promised {
     type Output = Result<Decision, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         match &mut *state {
             PromiseState::Waiting { waker, .. } => match waker {
                 Some(waker) if waker.will_wake(cx.waker()) => {}
@@ -197,7 +193,7 @@ impl Future for Promised {
 
 impl Drop for Promised {
     fn drop(&mut self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if matches!(*state, PromiseState::TimedOut) {
             return;
         }

@@ -1,10 +1,11 @@
 //! Events of a circuit breaker.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::metrics::store;
 use super::{GaugeLevel, TARGET, milliseconds};
+use crate::nouns::Mutex;
 
 /// The events of one breaker: one for each change. Its pauses bound how many there are, and no
 /// client can shorten them.
@@ -50,7 +51,7 @@ impl BreakerEvents {
     }
 
     fn measure(&self, state: &'static str) {
-        let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut levels = self.levels.lock();
         store::breaker(&self.label, state, &mut levels);
     }
 }

@@ -2,9 +2,9 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::nouns::Mutex;
 use tokio::time::Instant;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ struct ThrottleState {
 impl Throttle {
     /// Returns how many were not reported before this event, if this one is to be.
     pub(crate) fn report(&self) -> Option<u64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let now = Instant::now();
         if state.is_recent(now) {
             state.unreported += 1;
@@ -44,7 +44,7 @@ impl Throttle {
         if !self.some_unreported.load(Ordering::Relaxed) {
             return None;
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.is_recent(Instant::now()) || state.unreported == 0 {
             return None;
         }
@@ -68,7 +68,7 @@ impl Throttles {
 impl Throttle {
     /// Forgets what was not reported: another event sums it up.
     pub(crate) fn forget(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.unreported = 0;
         self.some_unreported.store(false, Ordering::Relaxed);
     }

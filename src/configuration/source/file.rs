@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::ConfigSource;
 use crate::configuration::parse::read;
 use crate::configuration::{Config, Format};
-use crate::nouns::ConfigError;
+use crate::nouns::{ConfigError, Mutex};
 use crate::telemetry;
 
 /// The time after a change until the file is read. Editors and deployments change a file in several
@@ -102,7 +102,7 @@ impl FileSource {
     ///
     /// Returns an error like [`Config::read`].
     pub fn read(&mut self) -> Result<Config, ConfigError> {
-        let text = lock(&self.file).read();
+        let text = self.file.lock().read();
         self.last = Some(text.clone());
         self.parse(text)
     }
@@ -117,7 +117,7 @@ impl FileSource {
     async fn read_again(&self) -> Option<Result<String, String>> {
         let file = Arc::clone(&self.file);
         spawn_blocking(move || {
-            let mut file = lock(&file);
+            let mut file = file.lock();
             file.watch();
             file.read()
         })
@@ -192,10 +192,6 @@ fn directory_of(path: &Path) -> &Path {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     }
-}
-
-fn lock(file: &Mutex<WatchedFile>) -> MutexGuard<'_, WatchedFile> {
-    file.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ConfigSource for FileSource {

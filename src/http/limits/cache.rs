@@ -8,10 +8,10 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::str::FromStr;
+use std::sync::Arc;
 #[cfg(feature = "redis")]
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
@@ -22,7 +22,7 @@ use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::LookupResult;
-use crate::nouns::later;
+use crate::nouns::{Mutex, later};
 #[cfg(feature = "redis")]
 use crate::store::{Announcement, RedisChannel};
 use crate::telemetry::{self, Throttle};
@@ -209,7 +209,7 @@ where
 
     pub(super) fn forget(&self, id: &I) {
         // A look-up that started before may find the old value. It is not kept then.
-        let mut flights = self.flights();
+        let mut flights = self.flights.lock();
         if let Some(flight) = flights.get_mut(id) {
             flight.is_forgotten = true;
         }
@@ -245,7 +245,7 @@ where
     /// The look-up of an id that is in flight, or that starts now or after it. `None` if too many
     /// are in flight.
     fn flight(self: &Arc<Self>, id: I) -> Option<LookUpInFlight<T>> {
-        let mut flights = self.flights();
+        let mut flights = self.flights.lock();
         if let Some(flight) = flights.get_mut(&id) {
             if !flight.is_forgotten {
                 return Some(flight.running.clone());
@@ -290,10 +290,6 @@ where
 
     fn next_number(&self) -> u64 {
         self.next_flight.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn flights(&self) -> MutexGuard<'_, HashMap<I, LookUpsOfId<T>>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn fetch(&self, id: I) -> KnownValue<T> {
@@ -364,23 +360,19 @@ impl<I, T> Default for Followers<I, T> {
 impl<I, T> Followers<I, T> {
     fn start(&self, follow: Follow<I, T>, cache: &Arc<Cache<I, T>>) {
         let task = follow(cache);
-        self.lock().push((follow, task));
+        self.0.lock().push((follow, task));
     }
 
     /// The channels that the cache follows, for the cache that replaces it.
     fn all(&self) -> Vec<Follow<I, T>> {
         let follow = |(follow, _): &(Follow<I, T>, _)| Arc::clone(follow);
-        self.lock().iter().map(follow).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(Follow<I, T>, AbortHandle)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().iter().map(follow).collect()
     }
 }
 
 impl<I, T> Drop for Followers<I, T> {
     fn drop(&mut self) {
-        self.lock().iter().for_each(|(_, task)| task.abort());
+        self.0.lock().iter().for_each(|(_, task)| task.abort());
     }
 }
 
@@ -446,7 +438,7 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
     /// Keeps the value, unless it may be an old one. Returns the next look-up of the id, if there
     /// is one.
     fn end(&mut self, known: KnownValue<T>) -> Option<Ended<T>> {
-        let mut flights = self.cache.flights();
+        let mut flights = self.cache.flights.lock();
         let flight = flights.get_mut(&self.id)?;
         if !flight.is_forgotten {
             let number = flight.running.number;

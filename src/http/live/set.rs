@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use http::request::Parts;
@@ -15,7 +15,7 @@ use super::plans::LookedUpPlans;
 use super::{InForce, Names};
 use crate::configuration::{Config, ConfigSource, Field, Misplaced};
 use crate::limiter::{RateLimiter, WeakLimiter};
-use crate::nouns::{Check, ConfigError, Error, Limit, MAX_GROUP, Usage};
+use crate::nouns::{Check, ConfigError, Error, Limit, MAX_GROUP, Mutex, Usage};
 use crate::telemetry::{self, GaugeLevel};
 
 /// The limits of a configuration that are in force, and can be replaced while requests are in
@@ -141,7 +141,7 @@ impl LimitSet {
     /// Returns an error like [`new`](Self::new), or if a layer cannot have the new limits. Then the
     /// limits stay as they are.
     pub fn replace(&self, config: Config) -> Result<(), ConfigError> {
-        let mut layers = lock(&self.shared.layers);
+        let mut layers = self.shared.layers.lock();
         let replaced = self.replace_for(&mut layers, config)?;
         // A subscriber of events may replace the limits again.
         drop(layers);
@@ -157,7 +157,7 @@ impl LimitSet {
         let shared = &*self.shared;
         let before = shared.in_force.load_full();
         if *before.config == config {
-            let was_rejected = lock(&shared.rejected).take().is_some();
+            let was_rejected = shared.rejected.lock().take().is_some();
             return Ok(if was_rejected {
                 Replaced::ValidAgain(before)
             } else {
@@ -178,7 +178,7 @@ impl LimitSet {
         }
         let after = Arc::new(after);
         shared.in_force.store(Arc::clone(&after));
-        *lock(&shared.rejected) = None;
+        *shared.rejected.lock() = None;
         Ok(Replaced::By { before, after })
     }
 
@@ -201,12 +201,12 @@ impl LimitSet {
             }
             following.report_end();
         });
-        lock(&self.shared.tasks).push(task.abort_handle());
+        self.shared.tasks.lock().push(task.abort_handle());
     }
 
     fn try_replace(&self, version: Result<Config, ConfigError>) {
         // The outcome is kept before another version can be put into force.
-        let mut layers = lock(&self.shared.layers);
+        let mut layers = self.shared.layers.lock();
         // A version that makes a panic, in a name of the application or in a subscriber, must not
         // end the task: the next one may be well.
         let replacing = || version.and_then(|config| self.replace_for(&mut layers, config));
@@ -216,7 +216,7 @@ impl LimitSet {
             ))
         });
         if let Err(error) = &outcome {
-            *lock(&self.shared.rejected) = Some((error.clone(), telemetry::limits_rejected()));
+            *self.shared.rejected.lock() = Some((error.clone(), telemetry::limits_rejected()));
         }
         drop(layers);
         let reporting = || match outcome {
@@ -230,7 +230,9 @@ impl LimitSet {
     /// ends with the sender of a `watch`, and if it panics.
     #[must_use]
     pub fn is_followed(&self) -> bool {
-        lock(&self.shared.tasks)
+        self.shared
+            .tasks
+            .lock()
             .iter()
             .any(|task| !task.is_finished())
     }
@@ -331,7 +333,9 @@ impl LimitSet {
     /// version that is put into force later clears it.
     #[must_use]
     pub fn rejected(&self) -> Option<ConfigError> {
-        lock(&self.shared.rejected)
+        self.shared
+            .rejected
+            .lock()
             .as_ref()
             .map(|(error, _)| error.clone())
     }
@@ -346,7 +350,7 @@ impl LimitSet {
         limiter: &RateLimiter,
         layer: &Arc<AtomicUsize>,
     ) -> Result<(), ConfigError> {
-        let mut layers = lock(&self.shared.layers);
+        let mut layers = self.shared.layers.lock();
         let in_force = self.shared.in_force.load_full();
         let attached = Attached {
             limiter: limiter.downgrade(),
@@ -367,7 +371,7 @@ impl LimitSet {
         fixed: usize,
     ) -> Result<(), ConfigError> {
         // While the limits are not replaced.
-        let _layers = lock(&self.shared.layers);
+        let _layers = self.shared.layers.lock();
         let in_force = self.shared.in_force.load();
         check_room(&in_force, fixed)
             .map_err(|(field, error)| in_force.config.error_at(&field, &error))?;
@@ -409,7 +413,7 @@ impl Drop for Following {
         }
         if let Some(set) = self.set() {
             let error = ConfigError::new("the source of limits panicked: it has no more versions");
-            *lock(&set.shared.rejected) = Some((error, telemetry::limits_rejected()));
+            *set.shared.rejected.lock() = Some((error, telemetry::limits_rejected()));
         }
         self.report_end();
     }
@@ -446,12 +450,8 @@ impl Attached {
 
 impl Drop for SharedSet {
     fn drop(&mut self) {
-        lock(&self.tasks).drain(..).for_each(|task| task.abort());
+        self.tasks.lock().drain(..).for_each(|task| task.abort());
     }
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A table of the limits that apply to each route.

@@ -7,7 +7,7 @@ mod summary;
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use std::{fmt, mem};
 
@@ -18,7 +18,7 @@ use self::shard::{Denied, SketchShard};
 use self::sketch::Counted;
 pub use self::summary::{DeniedKey, DeniedSummary};
 use super::RateLimiter;
-use crate::nouns::{ConfigError, Decision, DigestSecret, Group, Key, Source};
+use crate::nouns::{ConfigError, Decision, DigestSecret, Group, Key, Mutex, Source};
 use crate::store::{Note, Store};
 
 /// A power of two. Keys are spread over so many sketches, so that threads rarely wait for each
@@ -156,14 +156,14 @@ impl DeniedKeys {
     #[must_use]
     pub fn current(&self) -> DeniedSummary {
         let shared = &self.shared;
-        let started = shared.period().started;
-        shared.summary(started.elapsed(), |shard, add| add(&lock(shard)))
+        let started = shared.period.lock().started;
+        shared.summary(started.elapsed(), |shard, add| add(&shard.lock()))
     }
 
     /// The summary of the last period that has ended, which the last event reported.
     #[must_use]
     pub fn previous(&self) -> DeniedSummary {
-        self.shared.period().previous.clone()
+        self.shared.period.lock().previous.clone()
     }
 
     /// Counts the denials of a group.
@@ -184,7 +184,9 @@ impl DeniedKeys {
         SharedCounts::report(shared);
         let hash = shared.hasher.hash_one((limit, key.as_str()));
         let random = |number: u64| shared.hasher.hash_one(number);
-        lock(&shared.shards[hash as usize % SHARDS]).count(hash, limit, key, random);
+        shared.shards[hash as usize % SHARDS]
+            .lock()
+            .count(hash, limit, key, random);
     }
 }
 
@@ -194,7 +196,7 @@ impl SharedCounts {
         if self.stays_in_process.load(Ordering::Relaxed) {
             return;
         }
-        let only = match &**self.stores() {
+        let only = match &**self.stores.lock() {
             [only] => only.upgrade(),
             _ => None,
         };
@@ -207,19 +209,11 @@ impl SharedCounts {
         }
     }
 
-    fn stores(&self) -> MutexGuard<'_, Vec<Weak<dyn Store>>> {
-        self.stores.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn period(&self) -> MutexGuard<'_, Period> {
-        self.period.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ends the period, and begins another.
     fn next_period(&self) -> DeniedSummary {
-        let mut period = self.period();
+        let mut period = self.period.lock();
         let ended = self.summary(period.started.elapsed(), |shard, add| {
-            let shard = mem::take(&mut *lock(shard));
+            let shard = mem::take(&mut *shard.lock());
             add(&shard);
         });
         *period = Period {
@@ -258,10 +252,6 @@ impl SharedCounts {
     }
 }
 
-fn lock(shard: &Mutex<SketchShard>) -> MutexGuard<'_, SketchShard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl RateLimiter {
     /// Counts the keys that this limiter denies, in all its layers and direct calls: those without
     /// units, and those without a permit.
@@ -277,7 +267,8 @@ impl RateLimiter {
             )
         })?;
         keys.shared
-            .stores()
+            .stores
+            .lock()
             .push(Arc::downgrade(self.shared.store.store()));
         Ok(())
     }

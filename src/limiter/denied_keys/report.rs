@@ -27,7 +27,7 @@ impl SharedCounts {
             return;
         };
         if !is_due.swap(true, Ordering::AcqRel) {
-            shared.period().started = Instant::now();
+            shared.period.lock().started = Instant::now();
             let report = PeriodEnd(Arc::downgrade(shared));
             runtime.spawn(async move {
                 sleep(PERIOD).await;

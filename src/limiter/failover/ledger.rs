@@ -1,12 +1,12 @@
 //! The units that were allowed locally, and are not charged to the store yet.
 
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use crate::nouns::{Check, Micros, Receipt};
+use crate::nouns::{Check, Micros, Mutex, Receipt};
 
 /// Threads rarely contend for one of so many.
 const SHARDS: usize = 16;
@@ -106,7 +106,7 @@ impl Ledger {
     pub(super) fn take(&self, budgets: usize) -> Vec<(Check, u64, Micros)> {
         let mut taken = Vec::with_capacity(budgets);
         for shard in &self.shards {
-            let mut shard = lock(shard);
+            let mut shard = shard.lock();
             let room = budgets - taken.len();
             taken.extend(
                 shard
@@ -120,10 +120,6 @@ impl Ledger {
     }
 
     fn shard(&self, budget: &OwedCheck) -> MutexGuard<'_, HashMap<OwedCheck, Owed>> {
-        lock(&self.shards[self.hasher.hash_one(budget) as usize % SHARDS])
+        self.shards[self.hasher.hash_one(budget) as usize % SHARDS].lock()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -18,7 +18,7 @@ use super::runtimes::Runtimes;
 use super::slot::{Delivery, Slot};
 use super::slots::{MOST_QUEUED, Slots};
 use super::{AGENTS, LOOK_AFTER};
-use crate::nouns::{Check, Error, MAX_LEASE, OnStoreFailure, Op, Source};
+use crate::nouns::{Check, Error, MAX_LEASE, Mutex, OnStoreFailure, Op, Source};
 use crate::store::Store;
 use crate::telemetry::{self, Throttle};
 
@@ -121,7 +121,7 @@ impl Agent {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Slots> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Requests a permit, without a wait.

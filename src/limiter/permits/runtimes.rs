@@ -1,9 +1,10 @@
 //! The runtimes that use the permits of a limiter. The tasks of its agents can run in any of them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
+use crate::nouns::RwLock;
 use tokio::runtime::{Handle as Runtime, Id};
 
 /// The most runtimes that are known.
@@ -17,10 +18,10 @@ impl Runtimes {
     /// Adds a runtime. Returns whether it is new.
     pub(super) fn add(&self, runtime: &Runtime) -> bool {
         let is_known = |known: &VecDeque<Runtime>| known.iter().any(|it| it.id() == runtime.id());
-        if is_known(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
+        if is_known(&self.0.read()) {
             return false;
         }
-        let mut known = self.write();
+        let mut known = self.0.write();
         if is_known(&known) {
             return false;
         }
@@ -34,16 +35,12 @@ impl Runtimes {
 
     /// Removes a runtime that shuts down.
     pub(super) fn remove(&self, id: Id) {
-        self.write().retain(|runtime| runtime.id() != id);
+        self.0.write().retain(|runtime| runtime.id() != id);
     }
 
     pub(super) fn newest(&self) -> Option<Runtime> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.read();
         known.front().cloned()
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, VecDeque<Runtime>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::reservation::Reservation;
 use super::width::{UnitsFound, Width};
-use crate::nouns::{Check, Group, Op};
+use crate::nouns::{Check, Group, Mutex, Op};
 
 /// The name and the kind of a limit, and a key.
 type BudgetId = (String, &'static str, String);
@@ -29,10 +29,6 @@ fn budget(check: &Check) -> BudgetId {
         limit.kind(),
         check.key().as_str().to_owned(),
     )
-}
-
-fn lock(queues: &Budgets) -> MutexGuard<'_, HashMap<BudgetId, Arc<WaitingQueue>>> {
-    queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The waiters for one budget.
@@ -64,24 +60,10 @@ struct Reserved {
 }
 
 impl WaitingQueue {
-    fn handed_over(&self) -> MutexGuard<'_, Vec<Reservation>> {
-        self.handed_over
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn costs(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
-        self.costs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn reserved(&self) -> MutexGuard<'_, Reserved> {
-        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts a waiter that reserves nothing. If it has another cost than those before, one at a
     /// time asks from now on.
     fn add_cost(&self, cost: u64) {
-        let mut costs = self.costs();
+        let mut costs = self.costs.lock();
         *costs.entry(cost).or_default() += 1;
         if costs.len() > 1 {
             self.front.adapt(UnitsFound::Missing, Duration::ZERO, 1);
@@ -89,7 +71,7 @@ impl WaitingQueue {
     }
 
     fn remove_cost(&self, cost: u64) {
-        let mut costs = self.costs();
+        let mut costs = self.costs.lock();
         if let Some(waiters) = costs.get_mut(&cost) {
             *waiters -= 1;
             if *waiters == 0 {
@@ -153,7 +135,7 @@ impl Turns {
     }
 
     fn enqueue(&self, budget: BudgetId, units: u64, most: usize) -> Option<Place> {
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         let queue = Arc::clone(queues.entry(budget.clone()).or_default());
         // Counted under the lock, so that the last waiter before does not remove the queue.
         let before = queue.waiting.fetch_add(1, Ordering::AcqRel);
@@ -182,13 +164,13 @@ impl Turns {
         if !limit.reserves() || self.places.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let queues = lock(&self.queues);
+        let queues = self.queues.lock();
         let queue = queues.get(&budget(check))?;
         let units = queue
             .units
             .load(Ordering::Acquire)
             .saturating_add(check.cost().into());
-        let reserved = queue.reserved();
+        let reserved = queue.reserved.lock();
         Some(match reserved.turns.last_key_value() {
             // Then the bucket is empty.
             Some((turn, _)) => {
@@ -205,7 +187,7 @@ impl Turns {
         if self.places.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
-        let queues = lock(&self.queues);
+        let queues = self.queues.lock();
         let contested = group
             .iter()
             .filter(|check| queues.contains_key(&budget(check)));
@@ -241,7 +223,7 @@ impl Turns {
         if self.places.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let queues = lock(&self.queues);
+        let queues = self.queues.lock();
         let changed = group.iter().filter_map(|check| queues.get(&budget(check)));
         let changed: Vec<Arc<WaitingQueue>> = changed.cloned().collect();
         // A waker may drop its waiter at once, which takes the lock again.
@@ -250,7 +232,7 @@ impl Turns {
             queue.replenished.notify_waiters();
             if by == Op::Reset {
                 queue.reset.notify_waiters();
-                let void = mem::take(&mut *queue.handed_over());
+                let void = mem::take(&mut *queue.handed_over.lock());
                 void.into_iter().for_each(Reservation::close);
             }
         }
@@ -272,7 +254,7 @@ impl Turn {
     pub(super) fn note_reserved(&self, turn: Instant) {
         let [place] = &*self.places else { return };
         if let Some(queue) = &place.queue {
-            let mut reserved = queue.reserved();
+            let mut reserved = queue.reserved.lock();
             reserved.units += place.units;
             *reserved.turns.entry(turn).or_default() += place.units;
         }
@@ -282,7 +264,7 @@ impl Turn {
     pub(super) fn note_unreserved(&self, turn: Instant) {
         let [place] = &*self.places else { return };
         if let Some(queue) = &place.queue {
-            let mut reserved = queue.reserved();
+            let mut reserved = queue.reserved.lock();
             reserved.units = reserved.units.saturating_sub(place.units);
             if let Some(units) = reserved.turns.get_mut(&turn) {
                 *units = units.saturating_sub(place.units);
@@ -309,7 +291,7 @@ impl Turn {
             .filter(|place| budgets.contains(&place.budget))
         {
             let Some(queue) = &place.queue else { continue };
-            let keeps_order = found != UnitsFound::Free || queue.costs().len() <= 1;
+            let keeps_order = found != UnitsFound::Free || queue.costs.lock().len() <= 1;
             if keeps_order {
                 let width = if is_repeat {
                     &queue.repeats
@@ -336,8 +318,8 @@ impl Turn {
     pub(super) fn hand_over(&self, reservation: Reservation) {
         let [place] = &*self.places else { return };
         let Some(queue) = &place.queue else { return };
-        let mut handed_over = queue.handed_over();
-        let with_units = queue.reserved().units + place.units * (handed_over.len() as u64 + 1);
+        let mut handed_over = queue.handed_over.lock();
+        let with_units = queue.reserved.lock().units + place.units * (handed_over.len() as u64 + 1);
         if queue.units.load(Ordering::Acquire) > with_units {
             handed_over.push(reservation);
         }
@@ -347,7 +329,7 @@ impl Turn {
     pub(super) fn take_handed_over(&self) -> Vec<Reservation> {
         let queues = self.places.iter().filter_map(|place| place.queue.as_ref());
         queues
-            .flat_map(|queue| mem::take(&mut *queue.handed_over()))
+            .flat_map(|queue| mem::take(&mut *queue.handed_over.lock()))
             .collect()
     }
 
@@ -395,7 +377,7 @@ impl Drop for Repeat<'_> {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         let mut left = None;
         let mut is_last = false;
         if let Some(queue) = self.queue.take() {
@@ -445,6 +427,6 @@ mod tests {
         tokio::task::yield_now().await;
         waiters.abort_all();
         while waiters.join_next().await.is_some() {}
-        assert_eq!(turns.queues.lock().unwrap().len(), 0);
+        assert_eq!(turns.queues.lock().len(), 0);
     }
 }

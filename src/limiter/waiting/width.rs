@@ -4,9 +4,10 @@
 //! units of many in a round trip. If each of them waited for the answer to the one before, a full
 //! budget would serve one a round trip.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::nouns::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// More callers at once are as fast as they will be.
@@ -63,7 +64,7 @@ impl Width {
     /// Leaves a place. Returns it if the next waiter gets it. Dropping it wakes that waiter, so no
     /// lock may be held then.
     pub(super) fn leave(&self, place: OwnedSemaphorePermit) -> Option<OwnedSemaphorePermit> {
-        let mut size = self.size();
+        let mut size = self.size.lock();
         if size.ending == 0 {
             return Some(place);
         }
@@ -74,7 +75,7 @@ impl Width {
 
     /// Adapts the number of places to an answer that took `round_trip`, for a queue of `waiting`.
     pub(super) fn adapt(&self, found: UnitsFound, round_trip: Duration, waiting: usize) {
-        let mut size = self.size();
+        let mut size = self.size.lock();
         match found {
             UnitsFound::Free if size.places < waiting.min(WIDEST) => {
                 size.places += 1;
@@ -101,10 +102,6 @@ impl Width {
         let ended = places.min(size.places - 1);
         size.places -= ended;
         size.ending += ended - self.places.forget_permits(ended);
-    }
-
-    fn size(&self) -> MutexGuard<'_, Size> {
-        self.size.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -16,8 +16,8 @@
 //! and no check waits while the breaker is open. So a check is sent in place of an overdue probe.
 
 use std::hash::BuildHasher;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashbrown::DefaultHashBuilder;
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::BreakerSettings;
 use super::window::{CallWindow, Calls};
-use crate::nouns::later;
+use crate::nouns::{Mutex, later};
 
 /// After so much delay of a probe, a check is sent in its place.
 const OVERDUE: Duration = Duration::from_secs(1);
@@ -313,7 +313,7 @@ impl Circuit {
     }
 
     fn changes(&self) -> MutexGuard<'_, Changes> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.changes.lock()
     }
 
     fn set(&self, at: &AtomicU64, instant: Instant) {

@@ -7,8 +7,8 @@ mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::DefaultHashBuilder;
 
@@ -17,7 +17,7 @@ use super::group::decide;
 use super::{Answer, Store};
 use crate::algorithm::State;
 use crate::nouns::clock::ProcessClock;
-use crate::nouns::{Check, Decision, Error, Group, ManualClock, Micros, Op};
+use crate::nouns::{Check, Decision, Error, Group, ManualClock, Micros, Mutex, Op};
 
 /// A power of two. More shards than cores, so that threads rarely contend for a shard.
 const SHARDS: usize = 64;
@@ -243,7 +243,7 @@ impl MemoryStore {
         }
         let idle = self.idle.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         // Not a blocking lock: it may be this shard, or in use by another thread.
-        if let Ok(mut idle) = self.shards[idle].try_lock() {
+        if let Some(mut idle) = self.shards[idle].try_lock() {
             idle.sweep_round(now);
         }
     }
@@ -256,9 +256,7 @@ impl MemoryStore {
     }
 
     fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
-        self.shards[index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shards[index].lock()
     }
 
     fn now(&self) -> Micros {

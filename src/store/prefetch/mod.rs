@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -19,7 +19,7 @@ use self::background::{Reaping, Refilling, Refunding, refund};
 pub use self::builder::PrefetchBuilder;
 use self::stock::{Refill, Stock, Unspent};
 use super::{Answer, Note, Store};
-use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op};
+use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Mutex, Op};
 use crate::telemetry;
 
 /// A power of two, and large enough that threads rarely contend for a shard.
@@ -299,7 +299,7 @@ impl<S: Store> SharedBlocks<S> {
         // The table uses the lowest and the highest bits.
         (
             hash,
-            lock(&self.shards[(hash >> 32) as usize & (SHARDS - 1)]),
+            self.shards[(hash >> 32) as usize & (SHARDS - 1)].lock(),
         )
     }
 
@@ -316,7 +316,7 @@ impl<S: Store> SharedBlocks<S> {
         let now = Instant::now();
         let mut unspent = Vec::new();
         for shard in &self.shards {
-            lock(shard).retain(|HotKey { limit, key, stock }| {
+            shard.lock().retain(|HotKey { limit, key, stock }| {
                 let blocks = take(stock).into_iter();
                 unspent.extend(blocks.map(|it| Refunding::new(Weak::clone(this), limit, key, it)));
                 !stock.is_idle(now, self.max_age)
@@ -326,7 +326,7 @@ impl<S: Store> SharedBlocks<S> {
     }
 
     fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| lock(shard).is_empty())
+        self.shards.iter().all(|shard| shard.lock().is_empty())
     }
 
     /// Spawns the reaper if there is none. Returns false outside a runtime.
@@ -353,10 +353,6 @@ impl<S: Store> Drop for SharedBlocks<S> {
             runtime.spawn(async move { drop(refund(&*store, unspent).await) });
         }
     }
-}
-
-fn lock(shard: &Mutex<HashTable<HotKey>>) -> MutexGuard<'_, HashTable<HotKey>> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HotKey {
@@ -408,7 +404,7 @@ mod tests {
                 .shared
                 .shards
                 .iter()
-                .map(|shard| lock(shard).len())
+                .map(|shard| shard.lock().len())
                 .sum::<usize>()
         };
         assert_eq!(known(), 1_000);

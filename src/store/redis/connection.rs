@@ -9,7 +9,7 @@
 use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout};
 use super::backoff::Backoff;
 use super::connect::{Connect, Link, Subscription};
 use super::terms::Terms;
+use crate::nouns::Mutex;
 use crate::store::heartbeat::Heartbeat;
 use crate::telemetry::{Outage, RedisEvents};
 
@@ -282,7 +283,7 @@ impl ConnectionState {
 
 impl SharedConnection {
     fn lock(&self) -> MutexGuard<'_, ConnectionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The current connection, or the reason why no attempt is due.

@@ -16,14 +16,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::batch::{Batch, MAX_CHARGES, Waiter};
 use super::route::LaneRoute;
-use crate::nouns::{Check, Error, ManualClock, Op, later};
+use crate::nouns::{Check, Error, ManualClock, Mutex, Op, later};
 use crate::store::denials::{ChangeUnderWay, Denials};
 use crate::store::heartbeat::Heartbeat;
 use crate::store::promise::{Promise, Promised};
@@ -256,7 +256,7 @@ impl Lane {
     /// Keeps other batches from leaving. Held from taking a batch until it is handed to the
     /// connection, so that batches keep their order.
     pub(super) fn leave_in_order(&self) -> MutexGuard<'_, ()> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leaving.lock()
     }
 
     /// The deadline of the first queued check.
@@ -278,7 +278,7 @@ impl Lane {
     }
 
     fn queue(&self) -> MutexGuard<'_, LaneQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 

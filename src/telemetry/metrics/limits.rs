@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ptr;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 
 use hashbrown::HashMap;
 use metrics::{Counter, Gauge, Recorder};
@@ -16,7 +16,7 @@ use super::names::KEYS;
 use super::names::{DECISIONS, PERMITS_HELD};
 use super::recorder::{self, GaugeLevel, RecorderAddress};
 use super::{OutcomeLabel, source_name};
-use crate::nouns::Source;
+use crate::nouns::{Mutex, Source};
 
 /// The most names of limits that are labels. Names are few, unless an application makes them of
 /// what clients send.
@@ -224,7 +224,7 @@ fn with_handles_of<T>(
 
 /// The label of a limit: its name, or a common one if there are too many.
 pub(super) fn label(limit: &str) -> &str {
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = NAMES.lock();
     if names.contains(limit) || (names.len() < MAX_NAMES && names.insert(limit.into())) {
         limit
     } else {

@@ -14,7 +14,7 @@ mod slots;
 use std::collections::HashMap;
 use std::mem;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::Value;
@@ -29,6 +29,7 @@ use self::slots::Range;
 use super::connect::{HostAndPort, Server};
 use super::greeting::in_words;
 use super::node::{Node, Nodes};
+use crate::nouns::{Mutex, RwLock};
 use crate::store::heartbeat::Heartbeat;
 use crate::telemetry::RedisEvents;
 
@@ -97,7 +98,7 @@ impl Cluster {
 
     /// The node of a partition, as far as it is known.
     pub(super) fn node_of(&self, partition: usize) -> Option<Arc<Node>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         table.owners.get(partition)?.clone()
     }
 
@@ -120,18 +121,14 @@ impl Cluster {
         if let Some(node) = self.node_of(partition) {
             return Some(Ok(node));
         }
-        let failure = self
-            .failure
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()?;
+        let failure = self.failure.read().clone()?;
         self.refresh();
         Some(Err(failure))
     }
 
     /// The node at an address, to which another node has pointed.
     pub(super) fn node_at(&self, host: &str, port: u16) -> Option<Arc<Node>> {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         self.node_in(&mut table, (host.to_owned(), port))
     }
 
@@ -148,12 +145,12 @@ impl Cluster {
 
     /// Notes that a group of several partitions was denied.
     pub(super) fn note_denied(&self) {
-        *lock(&self.denied) = Some(Instant::now());
+        *self.denied.lock() = Some(Instant::now());
     }
 
     /// Returns whether a group of several partitions was denied a moment ago.
     pub(super) fn has_denied_lately(&self) -> bool {
-        lock(&self.denied).is_some_and(|at| at.elapsed() < LATELY)
+        self.denied.lock().is_some_and(|at| at.elapsed() < LATELY)
     }
 
     /// Starts to read the slots again, if no task does and a runtime is there.
@@ -161,7 +158,7 @@ impl Cluster {
         let Ok(runtime) = Runtime::try_current() else {
             return;
         };
-        let mut refreshing = lock(&self.refreshing);
+        let mut refreshing = self.refreshing.lock();
         if refreshing.is_alive(Instant::now(), STANDS_STILL) {
             return;
         }
@@ -172,7 +169,7 @@ impl Cluster {
         runtime.spawn(async move {
             let mut pause = PAUSE;
             while let Some(cluster) = refreshing.0.upgrade() {
-                lock(&cluster.refreshing).beat(Instant::now());
+                cluster.refreshing.lock().beat(Instant::now());
                 let is_complete = cluster.read().await;
                 cluster.was_read.notify_waiters();
                 drop(cluster);
@@ -228,13 +225,13 @@ impl Cluster {
         };
         let failure = failure.map(|failure| format!("{}: {failure}", self.events.server()));
         let is_complete = failure.is_none();
-        *self.failure.write().unwrap_or_else(PoisonError::into_inner) = failure;
+        *self.failure.write() = failure;
         is_complete
     }
 
     /// All that may tell, each once.
     fn peers(&self) -> HashMap<HostAndPort, Peer> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         let seeds = self
             .seeds
             .iter()
@@ -263,7 +260,7 @@ impl Cluster {
 
     /// Takes over what a node told. A partition of which it knows nothing keeps its node.
     fn apply(&self, asked: &HostAndPort, ranges: &[Range]) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         let before = mem::take(&mut table.owners);
         let owners = (0..self.partitions.len()).map(|partition| {
             let slot = self.partitions.slot(partition);
@@ -319,17 +316,13 @@ impl Peer {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Held by the task that refreshes. It ends with its runtime: then another may start.
 struct Refreshing(Weak<Cluster>);
 
 impl Drop for Refreshing {
     fn drop(&mut self) {
         if let Some(cluster) = self.0.upgrade() {
-            lock(&cluster.refreshing).end();
+            cluster.refreshing.lock().end();
         }
     }
 }

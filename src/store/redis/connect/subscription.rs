@@ -1,9 +1,10 @@
 //! A channel of a server, and a connection for its messages.
 
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::nouns::Mutex;
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
@@ -54,7 +55,7 @@ impl Messages {
         match push.kind {
             PushKind::Message => {
                 // The channel, and the message.
-                self.lock().add(push.data.get(1));
+                self.waiting.lock().add(push.data.get(1));
                 self.received.notify_one();
             }
             PushKind::Disconnection => {
@@ -66,17 +67,13 @@ impl Messages {
         }
         Ok(())
     }
-
-    fn lock(&self) -> MutexGuard<'_, Received> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Subscription {
     /// Waits for messages, or for the end of the connection.
     pub(in crate::store::redis) async fn received(&self) -> Received {
         self.messages.received.notified().await;
-        mem::take(&mut *self.messages.lock())
+        mem::take(&mut *self.messages.waiting.lock())
     }
 
     pub(in crate::store::redis) fn is_open(&self) -> bool {
