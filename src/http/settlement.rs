@@ -5,7 +5,7 @@ mod unseen;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 #[cfg(feature = "axum")]
 use http::request::Parts;
@@ -14,7 +14,7 @@ use tokio::runtime::Handle as Runtime;
 
 use self::unseen::Unseen;
 use crate::limiter::{RateLimiter, UnansweredSettlement};
-use crate::nouns::{Check, Decision, Error, Group, Limit, MAX_GROUP, Op, Source};
+use crate::nouns::{Check, Decision, Error, Group, Limit, MAX_GROUP, Mutex, Op, Source};
 use crate::telemetry::{self, Throttle};
 
 /// The costs that a request was charged, to be settled when the real costs are known: tokens of a
@@ -68,8 +68,8 @@ struct SharedCharges {
 /// After so many requests that settle a name, one of them should have been charged under it.
 const ENOUGH_UNCHARGED: u32 = 100;
 
-/// After so many requests of cost 0, one of them should have had a cost. Some are free on purpose,
-/// such as health checks.
+/// After so many requests whose estimate was 0 and whose real cost was not, one should have had an
+/// estimate.
 const ENOUGH_FREE: u32 = 1_000;
 
 /// Mistakes that are known after many requests.
@@ -78,8 +78,9 @@ struct Mistakes {
     /// Names that are settled, and under which no request was charged. A mistyped name leaves every
     /// estimate as it is.
     uncharged: Unseen,
-    /// Limits of which every charge costs 0. Such a check always passes, also in debt.
-    free: Unseen,
+    /// Limits under which no request had an estimate above 0. Such a check always passes, also in
+    /// debt.
+    estimated: Unseen,
 }
 
 /// A check with the receipt of its charge.
@@ -127,9 +128,6 @@ impl Settlement {
             decision.source(),
             Source::Store | Source::Prefetched | Source::Local
         ) {
-            for check in group {
-                settings.note_estimate(check);
-            }
             let checks = group.iter().zip(decision.receipts());
             let charged = checks.filter(|(check, receipt)| receipt.is_some() || check.cost() == 0);
             settlement
@@ -232,22 +230,34 @@ impl Settlement {
     }
 
     fn settle_by(&self, cost: impl Fn(&OpenCharge) -> Option<u32>) -> usize {
+        let mistakes = &self.shared.mistakes;
+        let mut without_estimate = Vec::new();
         let settled: Vec<OpenCharge> = {
             let mut charges = self.charges();
             let taken = charges.extract_if(.., |charge| {
-                let cost = cost(charge);
-                if let Some(cost) = cost {
-                    charge.check = charge.check.clone().with_cost(cost);
+                let Some(cost) = cost(charge) else {
+                    return false;
+                };
+                let name = charge.check.limit().name();
+                if charge.check.cost() > 0 {
+                    mistakes.estimated.see(name);
+                } else if cost > 0 && mistakes.estimated.count(name) == ENOUGH_FREE {
+                    without_estimate.push(charge.check.limit().clone());
                 }
-                cost.is_some()
+                charge.check = charge.check.clone().with_cost(cost);
+                true
             });
             taken.collect()
         };
+        // Not while the charges are locked: a subscriber of the event may settle.
+        for limit in without_estimate {
+            telemetry::settled_without_estimate(limit.name(), ENOUGH_FREE);
+        }
         let count = settled.len();
         if count > 0 {
             self.shared.has_settled.store(true, Ordering::Relaxed);
             let names = settled.iter().map(|charge| charge.check.limit().name());
-            names.for_each(|name| self.shared.mistakes.uncharged.see(name));
+            names.for_each(|name| mistakes.uncharged.see(name));
         }
         self.send(settled);
         count
@@ -302,10 +312,7 @@ impl Settlement {
     }
 
     fn charges(&self) -> MutexGuard<'_, Vec<OpenCharge>> {
-        self.shared
-            .charges
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shared.charges.lock()
     }
 }
 
@@ -408,16 +415,6 @@ pub(super) struct SettlementSettings {
 }
 
 impl SettlementSettings {
-    /// Notes whether a request is charged before it is settled.
-    fn note_estimate(&self, check: &Check) {
-        let (free, name) = (&self.mistakes.free, check.limit().name());
-        if check.cost() > 0 {
-            free.see_if_counted(name);
-        } else if free.count(name) == ENOUGH_FREE {
-            telemetry::settled_without_estimate(name, ENOUGH_FREE);
-        }
-    }
-
     pub(super) fn on_response(
         &mut self,
         settle: impl Fn(&response::Parts) -> Settled + Send + Sync + 'static,

@@ -25,7 +25,7 @@ impl RateLimiter {
             agents: OnceLock::new(),
             permit_lease: OnceLock::new(),
             unanswered: Unanswered::default(),
-            in_use: Arc::default(),
+            owner: Arc::default(),
         };
         Self {
             shared: Arc::new(shared),

@@ -108,8 +108,8 @@ struct Shared {
     agents: OnceLock<Agents>,
     permit_lease: OnceLock<Duration>,
     unanswered: Unanswered,
-    /// Its limits are noted until it is dropped.
-    in_use: Arc<()>,
+    /// Owns the registered limits.
+    owner: Arc<()>,
 }
 
 impl RateLimiter {
@@ -150,15 +150,16 @@ impl RateLimiter {
     /// a name that is used twice by mistake.
     ///
     /// Two services with one prefix and one limit name count on the same budgets. So on Redis, a
-    /// process also notes the quotas of its first thousand limits, under `prefix:limits`: 5 seconds
-    /// after the first one is registered in a tokio runtime, and then once a minute. If a name has
-    /// two quotas for an hour, both services log an event. So does a deployment that takes longer.
-    /// The quota of a process that has ended is forgotten after two and a half minutes.
+    /// process also notes the quotas of its first thousand registered limits, under
+    /// `prefix:limits`: 5 seconds after the first limit or check in a tokio runtime, and then once
+    /// a minute. If a name has two quotas for an hour, both services log an event. So does a
+    /// deployment that takes longer. The quota of a process that has ended is forgotten after two
+    /// and a half minutes.
     ///
-    /// The limits that a closure chooses, and those of direct calls, need not be registered. Their
-    /// quotas are seen in the first 64 checks of each minute. A closure may choose among several
-    /// quotas, as by a plan. So the event says that two processes differ only if not one quota of
-    /// a name is the same in both.
+    /// A closure may choose a limit that nobody registered, and so may a direct call. The process
+    /// takes the quotas of such limits from the first 1,024 charges of each minute, for up to 32
+    /// names. It may miss a limit that is rarely charged. A name with several quotas, such as those
+    /// of plans, is not compared.
     ///
     /// # Errors
     ///
@@ -171,7 +172,7 @@ impl RateLimiter {
     pub(crate) fn register_all(&self, new: &[&Limit]) -> Result<(), ConfigError> {
         self.check_limits(new)?;
         self.shared.registry.register_all(new)?;
-        self.note_limits(&self.shared.in_use, new, false);
+        self.note_limits(&Arc::downgrade(&self.shared.owner), new, false);
         telemetry::announce(new.iter().copied());
         Ok(())
     }
@@ -202,13 +203,13 @@ impl RateLimiter {
         self.shared
             .registry
             .replace_set(set, limits.iter().map(|limit| limit.name()))?;
-        self.note_limits(set, limits, true);
+        self.note_limits(&Arc::downgrade(set), limits, true);
         telemetry::announce(limits.iter().copied());
         Ok(())
     }
 
     /// Passes limits to the store, which compares them with the limits of other processes.
-    fn note_limits(&self, owner: &Arc<()>, limits: &[&Limit], replace: bool) {
+    fn note_limits(&self, owner: &Weak<()>, limits: &[&Limit], replace: bool) {
         let note = Note::Limits {
             owner,
             limits,

@@ -17,7 +17,7 @@ mod breaker;
 pub mod conformance;
 #[cfg(feature = "redis")]
 mod denials;
-#[cfg(feature = "redis")]
+#[cfg(all(feature = "redis", feature = "test-util"))]
 mod deny_cache;
 mod group;
 pub(crate) mod heartbeat;
@@ -29,12 +29,12 @@ mod promise;
 pub(crate) mod redis;
 
 pub use self::answer::Answer;
-#[cfg(feature = "redis")]
+#[cfg(all(feature = "redis", feature = "test-util"))]
 #[doc(hidden)]
 pub use self::breaker::CircuitBreaker;
 #[cfg(feature = "redis")]
 pub use self::breaker::{BreakerSettings, BreakerState};
-#[cfg(feature = "redis")]
+#[cfg(all(feature = "redis", feature = "test-util"))]
 #[doc(hidden)]
 pub use self::deny_cache::DenyCache;
 pub use self::group::decide;
@@ -55,7 +55,7 @@ pub use crate::nouns::Claim;
 pub use crate::nouns::{Group, Op};
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::nouns::{ConfigError, Limit};
 
@@ -163,9 +163,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 pub enum Note<'a> {
     /// Limits that were registered. Those of one name are several if plans have their own.
     Limits {
-        /// Tells the limiters and configurations of this process apart. After it is dropped, its
-        /// limits are not in use any more.
-        owner: &'a Arc<()>,
+        /// A limiter or a configuration of this process. Its limits are not registered any more
+        /// when nothing owns it.
+        owner: &'a Weak<()>,
         /// The limits.
         limits: &'a [&'a Limit],
         /// Whether they replace all earlier limits of the owner, or are added.

@@ -108,7 +108,7 @@ pub(crate) fn settled_uncharged(limit: &str, charged: &[&str], requests: u32) {
     );
 }
 
-/// Each of so many requests that are settled cost 0 before.
+/// So many requests of a limit were settled, and all had an estimate of 0.
 pub(crate) fn settled_without_estimate(limit: &str, requests: u32) {
     tracing::warn!(
         target: TARGET,

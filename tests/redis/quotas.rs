@@ -186,11 +186,12 @@ impl Services {
         RateLimiter::new(store.connect().await.unwrap())
     }
 
-    /// Lets an hour pass. In each minute, the services `work`, and so many quotas are noted.
-    async fn run_for_an_hour(&self, quotas: usize, work: impl AsyncFn()) -> Vec<String> {
+    /// Lets minutes pass. In each, the services `work`, and so many quotas are noted. Only in the
+    /// last minute may they be told.
+    async fn run(&self, minutes: u64, quotas: usize, work: impl AsyncFn()) -> Vec<String> {
         let mut connection = self.server.connection();
         let mut told = Vec::new();
-        for minute in 0..=60 {
+        for minute in 0..=minutes {
             assert_eq!(told, [""; 0], "minute {minute}");
             let noted = format!("{}]", minute * MINUTE);
             work_until("all have noted", &work, || {
@@ -229,12 +230,12 @@ async fn services_note_their_quotas_and_are_told_of_another() {
     let (ten, twenty) = (services.limiter().await, services.limiter().await);
     ten.register(&api(10)).unwrap();
     twenty.register(&api(20)).unwrap();
-    let told = services.run_for_an_hour(2, async || ()).await;
+    let told = services.run(60, 2, async || ()).await;
     services.until_told(told).await;
 }
 
 #[tokio::test]
-async fn services_are_told_of_another_quota_of_checks_that_nobody_registered() {
+async fn services_are_told_of_another_quota_of_limits_that_nobody_registered() {
     let (log, _guard) = Log::start();
     let services = Services::new(&log);
     let (ten, twenty) = (services.limiter().await, services.limiter().await);
@@ -244,8 +245,22 @@ async fn services_are_told_of_another_quota_of_checks_that_nobody_registered() {
             assert!(decided.is_ok());
         }
     };
-    let told = services.run_for_an_hour(2, check).await;
+    let told = services.run(60, 2, check).await;
     services.until_told(told).await;
+}
+
+#[tokio::test]
+async fn service_is_not_told_of_checks_under_a_quota_that_it_did_not_register() {
+    let (log, _guard) = Log::start();
+    let services = Services::new(&log);
+    let limiter = services.limiter().await;
+    limiter.register(&api(10)).unwrap();
+    let check = async || {
+        let decided = limiter.check(&api(50), "alice").await;
+        assert!(decided.is_ok());
+    };
+    let told = services.run(63, 2, check).await;
+    assert_eq!(told, [""; 0]);
 }
 
 #[tokio::test]
@@ -253,7 +268,7 @@ async fn services_that_choose_among_several_quotas_are_not_told() {
     let (log, _guard) = Log::start();
     let services = Services::new(&log);
     let (one, other) = (services.limiter().await, services.limiter().await);
-    // Both know two plans, and one of them has no customers of the third.
+    // One of them has no customers of the third plan.
     let check = async || {
         for (limiter, quotas) in [(&one, &[10, 20, 50][..]), (&other, &[10, 20])] {
             for quota in quotas {
@@ -262,14 +277,12 @@ async fn services_that_choose_among_several_quotas_are_not_told() {
             }
         }
     };
-    let told = services.run_for_an_hour(2, check).await;
+    // Both write the same, so there is one time in the note.
+    let told = services.run(63, 1, check).await;
     assert_eq!(told, [""; 0]);
     let mut connection = services.server.connection();
     let noted: String = connection.get("shop:limits").unwrap();
-    assert!(
-        noted.contains("seen: 10 per 1s (gcra); 20 per 1s (gcra)"),
-        "{noted}"
-    );
+    assert_eq!(noted, r#"{"b:api":{"several":[0,3780]}}"#);
 }
 
 /// The quotas that a limiter of its own notes, of a file with three plans.

@@ -42,6 +42,7 @@ impl InForce {
             looks_up: limits.iter().any(Applied::looks_up),
             limits,
             requests: Arc::default(),
+            is_examined: Arc::default(),
         })
     }
 }
@@ -60,7 +61,7 @@ fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, M
         cost,
         limit: CopiedLimit::new(&limit),
         plans: plans(config, names, at)?,
-        has_applied: Arc::default(),
+        use_so_far: Arc::default(),
     })
 }
 

@@ -1,12 +1,12 @@
 //! The limits of one version of a configuration, ready to be asked.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use http::request::Parts;
-use tokio::runtime::Handle as Runtime;
-use tokio::time::sleep;
+use tokio::time::Instant;
 
 use super::pattern::{Pattern, RequestRoute};
 use super::plans::{LookedUpPlans, PendingPlans, PlanOutcome, PlanSource, Plans};
@@ -18,10 +18,17 @@ use crate::http::{KeyExtractor, MissingKey};
 use crate::nouns::{Check, Limit};
 use crate::telemetry;
 
-/// After so many requests, and so long after them, every limit should have applied to one. Some
-/// routes are used once in a while.
+/// After so many requests and so long a time, every limit should have applied to one. Some routes
+/// are used once in a while.
 const ENOUGH: u32 = 10_000;
 const LONG_ENOUGH: Duration = Duration::from_secs(3_600);
+
+/// One of so many requests of a thread is counted.
+const ONE_OF: u32 = 64;
+
+thread_local! {
+    static REQUESTS: Cell<u32> = const { Cell::new(0) };
+}
 
 /// One version of a configuration.
 pub(in crate::http) struct InForce {
@@ -29,8 +36,10 @@ pub(in crate::http) struct InForce {
     pub(super) version: u64,
     pub(super) config: Arc<Config>,
     pub(super) limits: Vec<Applied>,
-    /// The requests so far, up to [`ENOUGH`].
+    /// About the requests so far, up to [`ENOUGH`].
     pub(super) requests: Arc<AtomicU32>,
+    /// Whether the limits that applied to no request are known.
+    pub(super) is_examined: Arc<AtomicBool>,
     /// Whether the plans of a limit are looked up.
     pub(super) looks_up: bool,
 }
@@ -48,8 +57,23 @@ pub(in crate::http) struct Applied {
     /// The limit of requests without a plan of their own.
     pub(super) limit: CopiedLimit,
     pub(super) plans: Option<Plans>,
-    /// Whether it applied to a request.
-    pub(super) has_applied: Arc<AtomicBool>,
+    pub(super) use_so_far: Arc<UseSoFar>,
+}
+
+/// Whether a limit applied to a request.
+pub(super) struct UseSoFar {
+    /// Also set after it was reported.
+    has_applied: AtomicBool,
+    since: Instant,
+}
+
+impl Default for UseSoFar {
+    fn default() -> Self {
+        Self {
+            has_applied: AtomicBool::new(false),
+            since: Instant::now(),
+        }
+    }
 }
 
 /// The check of a limit for a request.
@@ -65,7 +89,7 @@ impl InForce {
         for (config, limit) in self.config.limits.iter().zip(&mut self.limits) {
             let mut known = before.config.limits.iter().zip(&before.limits);
             if let Some((_, known)) = known.find(|(other, _)| *other == config) {
-                limit.has_applied = Arc::clone(&known.has_applied);
+                limit.use_so_far = Arc::clone(&known.use_so_far);
                 if let (Some(plans), Some(known)) = (&mut limit.plans, &known.plans) {
                     plans.without_plan = Arc::clone(&known.without_plan);
                 }
@@ -73,31 +97,33 @@ impl InForce {
         }
     }
 
-    /// Counts a request. After enough of them, a task reports the limits that applied to none.
+    /// Counts a request. After enough of them, reports the limits that applied to none.
     pub(in crate::http) fn count_request(&self) {
-        if self.requests.load(Ordering::Relaxed) >= ENOUGH
-            || self.requests.fetch_add(1, Ordering::Relaxed) + 1 != ENOUGH
-        {
+        if self.is_examined.load(Ordering::Relaxed) {
             return;
         }
-        let limits = self.limits.iter().map(|limit| {
-            let has_applied = Arc::downgrade(&limit.has_applied);
-            (limit.limit().name().to_owned(), has_applied)
-        });
-        let limits: Vec<_> = limits.collect();
-        if let Ok(runtime) = Runtime::try_current() {
-            runtime.spawn(async move {
-                sleep(LONG_ENOUGH).await;
-                for (name, has_applied) in limits {
-                    // A limit that was replaced is not there any more.
-                    if has_applied
-                        .upgrade()
-                        .is_some_and(|it| !it.load(Ordering::Relaxed))
-                    {
-                        telemetry::matched_nothing(&name);
-                    }
-                }
-            });
+        let number = REQUESTS.with(|requests| requests.replace(requests.get().wrapping_add(1)));
+        if number.is_multiple_of(ONE_OF) {
+            self.count_some();
+        }
+    }
+
+    #[cold]
+    fn count_some(&self) {
+        if self.requests.load(Ordering::Relaxed) < ENOUGH {
+            self.requests.fetch_add(ONE_OF, Ordering::Relaxed);
+            return;
+        }
+        let is_unused = |limit: &&Applied| !limit.use_so_far.has_applied.load(Ordering::Relaxed);
+        let unused: Vec<&Applied> = self.limits.iter().filter(is_unused).collect();
+        let is_due = |limit: &&&Applied| limit.use_so_far.since.elapsed() >= LONG_ENOUGH;
+        for limit in unused.iter().filter(is_due) {
+            if !limit.use_so_far.has_applied.swap(true, Ordering::Relaxed) {
+                telemetry::matched_nothing(limit.limit().name());
+            }
+        }
+        if unused.iter().all(|limit| is_due(&limit)) {
+            self.is_examined.store(true, Ordering::Relaxed);
         }
     }
 
@@ -157,6 +183,7 @@ impl InForce {
             config: Arc::clone(&self.config),
             limits,
             requests: Arc::clone(&self.requests),
+            is_examined: Arc::clone(&self.is_examined),
             looks_up: self.looks_up,
         }
     }
@@ -175,8 +202,9 @@ impl Applied {
     /// Notes that it applies to a request.
     pub(in crate::http) fn note_request(&self) {
         // Threads that write one cache line wait for each other.
-        if !self.has_applied.load(Ordering::Relaxed) {
-            self.has_applied.store(true, Ordering::Relaxed);
+        let has_applied = &self.use_so_far.has_applied;
+        if !has_applied.load(Ordering::Relaxed) {
+            has_applied.store(true, Ordering::Relaxed);
         }
     }
 

@@ -266,8 +266,8 @@ impl Store for RedisStore {
         if let Err(error) = Runtime::try_current() {
             return Answer::ready(Err(Error::outside_of_runtime(error)));
         }
-        if matches!(op, Op::Charge | Op::Claim) {
-            self.notes.see(&group);
+        if op == Op::Charge {
+            self.notes.sample(&group);
         }
         let lanes = &self.lanes;
         match (lanes.denials(), op) {

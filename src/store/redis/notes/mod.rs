@@ -3,7 +3,7 @@
 
 mod denied;
 mod quotas;
-mod seen;
+mod sample;
 
 use std::sync::Arc;
 
@@ -41,10 +41,10 @@ impl Notes {
         }
     }
 
-    /// Looks at a check, whose limits may not be registered.
+    /// Samples a charge, whose limits may not be registered.
     #[inline]
-    pub(super) fn see(self: &Arc<Self>, group: &Group) {
-        quotas::see(self, group);
+    pub(super) fn sample(self: &Arc<Self>, group: &Group) {
+        quotas::sample(self, group);
     }
 
     /// Runs a command, and perhaps again: it must not matter how often. `None`: it failed. An

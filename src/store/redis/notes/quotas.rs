@@ -3,11 +3,11 @@
 //! Two services with one prefix and one limit name charge the same budgets. If their quotas differ,
 //! each service decides by its own quota, and no response shows it. Each process therefore writes
 //! its quotas once a minute, and reads the quotas of the other processes. It knows all quotas of
-//! limits that are registered, and some of those of other limits ([`SeenQuotas`]).
+//! limits that are registered, and a [`Sample`] of the others.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::Cmd;
@@ -15,8 +15,8 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::sleep;
 
 use super::Notes;
-use super::seen::{MOST_LIMITS, SeenQuotas};
-use crate::nouns::{Group, Limit};
+use super::sample::{SEVERAL, Sample};
+use crate::nouns::{Group, Limit, Mutex};
 use crate::store::redis::script;
 use crate::telemetry;
 
@@ -25,17 +25,14 @@ const FIRST_AFTER: Duration = Duration::from_secs(5);
 
 const EVERY: Duration = Duration::from_secs(60);
 
+/// The most limits of an owner that are noted. An application may make a limit for each client.
+const MOST_LIMITS: usize = 1_000;
+
 /// The longest quota in an event, in characters.
 const LONGEST: usize = 200;
 
 /// The most reports of a process, each of a limit and another quota.
 const MOST_REPORTS: usize = 1_000;
-
-/// Before the quotas of a limit that nobody registered.
-const SEEN: &str = "seen: ";
-
-/// Between the quotas of a limit.
-const BETWEEN: &str = "; ";
 
 /// The quotas that this process uses.
 #[derive(Default)]
@@ -43,23 +40,23 @@ pub(super) struct Quotas {
     /// The quotas of registered limits, by owner and `kind:name`. A limit has several, if it has
     /// plans.
     registered: Mutex<Vec<(Weak<()>, QuotasByName)>>,
-    seen: SeenQuotas,
+    sample: Sample,
     has_task: AtomicBool,
 }
 
 type QuotasByName = BTreeMap<String, BTreeSet<String>>;
 
 /// Notes the limits of an owner, which `replace` its earlier ones.
-pub(super) fn note(notes: &Arc<Notes>, owner: &Arc<()>, limits: &[&Limit], replace: bool) {
+pub(super) fn note(notes: &Arc<Notes>, owner: &Weak<()>, limits: &[&Limit], replace: bool) {
     notes.quotas.register(owner, limits, replace);
     start(notes);
 }
 
-/// Looks at a check, whose limits may not be registered.
+/// Samples a charge, whose limits may not be registered.
 #[inline]
-pub(super) fn see(notes: &Arc<Notes>, group: &Group) {
-    if notes.quotas.seen.wants_more() {
-        notes.quotas.see(group);
+pub(super) fn sample(notes: &Arc<Notes>, group: &Group) {
+    if notes.quotas.sample.is_incomplete() {
+        notes.quotas.look_at(group);
         start(notes);
     }
 }
@@ -86,64 +83,65 @@ fn quota(limit: &Limit) -> String {
 }
 
 impl Quotas {
-    fn register(&self, owner: &Arc<()>, limits: &[&Limit], replace: bool) {
-        let mut registered = self.lock();
-        let is_owner = |it: &Weak<()>| std::ptr::eq(it.as_ptr(), Arc::as_ptr(owner));
-        let known = registered.iter().position(|(it, _)| is_owner(it));
+    fn register(&self, owner: &Weak<()>, limits: &[&Limit], replace: bool) {
+        let mut new = QuotasByName::new();
+        for limit in limits {
+            new.entry(name(limit)).or_default().insert(quota(limit));
+        }
+        let mut registered = self.registered.lock();
+        registered.retain(|(owner, _)| owner.strong_count() > 0);
+        let known = registered.iter().position(|(it, _)| it.ptr_eq(owner));
         let place = known.unwrap_or_else(|| {
-            registered.push((Arc::downgrade(owner), QuotasByName::new()));
+            registered.push((owner.clone(), QuotasByName::new()));
             registered.len() - 1
         });
         let of_owner = &mut registered[place].1;
         if replace {
             of_owner.clear();
         }
-        let mut new = QuotasByName::new();
-        for limit in limits {
-            new.entry(name(limit)).or_default().insert(quota(limit));
-        }
         let room = MOST_LIMITS.saturating_sub(of_owner.len());
         of_owner.extend(new.into_iter().take(room));
     }
 
     #[cold]
-    fn see(&self, group: &Group) {
-        self.seen.count();
+    fn look_at(&self, group: &Group) {
+        self.sample.count();
         for check in group {
             let (name, quota) = (name(check.limit()), quota(check.limit()));
-            if !self.is_registered(&name, &quota) {
-                self.seen.add(name, quota);
+            match self.registered_quotas(&name) {
+                Some(quotas) if quotas.contains(&quota) => {}
+                Some(_) => self.sample.add(name, SEVERAL.to_owned()),
+                None => self.sample.add(name, quota),
             }
         }
     }
 
-    fn is_registered(&self, name: &str, quota: &str) -> bool {
-        let registered = self.lock();
+    fn registered_quotas(&self, name: &str) -> Option<BTreeSet<String>> {
+        let registered = self.registered.lock();
         let mut owners = registered.iter();
-        owners.any(|(_, names)| names.get(name).is_some_and(|it| it.contains(quota)))
+        owners.find_map(|(_, names)| names.get(name)).cloned()
     }
 
     /// Each name with its quotas. They are sorted, so that all processes write one text.
     fn texts(&self) -> HashSet<(String, String)> {
-        let joined = |quotas: BTreeSet<String>| Vec::from_iter(quotas).join(BETWEEN);
-        let seen = self.seen.end_round().into_iter();
-        let seen = seen.map(|(name, quotas)| (name, format!("{SEEN}{}", joined(quotas))));
-        let mut registered = self.lock();
+        let mut registered = self.registered.lock();
         registered.retain(|(owner, _)| owner.strong_count() > 0);
         let names = registered.iter().flat_map(|(_, names)| names);
-        let registered = names.map(|(name, quotas)| (name.clone(), joined(quotas.clone())));
-        registered.chain(seen).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(Weak<()>, QuotasByName)>> {
-        self.registered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        let joined = |quotas: &BTreeSet<String>| {
+            let quotas: Vec<&str> = quotas.iter().map(|quota| &**quota).collect();
+            quotas.join("; ")
+        };
+        let mut texts: HashSet<_> = names
+            .map(|(name, quotas)| (name.clone(), joined(quotas)))
+            .collect();
+        drop(registered);
+        texts.extend(self.sample.end_round());
+        texts
     }
 }
 
-/// The task that notes the quotas. If its runtime ends before the store, the next limit that is
-/// registered starts another.
+/// The task that notes the quotas. If its runtime ends before the store, the next limit or check
+/// starts another.
 struct Task(Weak<Notes>);
 
 impl Task {
@@ -159,16 +157,24 @@ impl Task {
             let command = command(&notes, &texts);
             let found: Vec<(String, String, String)> =
                 notes.run(&command).await.unwrap_or_default();
-            for (name, quota, other) in found {
+            let is_several = |(_, quota, other): &&(String, String, String)| {
+                quota == SEVERAL || other == SEVERAL
+            };
+            let several: HashSet<&str> = found
+                .iter()
+                .filter(is_several)
+                .map(|(name, ..)| &**name)
+                .collect();
+            for (name, quota, other) in &found {
                 // After a lost reply, this could be the reply to another command.
                 let is_ours = texts.contains(&(name.clone(), quota.clone()));
                 if is_ours
-                    && differ(&quota, &other)
+                    && !several.contains(&**name)
                     && reported.len() < MOST_REPORTS
                     && reported.insert((name.clone(), other.clone()))
                 {
-                    let limit = name.split_once(':').map_or(&*name, |(_, name)| name);
-                    telemetry::two_quotas(limit, &brief(&quota), &brief(&other));
+                    let limit = name.split_once(':').map_or(&**name, |(_, name)| name);
+                    telemetry::two_quotas(limit, &brief(quota), &brief(other));
                 }
             }
             pause = EVERY;
@@ -180,30 +186,14 @@ impl Drop for Task {
     fn drop(&mut self) {
         if let Some(notes) = self.0.upgrade() {
             notes.quotas.has_task.store(false, Ordering::Relaxed);
+            notes.quotas.sample.begin();
         }
     }
 }
 
-/// Returns whether two processes decide by different quotas. What was seen is not all that is
-/// used, so then no quota may be the same.
-fn differ(one: &str, other: &str) -> bool {
-    let quotas = |text: &str| -> BTreeSet<String> {
-        let quotas = without_mark(text).split(BETWEEN);
-        quotas.map(str::to_owned).collect()
-    };
-    match one.starts_with(SEEN) || other.starts_with(SEEN) {
-        true => quotas(one).is_disjoint(&quotas(other)),
-        false => one != other,
-    }
-}
-
-fn without_mark(text: &str) -> &str {
-    text.strip_prefix(SEEN).unwrap_or(text)
-}
-
 /// The start of a text: a limit may have a thousand plans.
 fn brief(text: &str) -> String {
-    without_mark(text).chars().take(LONGEST).collect()
+    text.chars().take(LONGEST).collect()
 }
 
 fn command(notes: &Notes, texts: &HashSet<(String, String)>) -> Cmd {
@@ -233,54 +223,44 @@ mod tests {
         texts
     }
 
-    fn see(quotas: &Quotas, limit: u64) {
-        quotas.see(&Check::new(&api(limit), Key::new("alice")).into());
+    fn charge(quotas: &Quotas, limit: u64) {
+        quotas.look_at(&Check::new(&api(limit), Key::new("alice")).into());
     }
 
     #[test]
     fn limits_of_an_owner_are_noted_until_it_is_dropped() {
         let quotas = Quotas::default();
         let [one, other] = [(); 2].map(|()| Arc::new(()));
-        quotas.register(&one, &[&api(10)], false);
-        quotas.register(&other, &[&api(20), &api(30)], true);
+        let register = |owner: &Arc<()>, limits: &[&Limit], replace| {
+            quotas.register(&Arc::downgrade(owner), limits, replace);
+        };
+        register(&one, &[&api(10)], false);
+        register(&other, &[&api(20), &api(30)], true);
         assert_eq!(
             texts(&quotas),
             ["10 per 1s (gcra)", "20 per 1s (gcra); 30 per 1s (gcra)"]
         );
-        quotas.register(&other, &[&api(40)], true);
+        register(&other, &[&api(40)], true);
         drop(one);
         assert_eq!(texts(&quotas), ["40 per 1s (gcra)"]);
     }
 
     #[test]
-    fn checks_of_registered_limits_are_not_noted_again() {
+    fn checks_of_a_registered_limit_are_not_noted_again() {
         let quotas = Quotas::default();
         let owner = Arc::new(());
-        quotas.register(&owner, &[&api(10), &api(20)], false);
-        see(&quotas, 10);
-        see(&quotas, 20);
+        quotas.register(&Arc::downgrade(&owner), &[&api(10), &api(20)], false);
+        charge(&quotas, 10);
+        charge(&quotas, 20);
         assert_eq!(texts(&quotas), ["10 per 1s (gcra); 20 per 1s (gcra)"]);
-        see(&quotas, 50);
-        assert!(texts(&quotas).contains(&"seen: 50 per 1s (gcra)".to_owned()));
     }
 
     #[test]
-    fn quotas_that_were_seen_differ_if_none_is_the_same() {
-        for (one, other, expected) in [
-            ("10 per 1s (gcra)", "20 per 1s (gcra)", true),
-            ("a; b", "a", true),
-            ("seen: a; b", "a", false),
-            ("a", "seen: a; b", false),
-            ("seen: a; b", "seen: b; c", false),
-            ("seen: a; b", "c", true),
-            ("seen: a", "seen: b", true),
-            (
-                "10 per 1s, burst 5 (gcra)",
-                "seen: 10 per 1s, burst 6 (gcra)",
-                true,
-            ),
-        ] {
-            assert_eq!(differ(one, other), expected, "{one} and {other}");
-        }
+    fn registered_limit_with_checks_under_another_quota_has_several() {
+        let quotas = Quotas::default();
+        let owner = Arc::new(());
+        quotas.register(&Arc::downgrade(&owner), &[&api(10)], false);
+        charge(&quotas, 50);
+        assert_eq!(texts(&quotas), ["10 per 1s (gcra)", SEVERAL]);
     }
 }

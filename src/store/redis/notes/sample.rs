@@ -1,0 +1,191 @@
+//! The quotas of limits that nobody registers: those that a closure chooses, and those of direct
+//! calls.
+//!
+//! To look at every check would cost too much, so the first checks of each round are a sample. A
+//! closure may choose among several quotas of one name, such as those of plans. A sample need not
+//! contain all of them, so two samples may differ although the closures are the same. Only a name
+//! with a single quota can be compared.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::nouns::Mutex;
+
+/// The checks of a sample.
+const CHECKS: u32 = 1_024;
+
+/// A quota that is not in so many samples is not used any more.
+const KEPT: u32 = 10;
+
+/// The most names. An application with more probably makes a limit for each client. Their notes
+/// would take much room in Redis, so none of them is noted.
+const MOST_NAMES: usize = 32;
+
+/// The note of a name with several quotas.
+pub(super) const SEVERAL: &str = "several";
+
+pub(super) struct Sample {
+    /// How many checks are missing in this round.
+    missing: AtomicU32,
+    names: Mutex<Names>,
+}
+
+#[derive(Default)]
+struct Names {
+    round: u32,
+    /// By `kind:name`.
+    sampled: HashMap<String, Sampled>,
+    too_many: bool,
+}
+
+/// What is known of a name.
+struct Sampled {
+    /// A quota, or [`SEVERAL`].
+    quota: String,
+    /// The last round with this quota.
+    round: u32,
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self {
+            missing: AtomicU32::new(CHECKS),
+            names: Mutex::default(),
+        }
+    }
+}
+
+impl Sample {
+    /// Returns whether the next check belongs to the sample.
+    #[inline]
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.missing.load(Ordering::Relaxed) > 0
+    }
+
+    /// A check was looked at.
+    pub(super) fn count(&self) {
+        let one_less = |missing: u32| missing.checked_sub(1);
+        let _ = self
+            .missing
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    }
+
+    /// Adds the quota of a check.
+    pub(super) fn add(&self, name: String, quota: String) {
+        let mut names = self.names.lock();
+        let round = names.round;
+        if names.too_many {
+            return;
+        }
+        match names.sampled.entry(name) {
+            Entry::Vacant(entry) => {
+                entry.insert(Sampled { quota, round });
+            }
+            Entry::Occupied(mut entry) => {
+                let known = entry.get_mut();
+                if known.quota == SEVERAL {
+                    return;
+                }
+                if known.quota != quota {
+                    let is_replaced = round - known.round >= KEPT;
+                    known.quota = if is_replaced {
+                        quota
+                    } else {
+                        SEVERAL.to_owned()
+                    };
+                }
+                known.round = round;
+            }
+        }
+        if names.sampled.len() > MOST_NAMES {
+            names.too_many = true;
+            names.sampled.clear();
+        }
+    }
+
+    /// The quota of each name of the last rounds. Then a new round begins.
+    pub(super) fn end_round(&self) -> Vec<(String, String)> {
+        let mut names = self.names.lock();
+        let round = names.round;
+        // A name that once had several quotas may have them again.
+        let is_in_use = |it: &Sampled| it.quota == SEVERAL || round - it.round < KEPT;
+        names.sampled.retain(|_, sampled| is_in_use(sampled));
+        names.round += 1;
+        let sampled = names.sampled.iter();
+        let quotas = sampled.map(|(name, it)| (name.clone(), it.quota.clone()));
+        let quotas = quotas.collect();
+        drop(names);
+        self.begin();
+        quotas
+    }
+
+    /// Begins a round.
+    pub(super) fn begin(&self) {
+        self.missing.store(CHECKS, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(sample: &Sample, quota: &str) {
+        sample.add("b:api".into(), quota.into());
+    }
+
+    fn quotas(sample: &Sample) -> Vec<String> {
+        let quotas = sample.end_round().into_iter();
+        quotas.map(|(_, quota)| quota).collect()
+    }
+
+    #[test]
+    fn quota_is_in_use_for_ten_rounds() {
+        let sample = Sample::default();
+        add(&sample, "10 per 1s");
+        for _ in 0..10 {
+            assert_eq!(quotas(&sample), ["10 per 1s"]);
+        }
+        assert_eq!(quotas(&sample), [""; 0]);
+        add(&sample, "20 per 1s");
+        assert_eq!(quotas(&sample), ["20 per 1s"]);
+    }
+
+    #[test]
+    fn name_with_two_quotas_has_several_from_then_on() {
+        let sample = Sample::default();
+        add(&sample, "10 per 1s");
+        add(&sample, "20 per 1s");
+        add(&sample, "20 per 1s");
+        for _ in 0..50 {
+            assert_eq!(quotas(&sample), [SEVERAL]);
+        }
+    }
+
+    #[test]
+    fn more_names_than_32_are_none() {
+        let sample = Sample::default();
+        let add = |number: u32| sample.add(format!("b:client-{number}"), "10 per 1s".into());
+        (0..32).for_each(add);
+        assert_eq!(sample.end_round().len(), 32);
+        add(32);
+        assert_eq!(sample.end_round().len(), 0);
+        add(0);
+        assert_eq!(sample.end_round().len(), 0, "from then on");
+    }
+
+    #[test]
+    fn round_has_a_sample_of_1024_checks() {
+        let sample = Sample::default();
+        for _ in 0..2 {
+            for _ in 0..1_024 {
+                assert!(sample.is_incomplete());
+                sample.count();
+            }
+            assert!(!sample.is_incomplete());
+            sample.count();
+            assert!(!sample.is_incomplete());
+            sample.end_round();
+        }
+    }
+}
