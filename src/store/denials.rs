@@ -49,6 +49,15 @@ use super::Answer;
 use crate::nouns::{Check, Decision, Error, Group, Source, later};
 use crate::telemetry;
 
+/// The longest time for which another replica's refund or reset is not seen.
+pub(super) const DEFAULT_DENY_FOR: Duration = Duration::from_secs(1);
+
+/// The longest time for which the end of a block by another replica is not seen.
+pub(super) const DEFAULT_DENY_BLOCKED_FOR: Duration = Duration::from_secs(10);
+
+/// About 40 MB, if all are in use: 27 to 42 MB were measured.
+pub(super) const DEFAULT_CAPACITY: usize = 100_000;
+
 /// The number of places for changes. A change of one budget also voids the denials of those that
 /// share its place: one in 4096.
 const CHANGE_COUNTERS: usize = 4096;

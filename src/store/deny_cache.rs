@@ -1,4 +1,4 @@
-//! A wrapper of a store that answers repeated denials.
+//! A wrapper of a store that answers repeated denials, for tests (feature `test-util`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,18 +6,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::denials::{ChangeUnderWay, Denials};
+use super::denials::{
+    ChangeUnderWay, DEFAULT_CAPACITY, DEFAULT_DENY_BLOCKED_FOR, DEFAULT_DENY_FOR, Denials,
+};
 use super::{Answer, Note, Store};
 use crate::nouns::{ConfigError, Decision, Error, Group, Limit, Op};
-
-/// The longest time for which another replica's refund or reset is not seen.
-const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
-
-/// The longest time for which the end of a block by another replica is not seen.
-pub(super) const DEFAULT_DENY_BLOCKED_FOR: Duration = Duration::from_secs(10);
-
-/// About 40 MB, if all are in use: 27 to 42 MB were measured.
-pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 
 /// Any store with a memory of its denials. It exists for tests in virtual time: `RedisStore` has
 /// its own, which notes a denial also if its caller is gone.
@@ -32,7 +25,7 @@ pub struct DenyCache<S> {
 impl<S: Store> DenyCache<S> {
     /// Wraps a store.
     pub fn new(store: S) -> Self {
-        let max_age = DEFAULT_MAX_AGE;
+        let max_age = DEFAULT_DENY_FOR;
         let deny_blocked_for = DEFAULT_DENY_BLOCKED_FOR;
         Self {
             store,

@@ -643,7 +643,7 @@ async fn time_of_a_store_that_makes_no_sense_is_harmless() {
 }
 
 /// A denial that is repeated without asking the store keeps that the time is unknown.
-#[cfg(feature = "redis")]
+#[cfg(all(feature = "redis", feature = "test-util"))]
 #[tokio::test(start_paused = true)]
 async fn time_that_a_store_does_not_say_stays_unknown_in_a_deny_cache() {
     let store = tollgate::store::DenyCache::new(timeless(0));

@@ -1,7 +1,7 @@
 //! Blocked keys where other parts meet them: waiting callers, local limits, caches, full stores,
 //! servers that cannot write.
 
-#![cfg(feature = "redis")]
+#![cfg(all(feature = "redis", feature = "test-util"))]
 
 use std::time::Duration;
 

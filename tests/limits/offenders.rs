@@ -1,7 +1,7 @@
 //! Keys that keep being denied are blocked for a while, on all replicas, and operators block and
 //! unblock keys.
 
-#![cfg(feature = "redis")]
+#![cfg(all(feature = "redis", feature = "test-util"))]
 
 use std::time::Duration;
 

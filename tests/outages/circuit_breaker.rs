@@ -1,6 +1,6 @@
 //! The circuit breaker: around a store in virtual time, and of the Redis store on a real server.
 
-#![cfg(all(feature = "redis", feature = "axum"))]
+#![cfg(all(feature = "redis", feature = "axum", feature = "test-util"))]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,6 +1,6 @@
 //! What happens to checks and requests while the store is unavailable, and after it.
 
-#![cfg(feature = "axum")]
+#![cfg(all(feature = "axum", feature = "redis", feature = "test-util"))]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
 //! The deny cache: repeated denials are answered without the store, and expire in time.
-#![cfg(feature = "redis")]
+#![cfg(all(feature = "redis", feature = "test-util"))]
 
 use std::time::Duration;
 

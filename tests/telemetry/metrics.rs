@@ -1,6 +1,11 @@
 //! The metrics, as Prometheus gets them.
 
-#![cfg(all(feature = "metrics", feature = "axum", feature = "redis"))]
+#![cfg(all(
+    feature = "metrics",
+    feature = "axum",
+    feature = "redis",
+    feature = "test-util"
+))]
 
 use std::future::pending;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! `circuit` has the states, `window` the calls that decide, `prober` the task that finds out when
 //! the store answers again. They know nothing of checks. `RedisStore` counts its calls, each of
-//! which may carry hundreds of checks. The wrapper in this file is for tests.
+//! which may carry hundreds of checks.
 //!
 //! # Why not a crate
 //!
@@ -16,116 +16,12 @@ mod circuit;
 mod prober;
 mod settings;
 mod window;
-
-use std::fmt;
-use std::sync::Arc;
+#[cfg(feature = "test-util")]
+mod wrapper;
 
 pub(crate) use self::circuit::Begun;
 pub use self::circuit::BreakerState;
 pub(crate) use self::prober::{Breaker, Probe};
 pub use self::settings::BreakerSettings;
-use futures_core::future::BoxFuture;
-
-use super::{Answer, Note, Store};
-use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Quota};
-
-/// Any store with a circuit breaker, which counts groups. It exists for tests of the breaker in
-/// virtual time: `RedisStore` has its own, which counts calls.
-pub struct CircuitBreaker<S> {
-    store: Arc<S>,
-    breaker: Arc<Breaker>,
-}
-
-impl<S: Store> CircuitBreaker<S> {
-    /// Wraps a store.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a setting is out of its range.
-    pub fn new(store: S, settings: BreakerSettings) -> Result<Self, ConfigError> {
-        settings.validate()?;
-        let store = Arc::new(store);
-        let peek = Peek {
-            store: Arc::clone(&store),
-            check: Check::new(&probe_limit()?, Key::global()),
-        };
-        let name: Arc<str> = std::any::type_name::<S>().into();
-        Ok(Self {
-            breaker: Breaker::new(settings, Arc::clone(&name), name, peek),
-            store,
-        })
-    }
-
-    /// The state of the breaker, for health endpoints.
-    #[must_use]
-    pub fn state(&self) -> BreakerState {
-        self.breaker.state()
-    }
-}
-
-fn probe_limit() -> Result<Limit, ConfigError> {
-    Limit::gcra("probe", Quota::per_second(1))
-}
-
-/// A probe by a peek, which changes nothing.
-struct Peek<S> {
-    store: Arc<S>,
-    check: Check,
-}
-
-impl<S: Store> Probe for Peek<S> {
-    fn probe(&self) -> BoxFuture<'_, bool> {
-        let answer = self.store.apply(Op::Peek, self.check.clone().into());
-        Box::pin(async { !has_failed(&answer.await) })
-    }
-}
-
-fn has_failed(answer: &Result<Decision, Error>) -> bool {
-    answer.as_ref().is_err_and(Error::is_unavailable)
-}
-
-impl<S: Store> Store for CircuitBreaker<S> {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        if let Err(error) = self.breaker.admit() {
-            return Answer::ready(Err(error));
-        }
-        let begun = self.breaker.begin();
-        let breaker = Arc::clone(&self.breaker);
-        let answer = self.store.apply(op, group);
-        answer.resolved(move |answer| {
-            breaker.end(begun, has_failed(&answer));
-            answer
-        })
-    }
-
-    fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
-        self.store.check_limits(limits)
-    }
-
-    fn note(&self, note: Note<'_>) {
-        self.store.note(note);
-    }
-
-    fn is_embedded(&self) -> bool {
-        self.store.is_embedded()
-    }
-}
-
-impl<S> Clone for CircuitBreaker<S> {
-    /// Shares the store and the breaker.
-    fn clone(&self) -> Self {
-        Self {
-            store: Arc::clone(&self.store),
-            breaker: Arc::clone(&self.breaker),
-        }
-    }
-}
-
-impl<S: fmt::Debug> fmt::Debug for CircuitBreaker<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CircuitBreaker")
-            .field("store", &self.store)
-            .field("state", &self.breaker.state())
-            .finish()
-    }
-}
+#[cfg(feature = "test-util")]
+pub use self::wrapper::CircuitBreaker;

@@ -12,7 +12,7 @@ use super::connect::{Credentials, Provider};
 use super::tls::Tls;
 use crate::nouns::ManualClock;
 use crate::store::breaker::BreakerSettings;
-use crate::store::deny_cache::DEFAULT_DENY_BLOCKED_FOR;
+use crate::store::denials::{DEFAULT_DENY_BLOCKED_FOR, DEFAULT_DENY_FOR};
 
 const DEFAULT_URL: &str = "redis://127.0.0.1/";
 
@@ -24,9 +24,6 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(250);
 const DEFAULT_LANES: usize = 1;
 
 const DEFAULT_PARTITIONS: usize = 16;
-
-/// The longest time for which this store misses another replica's refund.
-const DEFAULT_DENY_FOR: Duration = Duration::from_secs(1);
 
 /// More requests than a replica serves at once. The checks need a few megabytes.
 const DEFAULT_MAX_WAITING: usize = 16_384;

@@ -17,8 +17,7 @@ use super::super::terms::Terms;
 use super::super::{Choice, Lanes, RedisStore};
 use super::{RedisStoreBuilder, ServerSource};
 use crate::nouns::ConfigError;
-use crate::store::denials::Denials;
-use crate::store::deny_cache::DEFAULT_CAPACITY;
+use crate::store::denials::{DEFAULT_CAPACITY, Denials};
 
 /// The resolution of timers. Within less, no Redis answers.
 const MIN_DEADLINE: Duration = Duration::from_millis(1);
