@@ -24,10 +24,12 @@
 //! all replicas. An overdraft is charged in any case, up to a bound. The next check is denied until
 //! it has drained.
 
+mod flavour;
 mod settle;
 
+pub(crate) use self::flavour::{BucketRule, Flavour, Mode};
 use super::range::{MAX_PERIOD, MAX_PRODUCT, exact, micros};
-use super::{Cost, Effect, First, Followed, MAX_EXACT};
+use super::{Cost, Effect, First, Followed, Kind, KindOfState, MAX_EXACT};
 use crate::nouns::{Blocked, ConfigError, Micros, Outcome, Quota};
 
 /// The longest time from empty to full: ten years.
@@ -293,6 +295,19 @@ impl Level {
             reserved_until,
             spare,
         });
+    }
+}
+
+impl KindOfState for Level {
+    fn of(kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::Bucket(level) => Some(level),
+            _ => None,
+        }
+    }
+
+    fn into_kind(self) -> Kind {
+        Kind::Bucket(self)
     }
 }
 

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 
 use super::range::counted;
 use super::rotation::{Counter, Counters, Entering, entry_of};
-use super::{Effect, MAX_EXACT};
+use super::{Cost, Effect, Kind, KindOfState, MAX_EXACT};
 use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
 
 /// The start of windows.
@@ -164,14 +164,28 @@ impl FixedWindow {
     }
 }
 
+impl KindOfState for Counters<Window> {
+    fn of(kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::Window(state) => Some(state),
+            _ => None,
+        }
+    }
+
+    fn into_kind(self) -> Kind {
+        Kind::Window(self)
+    }
+}
+
 impl FixedWindow {
     pub(super) fn decide(
         &self,
         state: &mut Option<Counters<Window>>,
         now: Micros,
-        cost: u64,
+        cost: Cost,
         effect: Effect,
     ) -> Outcome {
+        let cost = cost.units;
         let (window, moved) = Counters::own(state.as_ref(), self.shape(), now);
         let exceeds_capacity = cost > self.limit;
         let allowed = cost == 0 || window.count + cost <= self.limit;

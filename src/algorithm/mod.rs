@@ -34,25 +34,19 @@
 
 mod bucket;
 mod fixed_window;
-mod gcra;
-mod leaky_bucket;
 pub(crate) mod offences;
 pub(crate) mod permits;
 pub(crate) mod range;
 mod rotation;
 mod sliding_log;
 mod sliding_window;
-mod token_bucket;
 
-pub(crate) use bucket::Bucket;
+pub(crate) use bucket::{Bucket, BucketRule, Flavour, Mode};
 pub(crate) use fixed_window::{Anchor, FixedWindow};
-pub(crate) use gcra::Gcra;
-pub(crate) use leaky_bucket::{LeakyBucket, Mode};
 pub(crate) use permits::Concurrency;
 pub(crate) use range::MAX_PERIOD;
 pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
-pub(crate) use token_bucket::TokenBucket;
 
 use crate::nouns::{Claim, Micros, Outcome, Receipt};
 
@@ -116,9 +110,8 @@ pub(crate) enum Rule {
     FixedWindow(FixedWindow),
     SlidingWindow(SlidingWindow),
     SlidingLog(SlidingLog),
-    TokenBucket(TokenBucket),
-    LeakyBucket(LeakyBucket),
-    Gcra(Gcra),
+    /// The token bucket, the leaky bucket, or GCRA.
+    Bucket(BucketRule),
     /// Its one operation is a claim.
     Concurrency(Concurrency),
 }
@@ -142,19 +135,25 @@ enum Kind {
     Offender(Box<offences::Offender>),
 }
 
+/// A state of one kind.
+trait KindOfState: Sized {
+    /// The state, if it is of this kind.
+    fn of(kind: Kind) -> Option<Self>;
+
+    fn into_kind(self) -> Kind;
+}
+
 /// Calls `act` with the state in the slot. A state of another kind belongs to another budget and
 /// counts as none.
-macro_rules! with_state {
-    ($kind:ident in $slot:expr, $act:expr) => {{
-        let slot = offences::budget($slot);
-        let mut state = match slot.take() {
-            Some(State(Kind::$kind(state))) => Some(state),
-            _ => None,
-        };
-        let answer = $act(&mut state);
-        *slot = state.map(|state| State(Kind::$kind(state)));
-        answer
-    }};
+fn with_state<S: KindOfState, T>(
+    slot: &mut Option<State>,
+    act: impl FnOnce(&mut Option<S>) -> T,
+) -> T {
+    let slot = offences::budget(slot);
+    let mut state = slot.take().and_then(|State(kind)| S::of(kind));
+    let answer = act(&mut state);
+    *slot = state.map(|state| State(state.into_kind()));
+    answer
 }
 
 impl Rule {
@@ -166,18 +165,19 @@ impl Rule {
         cost: Cost,
         effect: Effect,
     ) -> Outcome {
-        macro_rules! decide {
-            ($rule:ident, $kind:ident, $cost:expr) => {
-                with_state!($kind in slot, |state| $rule.decide(state, now, $cost, effect))
-            };
-        }
         match self {
-            Self::FixedWindow(rule) => decide!(rule, Window, cost.units),
-            Self::SlidingWindow(rule) => decide!(rule, SubWindows, cost.units),
-            Self::SlidingLog(rule) => decide!(rule, Log, cost.units),
-            Self::TokenBucket(rule) => decide!(rule, Bucket, cost),
-            Self::LeakyBucket(rule) => decide!(rule, Bucket, cost),
-            Self::Gcra(rule) => decide!(rule, Bucket, cost),
+            Self::FixedWindow(rule) => {
+                with_state(slot, |state| rule.decide(state, now, cost, effect))
+            }
+            Self::SlidingWindow(rule) => {
+                with_state(slot, |state| rule.decide(state, now, cost, effect))
+            }
+            Self::SlidingLog(rule) => {
+                with_state(slot, |state| rule.decide(state, now, cost, effect))
+            }
+            Self::Bucket(rule) => with_state(slot, |state| {
+                rule.bucket.decide(state, now, cost, effect, rule.queues())
+            }),
             // A permit is claimed, and not charged.
             Self::Concurrency(_) => Outcome::undelayed(false, true, 0, None, 0),
         }
@@ -186,9 +186,7 @@ impl Rule {
     /// Applies a claim of permits. Nothing is granted under another limit.
     pub(crate) fn claim(&self, slot: &mut Option<State>, now: Micros, claim: &Claim) -> Outcome {
         match self {
-            Self::Concurrency(rule) => {
-                with_state!(Permits in slot, |state| rule.claim(state, now, claim))
-            }
+            Self::Concurrency(rule) => with_state(slot, |state| rule.claim(state, now, claim)),
             _ => self.decide(slot, now, Cost::NONE, Effect::Dry),
         }
     }
@@ -201,58 +199,23 @@ impl Rule {
         units: u64,
         max_debt: u64,
     ) {
-        macro_rules! overdraw {
-            ($rule:ident, $kind:ident) => {
-                with_state!($kind in slot, |state| $rule.overdraw(state, now, units, max_debt))
-            };
-        }
         match self {
-            Self::FixedWindow(rule) => overdraw!(rule, Window),
-            Self::SlidingWindow(rule) => overdraw!(rule, SubWindows),
-            Self::SlidingLog(rule) => overdraw!(rule, Log),
-            Self::TokenBucket(TokenBucket(rule))
-            | Self::LeakyBucket(LeakyBucket { bucket: rule, .. })
-            | Self::Gcra(Gcra(rule)) => overdraw!(rule, Bucket),
+            Self::FixedWindow(rule) => {
+                with_state(slot, |state| rule.overdraw(state, now, units, max_debt));
+            }
+            Self::SlidingWindow(rule) => {
+                with_state(slot, |state| rule.overdraw(state, now, units, max_debt));
+            }
+            Self::SlidingLog(rule) => {
+                with_state(slot, |state| rule.overdraw(state, now, units, max_debt));
+            }
+            Self::Bucket(rule) => {
+                with_state(slot, |state| {
+                    rule.bucket.overdraw(state, now, units, max_debt)
+                });
+            }
             Self::Concurrency(_) => {}
         }
-    }
-
-    /// Returns whether a waiting check reserves its units: see [`Cost::max_wait`].
-    pub(crate) const fn reserves(&self) -> bool {
-        match self {
-            Self::TokenBucket(_) | Self::Gcra(_) => true,
-            Self::LeakyBucket(rule) => matches!(rule.mode, Mode::Meter),
-            Self::FixedWindow(_)
-            | Self::SlidingWindow(_)
-            | Self::SlidingLog(_)
-            | Self::Concurrency(_) => false,
-        }
-    }
-
-    /// Returns whether an allowed check can have a delay, because it waits in a queue.
-    pub(crate) const fn queues(&self) -> bool {
-        matches!(self, Self::LeakyBucket(rule) if matches!(rule.mode, Mode::Queue))
-    }
-
-    /// The time in which a bucket refills so many units. 0 for other algorithms.
-    pub(crate) fn refill_time(&self, units: u64) -> Micros {
-        match self {
-            Self::TokenBucket(TokenBucket(rule))
-            | Self::LeakyBucket(LeakyBucket { bucket: rule, .. })
-            | Self::Gcra(Gcra(rule)) => rule.refill_time(units),
-            Self::FixedWindow(_)
-            | Self::SlidingWindow(_)
-            | Self::SlidingLog(_)
-            | Self::Concurrency(_) => 0,
-        }
-    }
-
-    /// Returns whether the state is a level that drains.
-    pub(crate) const fn drains(&self) -> bool {
-        matches!(
-            self,
-            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_)
-        )
     }
 
     /// Gives back `units` of the charge that the receipt names, as far as they still count. The
@@ -264,43 +227,60 @@ impl Rule {
         receipt: Receipt,
         units: u32,
     ) {
-        let units = u64::from(units.min(receipt.cost));
-        macro_rules! refund {
-            ($rule:ident, $kind:ident $(, $queues:expr)?) => {
-                with_state!($kind in slot, |state| {
-                    $rule.refund(state, now, receipt, units $(, $queues)?)
-                })
-            };
-        }
+        let units = units.min(receipt.cost).into();
         match self {
-            Self::FixedWindow(rule) => refund!(rule, Window),
-            Self::SlidingWindow(rule) => refund!(rule, SubWindows),
-            Self::SlidingLog(rule) => refund!(rule, Log),
-            Self::TokenBucket(TokenBucket(rule)) | Self::Gcra(Gcra(rule)) => {
-                refund!(rule, Bucket, false)
+            Self::FixedWindow(rule) => {
+                with_state(slot, |state| rule.refund(state, now, receipt, units));
             }
-            Self::LeakyBucket(LeakyBucket { bucket, .. }) => {
-                refund!(bucket, Bucket, self.queues())
+            Self::SlidingWindow(rule) => {
+                with_state(slot, |state| rule.refund(state, now, receipt, units));
             }
+            Self::SlidingLog(rule) => {
+                with_state(slot, |state| rule.refund(state, now, receipt, units));
+            }
+            Self::Bucket(rule) => with_state(slot, |state| {
+                rule.bucket
+                    .refund(state, now, receipt, units, rule.queues());
+            }),
             Self::Concurrency(_) => {}
         }
+    }
+
+    const fn bucket(&self) -> Option<&BucketRule> {
+        match self {
+            Self::Bucket(rule) => Some(rule),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a waiting check reserves its units: see [`Cost::max_wait`].
+    pub(crate) fn reserves(&self) -> bool {
+        self.bucket().is_some_and(|rule| !rule.queues())
+    }
+
+    /// Returns whether an allowed check can have a delay, because it waits in a queue.
+    pub(crate) fn queues(&self) -> bool {
+        self.bucket().is_some_and(BucketRule::queues)
+    }
+
+    /// The time in which a bucket refills so many units. 0 for other algorithms.
+    pub(crate) fn refill_time(&self, units: u64) -> Micros {
+        self.bucket()
+            .map_or(0, |rule| rule.bucket.refill_time(units))
+    }
+
+    /// Returns whether the state is a level that drains.
+    pub(crate) const fn drains(&self) -> bool {
+        self.bucket().is_some()
     }
 
     /// The verdict of a charge that follows the first of several identical charges at the same
     /// instant. `charged` is the sum of all costs after the first, including this one.
     pub(crate) fn follow(&self, first: First, charged: u64, cost: u64) -> Followed {
-        match self {
-            Self::TokenBucket(TokenBucket(bucket)) | Self::Gcra(Gcra(bucket)) => {
-                bucket.follow(first, charged, cost, false)
-            }
-            Self::LeakyBucket(LeakyBucket { bucket, mode }) => {
-                bucket.follow(first, charged, cost, *mode == Mode::Queue)
-            }
+        match self.bucket() {
+            Some(rule) => rule.bucket.follow(first, charged, cost, rule.queues()),
             // The end of a window does not depend on its count.
-            Self::FixedWindow(_)
-            | Self::SlidingWindow(_)
-            | Self::SlidingLog(_)
-            | Self::Concurrency(_) => Followed {
+            None => Followed {
                 reset_after: first.reset_after,
                 delay: 0,
                 drains_after: 0,
@@ -313,9 +293,7 @@ impl Rule {
     /// the outcome of a charge does not say when.
     pub(crate) fn next_after(&self, reset_after: Micros, cost: u64) -> Option<Micros> {
         match self {
-            Self::TokenBucket(TokenBucket(bucket))
-            | Self::LeakyBucket(LeakyBucket { bucket, .. })
-            | Self::Gcra(Gcra(bucket)) => Some(bucket.next_after(reset_after, cost)),
+            Self::Bucket(rule) => Some(rule.bucket.next_after(reset_after, cost)),
             Self::FixedWindow(_) => Some(reset_after),
             Self::SlidingWindow(_) | Self::SlidingLog(_) | Self::Concurrency(_) => None,
         }
@@ -328,7 +306,7 @@ impl Rule {
     /// budget.
     pub(crate) const fn kind(&self) -> &'static str {
         match self {
-            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => "b",
+            Self::Bucket(_) => "b",
             Self::FixedWindow(_) => "w",
             Self::SlidingWindow(_) => "s",
             Self::SlidingLog(_) => "l",

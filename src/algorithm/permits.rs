@@ -26,6 +26,7 @@
 
 use std::collections::VecDeque;
 
+use super::{Kind, KindOfState};
 use crate::nouns::{Claim, ConfigError, Micros, Outcome};
 
 /// The most permits of a key.
@@ -80,6 +81,19 @@ struct Holder {
     released: u64,
     expires_at: Micros,
     lease: Micros,
+}
+
+impl KindOfState for Holders {
+    fn of(kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::Permits(holders) => Some(holders),
+            _ => None,
+        }
+    }
+
+    fn into_kind(self) -> Kind {
+        Kind::Permits(self)
+    }
 }
 
 impl Holders {

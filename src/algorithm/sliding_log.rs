@@ -36,8 +36,8 @@
 
 use std::collections::VecDeque;
 
-use super::Effect;
 use super::range::counted;
+use super::{Cost, Effect, Kind, KindOfState};
 use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
 
 /// The largest limit. A log sums all units that it ever allowed: the rest of the exact range is
@@ -230,14 +230,28 @@ impl SlidingLog {
     }
 }
 
+impl KindOfState for Log {
+    fn of(kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::Log(state) => Some(state),
+            _ => None,
+        }
+    }
+
+    fn into_kind(self) -> Kind {
+        Kind::Log(self)
+    }
+}
+
 impl SlidingLog {
     pub(super) fn decide(
         &self,
         state: &mut Option<Log>,
         now: Micros,
-        cost: u64,
+        cost: Cost,
         effect: Effect,
     ) -> Outcome {
+        let cost = cost.units;
         let empty = self.empty(now);
         let log = state
             .as_ref()

@@ -23,7 +23,7 @@ use std::borrow::Cow;
 
 use super::range::{counted, exact};
 use super::rotation::{Counter, Counters, Entering, entry_of};
-use super::{Effect, MAX_EXACT};
+use super::{Cost, Effect, Kind, KindOfState, MAX_EXACT};
 use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
 
 /// More sub-windows would cost more than the precision that they add.
@@ -283,14 +283,28 @@ impl SlidingWindow {
     }
 }
 
+impl KindOfState for Counters<SubWindows> {
+    fn of(kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::SubWindows(state) => Some(state),
+            _ => None,
+        }
+    }
+
+    fn into_kind(self) -> Kind {
+        Kind::SubWindows(self)
+    }
+}
+
 impl SlidingWindow {
     pub(super) fn decide(
         &self,
         state: &mut Option<Counters<SubWindows>>,
         now: Micros,
-        cost: u64,
+        cost: Cost,
         effect: Effect,
     ) -> Outcome {
+        let cost = cost.units;
         let (counter, moved) = Counters::own(state.as_ref(), self.shape(), now);
         let view = counter.at_time(now.max(counter.at));
         let exceeds_capacity = cost > self.limit;

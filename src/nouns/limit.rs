@@ -30,7 +30,7 @@ use self::range::{check_name, check_quota};
 #[cfg(feature = "config")]
 pub(crate) use self::written::Written;
 use super::{ConfigError, OnStoreFailure, Quota};
-use crate::algorithm::{Anchor, FixedWindow, LeakyBucket, Mode, Rule, SlidingWindow};
+use crate::algorithm::{Anchor, FixedWindow, Flavour, Mode, Rule, SlidingWindow};
 
 /// A name, a quota and an algorithm (the quota policy of the IETF draft).
 ///
@@ -233,9 +233,11 @@ impl Limit {
             Rule::FixedWindow(_) => Algorithm::FixedWindow,
             Rule::SlidingWindow(_) => Algorithm::SlidingWindow,
             Rule::SlidingLog(_) => Algorithm::SlidingLog,
-            Rule::TokenBucket(_) => Algorithm::TokenBucket,
-            Rule::LeakyBucket(_) => Algorithm::LeakyBucket,
-            Rule::Gcra(_) => Algorithm::Gcra,
+            Rule::Bucket(rule) => match rule.flavour {
+                Flavour::TokenBucket => Algorithm::TokenBucket,
+                Flavour::LeakyBucket(_) => Algorithm::LeakyBucket,
+                Flavour::Gcra => Algorithm::Gcra,
+            },
             Rule::Concurrency(_) => Algorithm::Concurrency,
         }
     }
@@ -348,12 +350,12 @@ impl Limit {
                 return write!(f, " (sliding window of {sub_windows} sub-window{s})");
             }
             Rule::SlidingLog(_) => " (sliding log)",
-            Rule::TokenBucket(_) => " (token bucket)",
-            Rule::LeakyBucket(LeakyBucket {
-                mode: Mode::Queue, ..
-            }) => " (leaky bucket)",
-            Rule::LeakyBucket(_) => " (leaky bucket as a meter)",
-            Rule::Gcra(_) => " (GCRA)",
+            Rule::Bucket(rule) => match rule.flavour {
+                Flavour::TokenBucket => " (token bucket)",
+                Flavour::LeakyBucket(Mode::Queue) => " (leaky bucket)",
+                Flavour::LeakyBucket(Mode::Meter) => " (leaky bucket as a meter)",
+                Flavour::Gcra => " (GCRA)",
+            },
             Rule::Concurrency(_) => "",
         })
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::block::{BlockFields, BlockPolicy};
 use super::written::Written;
 use super::{Algorithm, DEFAULT_RETRY_AFTER, Limit};
-use crate::algorithm::{Anchor, Mode, Rule};
+use crate::algorithm::{Anchor, Flavour, Mode, Rule};
 use crate::nouns::quota::period;
 use crate::nouns::{ConfigError, OnStoreFailure, Quota};
 
@@ -130,7 +130,10 @@ impl TryFrom<LimitFields> for Limit {
             }
             Algorithm::SlidingLog => Self::sliding_log(name, quota),
             Algorithm::TokenBucket => Self::token_bucket(name, quota),
-            Algorithm::LeakyBucket => Self::leaky(name, quota, config.mode.unwrap_or(Mode::Queue)),
+            Algorithm::LeakyBucket => {
+                let mode = config.mode.unwrap_or(Mode::Queue);
+                Self::bucket(name, quota, Flavour::LeakyBucket(mode))
+            }
             Algorithm::Gcra => Self::gcra(name, quota),
         }?;
         let limit = match config.on_store_failure {
@@ -169,8 +172,12 @@ impl From<Limit> for LimitFields {
         match limit.rule() {
             Rule::FixedWindow(rule) => anchor = Some(rule.anchor),
             Rule::SlidingWindow(rule) => sub_windows = Some(rule.sub_windows),
-            Rule::LeakyBucket(rule) => mode = Some(rule.mode),
-            Rule::SlidingLog(_) | Rule::TokenBucket(_) | Rule::Gcra(_) | Rule::Concurrency(_) => {}
+            Rule::Bucket(rule) => {
+                if let Flavour::LeakyBucket(of_leaky) = rule.flavour {
+                    mode = Some(of_leaky);
+                }
+            }
+            Rule::SlidingLog(_) | Rule::Concurrency(_) => {}
         }
         let quota = limit.quota();
         let retry_after = Some(limit.retry_after()).filter(|wait| *wait != DEFAULT_RETRY_AFTER);

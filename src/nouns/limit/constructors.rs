@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::{Limit, check_name};
 use crate::algorithm::{
-    Anchor, Bucket, Concurrency, FixedWindow, Gcra, LeakyBucket, Mode, Rule, SlidingLog,
-    SlidingWindow, TokenBucket,
+    Anchor, BucketRule, Concurrency, FixedWindow, Flavour, Mode, Rule, SlidingLog, SlidingWindow,
 };
 use crate::nouns::{ConfigError, Quota};
 
@@ -23,9 +22,7 @@ impl Limit {
     ///
     /// Returns an error if the name or a number is out of range, like all constructors.
     pub fn token_bucket(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| {
-            Ok(Rule::TokenBucket(TokenBucket(Bucket::new(quota)?)))
-        })
+        Self::bucket(name, quota, Flavour::TokenBucket)
     }
 
     /// A queue that holds `burst` units and drains `limit` units every `period`, evenly. An allowed
@@ -34,20 +31,17 @@ impl Limit {
     /// For example, of three requests at once under 10 per second, the second waits for 100 ms and
     /// the third for 200 ms.
     pub fn leaky_bucket(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::leaky(name, quota, Mode::Queue)
+        Self::bucket(name, quota, Flavour::LeakyBucket(Mode::Queue))
     }
 
     /// A leaky bucket without delays: a check that fits is allowed at once.
     pub fn leaky_bucket_meter(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::leaky(name, quota, Mode::Meter)
+        Self::bucket(name, quota, Flavour::LeakyBucket(Mode::Meter))
     }
 
-    pub(super) fn leaky(name: &str, quota: Quota, mode: Mode) -> Result<Self, ConfigError> {
+    pub(super) fn bucket(name: &str, quota: Quota, flavour: Flavour) -> Result<Self, ConfigError> {
         Self::new(name, quota, |quota| {
-            Ok(Rule::LeakyBucket(LeakyBucket {
-                bucket: Bucket::new(quota)?,
-                mode,
-            }))
+            Ok(Rule::Bucket(BucketRule::new(quota, flavour)?))
         })
     }
 
@@ -55,9 +49,7 @@ impl Limit {
     ///
     /// For example, 10 per second with a burst of 1 allows requests that are 100 ms apart.
     pub fn gcra(name: &str, quota: Quota) -> Result<Self, ConfigError> {
-        Self::new(name, quota, |quota| {
-            Ok(Rule::Gcra(Gcra(Bucket::new(quota)?)))
-        })
+        Self::bucket(name, quota, Flavour::Gcra)
     }
 
     /// At most `limit` units in a window that starts with the key's first request and lasts

@@ -13,7 +13,7 @@ pub(super) fn share(limit: &Limit, replicas: u32) -> Result<Limit, ConfigError> 
     let replicas = u64::from(replicas);
     let capacity = |units: u64| (units / replicas).max(1);
     let quota = match limit.rule() {
-        Rule::TokenBucket(_) | Rule::LeakyBucket(_) | Rule::Gcra(_) => {
+        Rule::Bucket(_) => {
             let common = common_divisor(quota.limit(), replicas);
             let periods = u32::try_from(replicas / common).unwrap_or(u32::MAX);
             let period = quota.period().saturating_mul(periods);
@@ -29,9 +29,7 @@ pub(super) fn share(limit: &Limit, replicas: u32) -> Result<Limit, ConfigError> 
         Rule::FixedWindow(rule) => Limit::fixed(name, quota, rule.anchor),
         Rule::SlidingWindow(rule) => Limit::sliding_window_with(name, quota, rule.sub_windows),
         Rule::SlidingLog(_) => Limit::sliding_log(name, quota),
-        Rule::TokenBucket(_) => Limit::token_bucket(name, quota),
-        Rule::LeakyBucket(rule) => Limit::leaky(name, quota, rule.mode),
-        Rule::Gcra(_) => Limit::gcra(name, quota),
+        Rule::Bucket(rule) => Limit::bucket(name, quota, rule.flavour),
         Rule::Concurrency(_) => {
             let permits = u32::try_from(quota.limit()).unwrap_or(u32::MAX);
             Limit::concurrency(name, permits)

@@ -10,7 +10,7 @@ use hashbrown::DefaultHashBuilder;
 
 use super::stock::MIN_BLOCK;
 use super::{Prefetch, SHARDS, SharedBlocks};
-use crate::algorithm::{LeakyBucket, Mode, Rule};
+use crate::algorithm::Rule;
 use crate::nouns::{ConfigError, Limit};
 use crate::store::Store;
 
@@ -121,9 +121,7 @@ fn largest_block(limit: &Limit, block: Option<u64>) -> Result<u64, ConfigError> 
                  or do not prefetch it",
             ));
         }
-        Rule::LeakyBucket(LeakyBucket {
-            mode: Mode::Queue, ..
-        }) => {
+        Rule::Bucket(rule) if rule.queues() => {
             return Err(ConfigError::new(
                 "a leaky bucket lets checks leave one by one, and prefetching would let a block \
                  leave at once; use `leaky_bucket_meter`, or do not prefetch it",

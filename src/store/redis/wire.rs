@@ -5,7 +5,7 @@ use std::iter;
 use std::time::Duration;
 
 use crate::algorithm::offences::Blocking;
-use crate::algorithm::{Anchor, Bucket, Cost, First, MAX_EXACT, Mode, Rule};
+use crate::algorithm::{Anchor, Bucket, Cost, First, MAX_EXACT, Rule};
 use crate::nouns::{Blocked, Check, Claim, Micros, Op, Outcome, Receipt};
 
 /// The status of a verdict, as in `scripts/main.lua`.
@@ -283,15 +283,11 @@ impl Body {
                 [rule.limit, rule.length, rule.sub_windows.into(), 0],
             ),
             Rule::SlidingLog(rule) => ("sliding_log", [rule.limit, rule.period, 0, 0]),
-            Rule::TokenBucket(rule) => ("bucket", bucket(&rule.0, 0)),
-            Rule::LeakyBucket(rule) => {
-                let queue = match rule.mode {
-                    Mode::Queue => 1 + longest_delay,
-                    Mode::Meter => 0,
-                };
-                ("bucket", bucket(&rule.bucket, queue))
+            Rule::Bucket(rule) => {
+                let queue = if rule.queues() { 1 + longest_delay } else { 0 };
+                let Bucket { rate, capacity } = rule.bucket;
+                ("bucket", [rate.units, rate.micros, capacity, queue])
             }
-            Rule::Gcra(rule) => ("bucket", bucket(&rule.0, 0)),
             Rule::Concurrency(rule) => ("permits", [rule.limit().into(), 0, 0, 0]),
         };
         self.push_name(name);
@@ -479,15 +475,6 @@ impl RawVerdict {
             delay: self.delay,
         }
     }
-}
-
-const fn bucket(bucket: &Bucket, queue: u64) -> [u64; 4] {
-    [
-        bucket.rate.units,
-        bucket.rate.micros,
-        bucket.capacity,
-        queue,
-    ]
 }
 
 const fn number_of(op: Op) -> u64 {
