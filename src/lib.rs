@@ -29,19 +29,21 @@ mod configuration;
 #[cfg(feature = "http")]
 mod http;
 mod limiter;
-mod nouns;
+mod model;
 pub mod store;
 mod telemetry;
+mod units;
 
 #[cfg(feature = "http")]
 pub use http::RateLimitLayer;
 pub use limiter::{Permit, RateLimiter};
-pub use nouns::{Check, ConfigError, Decision, Error, Key, Limit, Quota};
+pub use model::{Check, Decision, Error, Key, Limit};
 #[doc(inline)]
 pub use store::MemoryStore;
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use store::RedisStore;
+pub use units::{ConfigError, Quota};
 
 /// Time in tests and dry runs.
 ///
@@ -52,7 +54,7 @@ pub use store::RedisStore;
 /// - A [`ManualClock`](clock::ManualClock) sets the time of a store by hand, forwards and
 ///   backwards: [`MemoryStore::with_clock`], and `RedisStore::builder("shop").clock(...)`.
 pub mod clock {
-    pub use crate::nouns::ManualClock;
+    pub use crate::units::ManualClock;
 }
 
 /// Limits from files and other sources, which change while a service runs.
@@ -72,8 +74,9 @@ pub mod config {
 /// Answers to checks: decisions, their verdicts, receipts for refunds, and what is left of budgets.
 pub mod decision {
     #[doc(no_inline)]
-    pub use crate::nouns::Decision;
-    pub use crate::nouns::{Receipt, Source, Usage, Verdict};
+    pub use crate::model::Decision;
+    pub use crate::model::{Source, Usage, Verdict};
+    pub use crate::units::Receipt;
 }
 
 /// The keys that are denied most often: [`DeniedKeys`](denied_keys::DeniedKeys).
@@ -107,7 +110,7 @@ pub mod key {
     #[cfg(feature = "grpc")]
     pub use crate::http::{GrpcMetadata, GrpcMethod};
     #[doc(no_inline)]
-    pub use crate::nouns::Key;
+    pub use crate::model::Key;
 }
 
 /// The tower layer, its settings, and its responses.
@@ -127,14 +130,15 @@ pub mod layer {
         RateLimit, Reason, Rejection, ResponseBody, ResponseFuture, Settlement, original_path,
     };
     #[doc(no_inline)]
-    pub use crate::nouns::OnStoreFailure;
+    pub use crate::model::OnStoreFailure;
 }
 
 /// Limits: a name, a quota and an algorithm, and what happens when the store is unavailable.
 pub mod limit {
-    pub use crate::nouns::{Algorithm, BlockPolicy, OnStoreFailure};
     #[doc(no_inline)]
-    pub use crate::nouns::{Limit, Quota};
+    pub use crate::model::Limit;
+    pub use crate::model::{Algorithm, BlockPolicy, OnStoreFailure};
+    pub use crate::units::Quota;
 }
 
 /// Boundaries for the histograms of a recorder. The

@@ -30,7 +30,7 @@ mod settle;
 pub(crate) use self::flavour::{BucketRule, Flavour, Mode};
 use super::range::{MAX_PERIOD, MAX_PRODUCT, exact, micros};
 use super::{Cost, Effect, First, Followed, Kind, KindOfState, MAX_EXACT};
-use crate::nouns::{Blocked, ConfigError, Micros, Outcome, Quota};
+use crate::units::{Blocked, ConfigError, Micros, Outcome, Quota};
 
 /// The longest time from empty to full: ten years.
 const MAX_REFILL: Micros = 10 * MAX_PERIOD.as_micros() as Micros;

@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use super::range::counted;
 use super::rotation::{Counter, Counters, Entering, entry_of};
 use super::{Cost, Effect, Kind, KindOfState, MAX_EXACT};
-use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
+use crate::units::{ConfigError, Micros, Outcome, Quota, Receipt};
 
 /// The start of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

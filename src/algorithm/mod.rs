@@ -48,7 +48,7 @@ pub(crate) use range::MAX_PERIOD;
 pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
 
-use crate::nouns::{Claim, Micros, Outcome, Receipt};
+use crate::units::{Claim, Micros, Outcome, Receipt};
 
 /// The largest integer of the exact range of Lua's numbers.
 pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;

@@ -17,7 +17,7 @@
 //! The twin is `scripts/offences.lua`.
 
 use super::{Cost, Effect, Kind, Rule, State};
-use crate::nouns::{Blocked, Micros, Outcome};
+use crate::units::{Blocked, Micros, Outcome};
 
 /// When a key is blocked, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

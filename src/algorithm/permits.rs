@@ -27,7 +27,7 @@
 use std::collections::VecDeque;
 
 use super::{Kind, KindOfState};
-use crate::nouns::{Claim, ConfigError, Micros, Outcome};
+use crate::units::{Claim, ConfigError, Micros, Outcome};
 
 /// The most permits of a key.
 pub(crate) const MAX_PERMITS: u32 = 1_000_000;

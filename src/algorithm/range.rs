@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::MAX_EXACT;
-use crate::nouns::{ConfigError, Micros, Quota};
+use crate::units::{ConfigError, Micros, Quota};
 
 /// The longest period: a leap year.
 pub(crate) const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);

@@ -22,7 +22,7 @@
 use std::borrow::Cow;
 
 use super::Effect;
-use crate::nouns::{Micros, Receipt};
+use crate::units::{Micros, Receipt};
 
 /// The most counters of a budget. A fifth evicts the counter whose quota needs it for the shortest
 /// time.

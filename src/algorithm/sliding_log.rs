@@ -38,7 +38,7 @@ use std::collections::VecDeque;
 
 use super::range::counted;
 use super::{Cost, Effect, Kind, KindOfState};
-use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
+use crate::units::{ConfigError, Micros, Outcome, Quota, Receipt};
 
 /// The largest limit. A log sums all units that it ever allowed: the rest of the exact range is
 /// room for that sum before it restarts.

@@ -24,7 +24,7 @@ use std::borrow::Cow;
 use super::range::{counted, exact};
 use super::rotation::{Counter, Counters, Entering, entry_of};
 use super::{Cost, Effect, Kind, KindOfState, MAX_EXACT};
-use crate::nouns::{ConfigError, Micros, Outcome, Quota, Receipt};
+use crate::units::{ConfigError, Micros, Outcome, Quota, Receipt};
 
 /// More sub-windows would cost more than the precision that they add.
 const MAX_SUB_WINDOWS: u32 = 100;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::{Config, CostConfig, Field, LimitConfig, Match, OneOrMany, PlanConfig};
-use crate::nouns::{Algorithm, ConfigError, Limit, LimitFields, MAX_GROUP};
+use crate::model::{Algorithm, Limit, LimitFields, MAX_GROUP};
+use crate::units::ConfigError;
 
 /// The most plans of all limits. Each is kept for each thread.
 const MAX_PLANS: usize = 1_000;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::text::TextOrigin;
 use super::value::{self, CostConfig, KeyConfig, OneOrMany};
 use crate::algorithm::{Anchor, Mode};
-use crate::nouns::{Algorithm, BlockFields, LimitFields, OnStoreFailure, Written};
+use crate::model::{Algorithm, BlockFields, LimitFields, OnStoreFailure, Written};
 
 /// Limits from a file, or from another text.
 ///

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::text::{SourceText, TextOrigin};
 use super::{Config, Field, Format};
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// The largest text, in bytes: far more than 255 limits take.
 pub(crate) const MAX_TEXT: usize = 1 << 20;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 
 use super::Field;
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// The format of a file of limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer, StrDeserial
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::nouns::OnStoreFailure;
+use crate::model::OnStoreFailure;
 
 /// A list, and not nothing, which YAML takes for an empty one: a file may end there.
 pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::InFlight;
 use super::settings::LayerSettings;
 use crate::limiter::{Acquired, RateLimiter, WaitSettings};
-use crate::nouns::{Check, Error, Limit};
+use crate::model::{Check, Error, Limit};
 use crate::telemetry;
 
 /// Why a request has no permits.

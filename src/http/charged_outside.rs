@@ -13,7 +13,7 @@ use http::request::Parts;
 
 use super::request_checks::RequestChecks;
 use crate::limiter::RateLimiter;
-use crate::nouns::Check;
+use crate::model::Check;
 use crate::telemetry;
 
 /// A layer leaves its charges with one of so many requests of a thread. A prime: with any number of

@@ -14,7 +14,7 @@ use super::settlement::{Closing, Settlement};
 use super::stacked::NextAllowed;
 use super::{Reason, ResponseBody};
 use crate::limiter::Observed;
-use crate::nouns::{Decision, Digest, Error, Group, Op, Source};
+use crate::model::{Decision, Digest, Error, Group, Op, Source};
 use crate::store::Answer;
 use crate::telemetry;
 

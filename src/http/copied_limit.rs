@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::nouns::Limit;
+use crate::model::Limit;
 
 /// More threads share copies.
 const COPIES: usize = 16;
@@ -42,7 +42,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::nouns::Quota;
+    use crate::units::Quota;
 
     #[test]
     fn each_thread_has_one_copy_which_equals_the_limit() {

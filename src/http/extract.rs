@@ -8,7 +8,8 @@ use http::HeaderName;
 use http::request::Parts;
 
 use super::{KeyExtractor, MissingKey};
-use crate::nouns::{ConfigError, Key};
+use crate::model::Key;
+use crate::units::ConfigError;
 
 /// A key extractor for the value of a header, byte by byte.
 ///

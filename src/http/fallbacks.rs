@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use http::request::Parts;
 
 use super::{KeyExtractor, MissingKey};
-use crate::nouns::Key;
+use crate::model::Key;
 use crate::telemetry;
 
 /// The name of limits without one.

@@ -7,7 +7,8 @@ use http::{HeaderMap, HeaderName};
 use tonic::metadata::{AsciiMetadataKey, BinaryMetadataKey, MetadataMap};
 
 use super::{Header, KeyExtractor, MissingKey};
-use crate::nouns::{ConfigError, Key};
+use crate::model::Key;
+use crate::units::ConfigError;
 
 /// A key extractor for a metadata entry of a gRPC call.
 ///

@@ -7,7 +7,7 @@ use http::request::Parts;
 use http::uri::Authority;
 
 use super::{KeyExtractor, MissingKey};
-use crate::nouns::Key;
+use crate::model::Key;
 
 /// The longest name in DNS, without the dot at its end.
 const LONGEST: usize = 253;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use crate::nouns::Key;
+use crate::model::Key;
 
 /// Extracts a key from a request's head.
 ///

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName};
 use super::client_ip::Prefixes;
 use super::forwarding_peers::{ForwardingPeers, MANY};
 use super::{KeyExtractor, MissingKey};
-use crate::nouns::Key;
+use crate::model::Key;
 use crate::telemetry;
 
 /// This text is for the log: clients should not see how the service is built.

@@ -17,8 +17,9 @@ use super::live::{Asks, InForce, LookedUpPlans, PendingPlans, RequestRoute};
 use super::request_checks::{RejectedEarly, RequestChecks};
 use super::request_fn::RequestFn;
 use crate::limiter::RateLimiter;
-use crate::nouns::{Check, ConfigError, Enforced, Key, Limit, MAX_GROUP, OnStoreFailure};
+use crate::model::{Check, Enforced, Key, Limit, MAX_GROUP, OnStoreFailure};
 use crate::telemetry::{self, Throttle};
+use crate::units::ConfigError;
 
 /// The outcome of a request that has no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

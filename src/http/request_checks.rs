@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use super::MissingKey;
 use super::limits::Reject;
-use crate::nouns::{Check, Error, Group, Limit, MAX_GROUP};
+use crate::model::{Check, Error, Group, Limit, MAX_GROUP};
 
 /// The permits that a request needs, and then the charge.
 #[derive(Default)]

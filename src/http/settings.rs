@@ -9,7 +9,7 @@ use super::policy::Policy;
 use super::responder::Responder;
 use super::settlement::SettlementSettings;
 use crate::limiter::{RateLimiter, WaitSettings};
-use crate::nouns::Limit;
+use crate::model::Limit;
 use crate::telemetry::{self, Throttle};
 
 #[derive(Clone)]

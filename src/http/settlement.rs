@@ -14,8 +14,9 @@ use tokio::runtime::Handle as Runtime;
 
 use self::unseen::Unseen;
 use crate::limiter::{RateLimiter, UnansweredSettlement};
-use crate::nouns::{Check, Decision, Error, Group, Limit, MAX_GROUP, Mutex, Op, Source};
+use crate::model::{Check, Decision, Error, Group, Limit, MAX_GROUP, Op, Source};
 use crate::telemetry::{self, Throttle};
+use crate::units::Mutex;
 
 /// The costs that a request was charged, to be settled when the real costs are known: tokens of a
 /// language model, bytes sent, the cost of a query. It is in the request's extensions if the layer

@@ -14,7 +14,8 @@ use http::Extensions;
 use tokio::time::Instant;
 
 use super::number::seconds;
-use crate::nouns::{Decision, later};
+use crate::model::Decision;
+use crate::units::later;
 
 /// The time when a used-up budget allows the same request again, if no other request comes. For a
 /// sliding window or a log, which do not say it, the time of the decision.

@@ -18,7 +18,7 @@ use super::policy::Pending;
 use super::request_checks::RequestChecks;
 use super::settings::LayerSettings;
 use super::{InFlight, ResponseBody};
-use crate::nouns::Group;
+use crate::model::Group;
 use crate::store::Answer;
 
 pub(super) struct Waiting<S, ReqBody> {

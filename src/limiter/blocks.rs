@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::RateLimiter;
 use crate::algorithm::MAX_PERIOD;
-use crate::nouns::{Check, Error, Group, Key, Limit, Op, Source};
+use crate::model::{Check, Error, Group, Key, Limit, Op, Source};
 use crate::store::Answer;
 use crate::telemetry;
 

@@ -1,8 +1,9 @@
 //! The calls of an application.
 
 use super::RateLimiter;
-use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, Receipt, Usage};
+use crate::model::{Check, Decision, Error, Group, Key, Limit, Op, Usage};
 use crate::store::Answer;
+use crate::units::Receipt;
 
 /// # Checks
 ///

@@ -7,9 +7,9 @@ use super::registry::Registry;
 use super::unanswered::Unanswered;
 use super::waiting::Turns;
 use super::{RateLimiter, Shared};
-use crate::nouns::ConfigError;
 use crate::store::{MemoryStore, Store};
 use crate::telemetry::Throttles;
+use crate::units::ConfigError;
 
 /// # Constructors
 impl RateLimiter {

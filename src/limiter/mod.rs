@@ -35,9 +35,10 @@ use self::unanswered::Unanswered;
 pub(crate) use self::unanswered::UnansweredSettlement;
 use self::waiting::Turns;
 pub(crate) use self::waiting::WaitSettings;
-use crate::nouns::{ConfigError, Group, Limit, Op};
+use crate::model::{Group, Limit, Op};
 use crate::store::{Answer, Note};
 use crate::telemetry::{self, Throttles};
+use crate::units::ConfigError;
 
 /// A rate limiter on a [`Store`](crate::store::Store): the core of the crate, without HTTP.
 ///

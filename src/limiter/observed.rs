@@ -8,7 +8,7 @@ use std::pin::pin;
 
 use super::RateLimiter;
 use super::permits::Acquired;
-use crate::nouns::{Check, Decision, Error, Group, Op, Source};
+use crate::model::{Check, Decision, Error, Group, Op, Source};
 use crate::store::Answer;
 use crate::telemetry::{self, CheckSpan, OutcomeLabel};
 

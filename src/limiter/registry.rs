@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use crate::nouns::{ConfigError, Limit, Mutex};
+use crate::model::Limit;
+use crate::units::{ConfigError, Mutex};
 
 /// Registered limits, by name, so that a name is not used twice by mistake.
 #[derive(Default)]

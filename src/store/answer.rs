@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use futures_core::future::BoxFuture;
 
-use crate::nouns::{Decision, Error};
+use crate::model::{Decision, Error};
 
 /// The future of a decision, which a [`Store`](crate::store::Store) returns.
 #[must_use = "without its answer, a check limits nothing, and may still be charged"]

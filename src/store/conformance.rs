@@ -27,10 +27,9 @@ use std::time::Duration;
 
 use crate::algorithm::State;
 use crate::limiter::RateLimiter;
-use crate::nouns::{
-    BlockPolicy, Check, Claim, Decision, Group, Key, Limit, ManualClock, Op, Quota, Receipt,
-};
+use crate::model::{BlockPolicy, Check, Decision, Group, Key, Limit, Op};
 use crate::store::{Store, decide};
+use crate::units::{Claim, ManualClock, Quota, Receipt};
 
 /// The number of checks in a sequence.
 const STEPS: usize = 400;

@@ -46,8 +46,9 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::nouns::{Check, Decision, Error, Group, Source, later};
+use crate::model::{Check, Decision, Error, Group, Source};
 use crate::telemetry;
+use crate::units::later;
 
 /// The longest time for which another replica's refund or reset is not seen.
 pub(super) const DEFAULT_DENY_FOR: Duration = Duration::from_secs(1);

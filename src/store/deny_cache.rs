@@ -10,7 +10,8 @@ use super::denials::{
     ChangeUnderWay, DEFAULT_CAPACITY, DEFAULT_DENY_BLOCKED_FOR, DEFAULT_DENY_FOR, Denials,
 };
 use super::{Answer, Note, Store};
-use crate::nouns::{ConfigError, Decision, Error, Group, Limit, Op};
+use crate::model::{Decision, Error, Group, Limit, Op};
+use crate::units::ConfigError;
 
 /// Any store with a memory of its denials. It exists for tests in virtual time: `RedisStore` has
 /// its own, which notes a denial also if its caller is gone.

@@ -1,7 +1,8 @@
 //! The decision of a group of checks: all are charged, or none.
 
 use crate::algorithm::{Cost, Effect, State, offences};
-use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Outcome, Verdict};
+use crate::model::{Check, Decision, Error, Group, Op, Verdict};
+use crate::units::{Micros, Outcome};
 
 /// Applies `op` to a group of checks and the states of their budgets, in the order of the group.
 ///

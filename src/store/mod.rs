@@ -49,15 +49,16 @@ pub use self::redis::Tls;
 pub use self::redis::{Credentials, RedisChannel, RedisStore, RedisStoreBuilder};
 pub use crate::algorithm::State;
 #[doc(no_inline)]
-pub use crate::nouns::Check;
+pub use crate::model::Check;
+pub use crate::model::{Group, Op};
 #[doc(hidden)]
-pub use crate::nouns::Claim;
-pub use crate::nouns::{Group, Op};
+pub use crate::units::Claim;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use crate::nouns::{ConfigError, Limit};
+use crate::model::Limit;
+use crate::units::ConfigError;
 
 /// A place that keeps budgets and decides checks.
 ///

@@ -15,7 +15,8 @@ use std::task::{Context, Poll, Waker};
 use tokio::runtime::{Handle as Runtime, Id};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::nouns::{Decision, Error, Mutex};
+use crate::model::{Decision, Error};
+use crate::units::Mutex;
 
 /// The sender's end. Dropping it answers with an error.
 pub(crate) struct Promise(Arc<Mutex<PromiseState>>);

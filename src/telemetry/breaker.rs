@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::metrics::store;
 use super::{GaugeLevel, TARGET, milliseconds};
-use crate::nouns::Mutex;
+use crate::units::Mutex;
 
 /// The events of one breaker: one for each change. Its pauses bound how many there are, and no
 /// client can shorten them.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::TARGET;
 use super::metrics::{self, GaugeLevel};
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// A new version of the limits is in force.
 pub(crate) fn limits_replaced(version: u64, added: &str, removed: &str, changed: &str) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{TARGET, Throttles, metrics, milliseconds};
-use crate::nouns::{Check, Decision, Key, Limit, Op};
+use crate::model::{Check, Decision, Key, Limit, Op};
 
 /// A key was denied too often, and a block of it begins.
 pub(crate) fn blocked(at_most: &Throttles, check: &Check, length: Duration) {

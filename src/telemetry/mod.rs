@@ -55,7 +55,7 @@ pub(crate) use self::requests::{
 };
 pub(crate) use self::spans::CheckSpan;
 pub(crate) use self::throttle::{Throttle, Throttles};
-use crate::nouns::{Decision, Error, Limit, Source};
+use crate::model::{Decision, Error, Limit, Source};
 
 const TARGET: &str = "tollgate";
 

@@ -1,7 +1,7 @@
 //! Events of a store that is unavailable, and of what is made good after that.
 
 use super::{TARGET, Throttle, metrics};
-use crate::nouns::{Check, Error};
+use crate::model::{Check, Error};
 
 /// The last handle of a limiter is dropped while settlements are in flight.
 pub(crate) fn dropped_unsettled(settlements: usize) {

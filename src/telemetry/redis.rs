@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::metrics::store;
 use super::{GaugeLevel, TARGET, Throttle, Throttles};
-use crate::nouns::Check;
+use crate::model::Check;
 
 /// The events of one store, each once a second at most.
 pub(crate) struct RedisEvents {

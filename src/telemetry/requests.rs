@@ -1,7 +1,7 @@
 //! Events of requests: what a layer did with them, and what it noticed.
 
 use super::{TARGET, Throttle, metrics, milliseconds};
-use crate::nouns::{Decision, Error, Limit, Verdict};
+use crate::model::{Decision, Error, Limit, Verdict};
 
 /// A request was denied.
 pub(crate) fn denied(decision: &Decision) {

@@ -11,7 +11,7 @@ use tracing::field::Empty;
 
 use super::metrics::source_name;
 use super::{TARGET, milliseconds};
-use crate::nouns::{Decision, Error, Limit, Source};
+use crate::model::{Decision, Error, Limit, Source};
 
 /// The span of a check, from the question to the outcome. It does nothing if the subscriber does
 /// not ask for it.

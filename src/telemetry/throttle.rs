@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::nouns::Mutex;
+use crate::units::Mutex;
 use tokio::time::Instant;
 
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! The algorithms that count a level. They differ in what an allowed check waits for.
 
 use super::Bucket;
-use crate::nouns::{ConfigError, Quota};
+use crate::units::{ConfigError, Quota};
 
 /// The name of the level, and the delay of an allowed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

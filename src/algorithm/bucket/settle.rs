@@ -22,7 +22,7 @@
 
 use super::{Bucket, Level, MAX_LEVEL, MAX_REFILL, Rate};
 use crate::algorithm::MAX_EXACT;
-use crate::nouns::{Micros, Receipt};
+use crate::units::{Micros, Receipt};
 
 /// The most parts that a level counts as given back, so that the sum with the level is exact.
 const MAX_RETURNED: u64 = MAX_EXACT / 8;

@@ -14,8 +14,8 @@ use tokio::time::{sleep, timeout};
 use super::ConfigSource;
 use crate::configuration::parse::read;
 use crate::configuration::{Config, Format};
-use crate::nouns::{ConfigError, Mutex};
 use crate::telemetry;
+use crate::units::{ConfigError, Mutex};
 
 /// The time after a change until the file is read. Editors and deployments change a file in several
 /// steps.

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 pub use self::file::FileSource;
 use super::Config;
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// A source of new versions of a [`Config`], which a [`LimitSet`](crate::config::LimitSet) follows.
 ///

@@ -28,8 +28,9 @@ use self::trust::{ForwardingProblem, Trust};
 use super::peer::{is_private, peer_ip, warn_of_proxy};
 use super::request_fn::RequestFn;
 use super::{KeyExtractor, MissingKey};
-use crate::nouns::{ConfigError, Key};
+use crate::model::Key;
 use crate::telemetry::{self, Throttle};
+use crate::units::ConfigError;
 
 /// A key extractor for the client's address behind trusted proxies.
 ///

@@ -4,7 +4,8 @@ use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-use crate::nouns::{ConfigError, Key};
+use crate::model::Key;
+use crate::units::ConfigError;
 
 /// How many bits of an address identify a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// The bits before the IPv4 address in an IPv4-mapped IPv6 address.
 const MAPPED_PREFIX: u8 = 96;

@@ -1,7 +1,7 @@
 //! Settings for the proxies and platforms that are used most.
 
 use super::{ClientIp, Networks};
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// The networks are those from which the proxy connects to this service. The crate contains no
 /// vendor's list, because lists change: see [`Networks::from_file`].

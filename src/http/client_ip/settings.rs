@@ -9,7 +9,7 @@ use http::request::Parts;
 use super::chain::{Chain, MAX_ENTRIES};
 use super::trust::{HeaderSource, Trust};
 use super::{ClientIp, Networks, Prefixes};
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 impl ClientIp {
     /// Behind proxies in these networks, which append to `X-Forwarded-For`.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::super::number::{number, seconds};
 use super::{UsedUp, is_later, is_stricter, numbers, set, stated};
-use crate::nouns::{Decision, Digest, Limit, Verdict};
+use crate::model::{Decision, Digest, Limit, Verdict};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const BUDGET: HeaderName = HeaderName::from_static("ratelimit");

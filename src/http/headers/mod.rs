@@ -17,7 +17,8 @@ use self::retry_after::{Jitter, lengthen, stated};
 use self::x_ratelimit::XRateLimit;
 use super::number::{number, seconds};
 use super::stacked::NextAllowed;
-use crate::nouns::{ConfigError, Decision, Digest, DigestSecret, Group};
+use crate::model::{Decision, Digest, DigestSecret, Group};
+use crate::units::ConfigError;
 
 /// The responses that report budgets.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use http::header::{HeaderMap, RETRY_AFTER};
 
 use super::super::number::{number, seconds};
 use super::set;
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// The longest jitter: a day.
 const LONGEST: Duration = Duration::from_secs(86_400);

@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::super::number::{number, repeated, seconds};
 use super::{HeaderSettings, UsedUp, decided_at, is_later, is_stricter, numbers, set};
-use crate::nouns::{Decision, later};
+use crate::model::Decision;
+use crate::units::later;
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");

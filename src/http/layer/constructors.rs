@@ -15,7 +15,8 @@ use crate::http::policy::{KeyedLimit, LayerRule, Policy};
 use crate::http::settings::LayerSettings;
 use crate::http::{Global, KeyExtractor};
 use crate::limiter::RateLimiter;
-use crate::nouns::{ConfigError, Key, Limit, Quota};
+use crate::model::{Key, Limit};
+use crate::units::{ConfigError, Quota};
 
 /// # Constructors
 ///

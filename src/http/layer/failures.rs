@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::RateLimitLayer;
 #[expect(unused_imports, reason = "for the documentation")]
-use crate::nouns::Limit;
-use crate::nouns::{ConfigError, OnStoreFailure};
+use crate::model::Limit;
+use crate::model::OnStoreFailure;
+use crate::units::ConfigError;
 
 /// # Failures
 impl RateLimitLayer {

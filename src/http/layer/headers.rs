@@ -9,7 +9,7 @@ use super::RateLimitLayer;
 use crate::http::IetfDraft;
 use crate::http::headers::ReportOn;
 use crate::http::responder::STATUS_HEADERS;
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// # Headers
 impl RateLimitLayer {

@@ -7,7 +7,8 @@ use http::request::Parts;
 use super::RateLimitLayer;
 use crate::http::KeyExtractor;
 use crate::http::policy::{KeyedLimit, LayerRule};
-use crate::nouns::{ConfigError, Limit};
+use crate::model::Limit;
+use crate::units::ConfigError;
 
 /// # Limits and costs
 impl RateLimitLayer {

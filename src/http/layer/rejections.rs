@@ -7,7 +7,7 @@ use http::Response;
 
 use super::RateLimitLayer;
 use crate::http::{BodyFormat, OnMissingKey, Rejection};
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// # Rejections
 impl RateLimitLayer {

@@ -6,7 +6,8 @@ use http::response;
 
 use super::RateLimitLayer;
 use crate::http::settlement::Settled;
-use crate::nouns::{ConfigError, Limit};
+use crate::model::Limit;
+use crate::units::ConfigError;
 
 /// # Costs that are known later
 impl RateLimitLayer {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::RateLimitLayer;
-use crate::nouns::ConfigError;
 #[expect(unused_imports, reason = "for the documentation")]
-use crate::nouns::Limit;
+use crate::model::Limit;
+use crate::units::ConfigError;
 
 /// # Shadow mode
 impl RateLimitLayer {

@@ -7,7 +7,7 @@ use http::request::Parts;
 use super::RateLimitLayer;
 use crate::http::policy::Question;
 use crate::http::request_checks::{RejectedEarly, RequestChecks};
-use crate::nouns::{Error, Usage};
+use crate::model::{Error, Usage};
 
 /// # Remaining budgets
 impl RateLimitLayer {

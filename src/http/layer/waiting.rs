@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::RateLimitLayer;
-use crate::nouns::ConfigError;
 #[expect(unused_imports, reason = "for the documentation")]
-use crate::nouns::OnStoreFailure;
+use crate::model::OnStoreFailure;
+use crate::units::ConfigError;
 
 /// # Waiting
 impl RateLimitLayer {

@@ -22,10 +22,10 @@ use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::LookupResult;
-use crate::nouns::{Mutex, later};
 #[cfg(feature = "redis")]
 use crate::store::{Announcement, RedisChannel};
 use crate::telemetry::{self, Throttle};
+use crate::units::{Mutex, later};
 
 /// A failed look-up is not repeated sooner.
 const PAUSE: Duration = Duration::from_secs(1);

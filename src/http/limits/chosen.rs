@@ -10,7 +10,7 @@ use super::{ChosenLimits, Lookup, LookupResult};
 use crate::http::fallbacks::{CHOSEN, watched};
 use crate::http::request_fn::RequestFn;
 use crate::http::{KeyExtractor, MissingKey};
-use crate::nouns::Key;
+use crate::model::Key;
 
 /// Chooses the limits of a request.
 pub(in crate::http) type Choose = RequestFn<Result<Chosen, MissingKey>>;

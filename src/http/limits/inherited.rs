@@ -1,7 +1,7 @@
 //! Settings that limits inherit from their layer.
 
 use super::{ChosenLimits, Reject};
-use crate::nouns::{Check, Enforced, Limit, OnStoreFailure};
+use crate::model::{Check, Enforced, Limit, OnStoreFailure};
 
 /// The settings that limits inherit from the layer, if they are chosen for each request, or come
 /// from a configuration.

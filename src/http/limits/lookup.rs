@@ -12,9 +12,10 @@ use super::cache::{Cache, CacheSettings, Fetch, KnownValue};
 use crate::http::fallbacks::{CHOSEN, watched};
 use crate::http::key_extractor::{KeyExtractor, MissingKey};
 use crate::http::request_fn::RequestFn;
-use crate::nouns::{ConfigError, Key};
+use crate::model::Key;
 #[cfg(feature = "redis")]
 use crate::store::RedisChannel;
+use crate::units::ConfigError;
 
 /// Why a request without an id has no key.
 const NO_ID: &str = "the request has no id to look up";

@@ -20,7 +20,7 @@ pub use self::lookup::Lookup;
 pub use self::lookup_result::LookupResult;
 pub(super) use self::pending::PendingChoice;
 pub(super) use self::reject::Reject;
-use crate::nouns::Check;
+use crate::model::Check;
 
 /// The limits of a request, which a closure chooses: see
 /// [`RateLimitLayer::from_fn`](crate::RateLimitLayer::from_fn).

@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use super::{Choosing, Inherited};
 use crate::http::request_checks::{RejectedEarly, RequestChecks};
-use crate::nouns::Check;
+use crate::model::Check;
 
 /// The checks of a request, of which some depend on a look-up.
 pub(in crate::http) struct PendingChoice {

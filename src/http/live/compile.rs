@@ -19,7 +19,7 @@ use crate::http::fallbacks::watched;
 use crate::http::key_extractor::Or;
 use crate::http::limits::Reject;
 use crate::http::request_fn::RequestFn;
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// The most extractors in a list.
 const MOST_EXTRACTORS: usize = 16;

@@ -15,7 +15,7 @@ use crate::http::copied_limit::CopiedLimit;
 use crate::http::limits::Reject;
 use crate::http::request_fn::RequestFn;
 use crate::http::{KeyExtractor, MissingKey};
-use crate::nouns::{Check, Limit};
+use crate::model::{Check, Limit};
 use crate::telemetry;
 
 /// After so many requests and so long a time, every limit should have applied to one. Some routes

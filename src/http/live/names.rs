@@ -12,7 +12,7 @@ use super::plans::{ByLookup, PlanSource};
 use crate::http::limits::{Lookup, LookupResult};
 use crate::http::request_fn::RequestFn;
 use crate::http::{Global, KeyExtractor, PeerIp};
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// The names that an application gives to its key extractors, plans and costs, for a configuration
 /// to use.

@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use super::segments::{Segment, Segmented, covers, is_at, segments};
 use super::spellings::{self, MOST_SPELLED, is_plain, normalized};
 use crate::http::path::original_path;
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// The longest path, in bytes.
 const LONGEST_PATH: usize = 1_024;

@@ -16,8 +16,9 @@ use http::request::Parts;
 use crate::http::copied_limit::CopiedLimit;
 use crate::http::limits::{Lookup, LookupResult, Reject};
 use crate::http::request_fn::RequestFn;
-use crate::nouns::{ConfigError, Limit};
+use crate::model::Limit;
 use crate::telemetry;
+use crate::units::ConfigError;
 
 /// After so many requests without a plan, one should have had one.
 const ENOUGH: u32 = 10_000;

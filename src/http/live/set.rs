@@ -15,8 +15,9 @@ use super::plans::LookedUpPlans;
 use super::{InForce, Names};
 use crate::configuration::{Config, ConfigSource, Field, Misplaced};
 use crate::limiter::{RateLimiter, WeakLimiter};
-use crate::nouns::{Check, ConfigError, Error, Limit, MAX_GROUP, Mutex, Usage};
+use crate::model::{Check, Error, Limit, MAX_GROUP, Usage};
 use crate::telemetry::{self, GaugeLevel};
+use crate::units::{ConfigError, Mutex};
 
 /// The limits of a configuration that are in force, and can be replaced while requests are in
 /// flight.

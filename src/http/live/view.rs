@@ -7,7 +7,8 @@ use arc_swap::ArcSwapOption;
 
 use super::{InForce, LimitSet};
 use crate::limiter::RateLimiter;
-use crate::nouns::{ConfigError, Limit, OnStoreFailure};
+use crate::model::{Limit, OnStoreFailure};
+use crate::units::ConfigError;
 
 /// A set of limits in a layer. What the layer sets for all of its rates is applied once for each
 /// version, and not for each request.

@@ -9,7 +9,8 @@ use crate::http::limits::Choose;
 #[cfg(feature = "config")]
 use crate::http::live::Live;
 use crate::http::request_fn::RequestFn;
-use crate::nouns::{ConfigError, Limit, OnStoreFailure};
+use crate::model::{Limit, OnStoreFailure};
+use crate::units::ConfigError;
 
 /// A rule that adds checks to a request.
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 
 use super::{Reason, Rejection};
-use crate::nouns::{Decision, Limit};
+use crate::model::{Decision, Limit};
 
 #[derive(Serialize)]
 struct Object<'a> {

@@ -22,7 +22,7 @@ use super::headers::set;
 use super::limits::Reject;
 use super::number::{number, seconds};
 use super::{MissingKey, ResponseBody};
-use crate::nouns::{Decision, Limit};
+use crate::model::{Decision, Limit};
 
 /// The headers of a gRPC status, which gRPC-Web clients read.
 #[cfg(feature = "grpc")]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::nouns::Mutex;
+use crate::units::Mutex;
 use arc_swap::ArcSwap;
 
 /// Counts the settlements that miss a name, until one has it.

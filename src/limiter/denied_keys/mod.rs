@@ -18,8 +18,9 @@ use self::shard::{Denied, SketchShard};
 use self::sketch::Counted;
 pub use self::summary::{DeniedKey, DeniedSummary};
 use super::RateLimiter;
-use crate::nouns::{ConfigError, Decision, DigestSecret, Group, Key, Mutex, Source};
+use crate::model::{Decision, DigestSecret, Group, Key, Source};
 use crate::store::{Note, Store};
+use crate::units::{ConfigError, Mutex};
 
 /// A power of two. Keys are spread over so many sketches, so that threads rarely wait for each
 /// other.

@@ -5,7 +5,7 @@
 //! then every fourth, and so on: the time for counting grows with the logarithm of the denials.
 
 use super::sketch::{Counted, Sketch};
-use crate::nouns::Key;
+use crate::model::Key;
 
 /// The keys of one sketch.
 const KEYS: usize = 64;

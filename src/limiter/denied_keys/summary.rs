@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 #[expect(unused_imports, reason = "for the documentation")]
-use crate::nouns::Key;
+use crate::model::Key;
 
 /// The most denied keys of one period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

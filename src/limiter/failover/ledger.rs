@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use crate::nouns::{Check, Micros, Mutex, Receipt};
+use crate::model::Check;
+use crate::units::{Micros, Mutex, Receipt};
 
 /// Threads rarely contend for one of so many.
 const SHARDS: usize = 16;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::ledger::Ledger;
-use crate::nouns::{Check, Decision, Error, Group, Micros, Op, Receipt, Source, Verdict};
+use crate::model::{Check, Decision, Error, Group, Op, Source, Verdict};
 use crate::store::MemoryStore;
 use crate::telemetry::{self, Throttles};
+use crate::units::{Micros, Receipt};
 
 /// The most budgets that are kept. About 40 MB, if all are in use.
 const MAX_BUDGETS: usize = 100_000;

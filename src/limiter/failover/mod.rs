@@ -12,10 +12,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::local::Local;
-use crate::nouns::{Check, ConfigError, Decision, Error, Group, Limit, Micros, OnStoreFailure, Op};
-use crate::nouns::{Receipt, Source, Verdict};
+use crate::model::{Check, Decision, Error, Group, Limit, OnStoreFailure, Op};
+use crate::model::{Source, Verdict};
 use crate::store::{Answer, Store};
 use crate::telemetry::{self, Throttle};
+use crate::units::Receipt;
+use crate::units::{ConfigError, Micros};
 
 /// The time until the next try, if no circuit breaker knows better.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);

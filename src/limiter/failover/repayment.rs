@@ -12,8 +12,9 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::Failover;
-use crate::nouns::{Check, Decision, Error, Micros, Op};
+use crate::model::{Check, Decision, Error, Op};
 use crate::telemetry;
+use crate::units::Micros;
 
 /// The charges that are made at once, in a round trip. More would hold up the checks of a store
 /// that has just recovered, and fewer would make a distant one take long for many budgets.

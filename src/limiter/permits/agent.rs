@@ -18,9 +18,10 @@ use super::runtimes::Runtimes;
 use super::slot::{Delivery, Slot};
 use super::slots::{MOST_QUEUED, Slots};
 use super::{AGENTS, LOOK_AFTER};
-use crate::nouns::{Check, Error, MAX_LEASE, Mutex, OnStoreFailure, Op, Source};
+use crate::model::{Check, Error, OnStoreFailure, Op, Source};
 use crate::store::Store;
 use crate::telemetry::{self, Throttle};
+use crate::units::{MAX_LEASE, Mutex};
 
 /// The interval between the claims of a slot with waiters.
 const POLL: Duration = Duration::from_millis(25);

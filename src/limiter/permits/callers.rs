@@ -6,7 +6,7 @@ use std::mem;
 use tokio::sync::oneshot::Sender;
 
 use super::permit::Permit;
-use crate::nouns::Error;
+use crate::model::Error;
 
 /// The outcome for a caller: a permit, none, or an error.
 pub(super) type PermitOutcome = Result<Option<Permit>, Error>;

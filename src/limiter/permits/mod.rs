@@ -28,8 +28,9 @@ pub use self::permit::Permit;
 use self::permit::SlotKey;
 use self::runtimes::Runtimes;
 use super::RateLimiter;
-use crate::nouns::{Check, ConfigError, Error, Key, Limit, Source, later};
+use crate::model::{Check, Error, Key, Limit, Source};
 use crate::store::Store;
+use crate::units::{ConfigError, later};
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 const LEASE_RANGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];

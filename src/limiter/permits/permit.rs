@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::nouns::{Check, Key, Limit, Source};
+use crate::model::{Check, Key, Limit, Source};
 use crate::telemetry::{self, GaugeLevel};
 
 /// The answer to a layer, or to `RateLimiter::acquire_permit`.

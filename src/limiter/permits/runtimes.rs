@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::nouns::RwLock;
+use crate::units::RwLock;
 use tokio::runtime::{Handle as Runtime, Id};
 
 /// The most runtimes that are known.

@@ -17,7 +17,8 @@ use tokio::time::Instant;
 use super::callers::{AtOnceCallers, PermitCaller, PermitOutcome, Waiters};
 use super::pace::{ClaimHistory, Paces};
 use super::permit::SlotKey;
-use crate::nouns::{Check, Claim, Error};
+use crate::model::{Check, Error};
+use crate::units::Claim;
 
 /// An outcome that a caller is to be given. It is given when no slot is locked: a caller that is
 /// gone drops its permit.
@@ -333,7 +334,7 @@ mod tests {
     use tokio::sync::oneshot::{self, Receiver};
 
     use super::*;
-    use crate::nouns::{Key, Limit};
+    use crate::model::{Key, Limit};
 
     const LEASE: Duration = Duration::from_secs(10);
 

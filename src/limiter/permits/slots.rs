@@ -12,7 +12,7 @@ use super::AGENTS;
 use super::permit::SlotKey;
 use super::slot::{ClaimKind, Slot};
 use super::task_state::TaskState;
-use crate::nouns::Check;
+use crate::model::Check;
 use crate::store::Answer;
 
 /// The memory for so many slots is kept.
@@ -207,7 +207,7 @@ mod tests {
     use super::super::callers::PermitCaller;
     use super::super::pace::Paces;
     use super::*;
-    use crate::nouns::{Error, Key, Limit};
+    use crate::model::{Error, Key, Limit};
     use crate::store::MemoryStore;
 
     const LEASE: Duration = Duration::from_secs(10);

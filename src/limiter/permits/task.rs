@@ -14,8 +14,9 @@ use super::AGENTS;
 use super::agent::Agent;
 use super::permit::SlotKey;
 use super::slots::Slots;
-use crate::nouns::{Decision, Error, Op, later};
+use crate::model::{Decision, Error, Op};
 use crate::store::Answer;
+use crate::units::later;
 
 /// The most slots of an agent that hold nothing and whose claim failed. Any further one is
 /// forgotten: its lease expires.

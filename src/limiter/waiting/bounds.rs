@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::nouns::{Decision, Error, Source, Verdict, later};
+use crate::model::{Decision, Error, Source, Verdict};
+use crate::units::later;
 
 /// How long before its deadline a queued waiter peeks for the details of its denial, unless half of
 /// its wait is shorter. The details are at most this old when the caller gets them.

@@ -16,8 +16,9 @@ use super::turns::Turn;
 use super::width::UnitsFound;
 use super::{AskAgain, TICK, Unserved, in_time, patient};
 use crate::limiter::RateLimiter;
-use crate::nouns::{Check, Decision, Error, Group, Op, Source, later};
+use crate::model::{Check, Decision, Error, Group, Op, Source};
 use crate::store::Answer;
+use crate::units::later;
 
 impl RateLimiter {
     /// Charges as soon as the units are available. No other waiter is in front, for the `contested`

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::reservation::Reservation;
 use super::turns::Turn;
-use crate::nouns::Decision;
+use crate::model::Decision;
 
 /// The reservation of the waiter at the front of a queue. A waiter that is dropped hands it over to
 /// the next one.

@@ -27,8 +27,9 @@ use self::settings::WaiterGuard;
 use self::turns::Turn;
 pub(super) use self::turns::Turns;
 use super::RateLimiter;
-use crate::nouns::{Check, Decision, Error, Group, Key, Limit, Op, later};
+use crate::model::{Check, Decision, Error, Group, Key, Limit, Op};
 use crate::store::Answer;
+use crate::units::later;
 
 /// The resolution of a store's time.
 const TICK: Duration = Duration::from_micros(1);

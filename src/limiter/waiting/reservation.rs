@@ -6,8 +6,9 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
 use crate::limiter::RateLimiter;
-use crate::nouns::{Check, Decision, Group, Op, later};
+use crate::model::{Check, Decision, Group, Op};
 use crate::store::Answer;
+use crate::units::later;
 
 /// An allowed group whose delay is not over. If it is dropped before it is used, its units are
 /// given back.

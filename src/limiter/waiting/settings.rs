@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::nouns::ConfigError;
 use crate::telemetry::{self, GaugeLevel};
+use crate::units::ConfigError;
 
 /// How long requests wait, and how many.
 #[derive(Clone, Debug)]

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 
 use super::reservation::Reservation;
 use super::width::{UnitsFound, Width};
-use crate::nouns::{Check, Group, Mutex, Op};
+use crate::model::{Check, Group, Op};
+use crate::units::Mutex;
 
 /// The name and the kind of a limit, and a key.
 type BudgetId = (String, &'static str, String);
@@ -407,7 +408,8 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nouns::{Key, Limit, Quota};
+    use crate::model::{Key, Limit};
+    use crate::units::Quota;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn queues_without_waiters_are_removed_after_turns_and_after_cancellations() {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::nouns::Mutex;
+use crate::units::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// More callers at once are as fast as they will be.

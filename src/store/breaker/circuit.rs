@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::BreakerSettings;
 use super::window::{CallWindow, Calls};
-use crate::nouns::{Mutex, later};
+use crate::units::{Mutex, later};
 
 /// After so much delay of a probe, a check is sent in its place.
 const OVERDUE: Duration = Duration::from_secs(1);

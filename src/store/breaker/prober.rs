@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::BreakerSettings;
 use super::circuit::{Begun, BreakerState, Circuit, CircuitChange};
-use crate::nouns::Error;
+use crate::model::Error;
 use crate::telemetry::BreakerEvents;
 
 /// Asks the store one harmless question.

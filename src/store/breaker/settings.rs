@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 const DEFAULT_WINDOW: Duration = Duration::from_millis(250);
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::nouns::later;
+use crate::units::later;
 
 /// The number of parts of a window. The oldest one leaves it as a whole.
 const PARTS: usize = 5;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use futures_core::future::BoxFuture;
 
 use super::{Breaker, BreakerSettings, BreakerState, Probe};
-use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Op, Quota};
+use crate::model::{Check, Decision, Error, Group, Key, Limit, Op};
 use crate::store::{Answer, Note, Store};
+use crate::units::{ConfigError, Quota};
 
 /// Any store with a circuit breaker, which counts groups. It exists for tests of the breaker in
 /// virtual time: `RedisStore` has its own, which counts calls.

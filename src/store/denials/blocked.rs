@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use tokio::time::Instant;
 
 use super::{CheckId, Denial, Denials};
-use crate::nouns::{Check, Decision, Verdict};
+use crate::model::{Check, Decision, Verdict};
 
 impl Denials {
     /// The denial of a group, and whether it is the answer without asking the store. The denial of

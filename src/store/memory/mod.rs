@@ -16,8 +16,9 @@ use self::shard::Shard;
 use super::group::decide;
 use super::{Answer, Store};
 use crate::algorithm::State;
-use crate::nouns::clock::ProcessClock;
-use crate::nouns::{Check, Decision, Error, Group, ManualClock, Micros, Mutex, Op};
+use crate::model::{Check, Decision, Error, Group, Op};
+use crate::units::clock::ProcessClock;
+use crate::units::{ManualClock, Micros, Mutex};
 
 /// A power of two. More shards than cores, so that threads rarely contend for a shard.
 const SHARDS: usize = 64;

@@ -10,8 +10,9 @@ use proptest::prelude::*;
 use super::shard::Shard;
 use super::table::{Cursor, Table};
 use crate::algorithm::State;
-use crate::nouns::{Check, Key, Limit, Micros, Op, Quota, Receipt, Verdict};
+use crate::model::{Check, Key, Limit, Op, Verdict};
 use crate::store::group::decide_one;
+use crate::units::{Micros, Quota, Receipt};
 
 /// A run of operations on a range of keys, so that the table grows and shrinks by hundreds.
 #[derive(Clone, Debug)]

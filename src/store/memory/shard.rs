@@ -6,8 +6,9 @@ use hashbrown::DefaultHashBuilder;
 
 use super::table::{Cursor, Table};
 use crate::algorithm::{Cost, Effect, State};
-use crate::nouns::{Check, Error, Key, Limit, Micros, Op, Outcome, Verdict};
+use crate::model::{Check, Error, Key, Limit, Op, Verdict};
 use crate::store::group::decide_one;
+use crate::units::{Micros, Outcome};
 
 /// Places of the table that are swept for each operation.
 const SWEPT_PER_OPERATION: usize = 2;

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::SharedBlocks;
 use super::stock::{Refill, Stock, Unspent};
-use crate::nouns::{Check, Error, Key, Limit, Op};
+use crate::model::{Check, Error, Key, Limit, Op};
 use crate::store::Store;
 use crate::telemetry;
 

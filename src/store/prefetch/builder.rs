@@ -11,8 +11,9 @@ use hashbrown::DefaultHashBuilder;
 use super::stock::MIN_BLOCK;
 use super::{Prefetch, SHARDS, SharedBlocks};
 use crate::algorithm::Rule;
-use crate::nouns::{ConfigError, Limit};
+use crate::model::Limit;
 use crate::store::Store;
+use crate::units::ConfigError;
 
 /// Short, so that a key that cools down soon gives its units back.
 const DEFAULT_MAX_AGE: Duration = Duration::from_millis(250);

@@ -19,8 +19,9 @@ use self::background::{Reaping, Refilling, Refunding, refund};
 pub use self::builder::PrefetchBuilder;
 use self::stock::{Refill, Stock, Unspent};
 use super::{Answer, Note, Store};
-use crate::nouns::{Check, ConfigError, Decision, Error, Group, Key, Limit, Mutex, Op};
+use crate::model::{Check, Decision, Error, Group, Key, Limit, Op};
 use crate::telemetry;
+use crate::units::{ConfigError, Mutex};
 
 /// A power of two, and large enough that threads rarely contend for a shard.
 const SHARDS: usize = 64;
@@ -383,8 +384,8 @@ impl<S: Store> fmt::Debug for Prefetch<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nouns::Quota;
     use crate::store::MemoryStore;
+    use crate::units::Quota;
 
     #[tokio::test(start_paused = true)]
     async fn cold_keys_are_removed() {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::nouns::{Decision, Outcome, Receipt, Source, Verdict, later};
+use crate::model::{Decision, Source, Verdict};
+use crate::units::{Outcome, Receipt, later};
 
 /// The time that one block should last.
 const COVERED: Duration = Duration::from_millis(50);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
 
-use crate::nouns::later;
+use crate::units::later;
 
 /// The pause after the first failure. It doubles with each further one.
 const FIRST: Duration = Duration::from_millis(50);

@@ -16,10 +16,11 @@ use super::keys::Keys;
 use super::wire;
 use crate::algorithm::Rule;
 use crate::algorithm::offences::Blocking;
-use crate::nouns::{Check, Decision, Error, Limit, Micros, Op};
+use crate::model::{Check, Decision, Error, Limit, Op};
 use crate::store::denials::{AskedAt, ChangeUnderWay, Denials};
 use crate::store::promise::{Departure, Promise, Promised};
 use crate::telemetry::Trace;
+use crate::units::Micros;
 
 /// The most charges in one call. It bounds for how long Redis serves no other client: 3 to 4 ms for
 /// buckets, 8 ms for windows of ten sub-windows and logs, 20 ms for windows of a hundred. A run of

@@ -6,7 +6,7 @@ use redis::{Arg, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, Server
 use super::batch::Batch;
 use super::terms::Terms;
 use super::{script, wire};
-use crate::nouns::Micros;
+use crate::units::Micros;
 
 /// Bytes of the other arguments: the script's hash, a number, a time.
 const OTHER_BYTES: usize = 96;

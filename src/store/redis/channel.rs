@@ -11,8 +11,8 @@ use super::connect::{LONGEST, Received, Subscription};
 use super::connection::Handle;
 use super::node::Node;
 use super::{Lanes, RedisStore, command};
-use crate::nouns::ConfigError;
 use crate::telemetry;
+use crate::units::ConfigError;
 
 /// How often an open subscription is compared with the store's connection, and a missing one
 /// attempted.

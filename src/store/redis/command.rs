@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::flight::{MOST_REDIRECTIONS, pointed_at};
 use super::greeting::in_words;
 use super::{Lanes, call};
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// The pause before a command is sent again while a slot of a cluster moves.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -18,9 +18,9 @@ use tokio::time::{Instant, timeout};
 use super::backoff::Backoff;
 use super::connect::{Connect, Link, Subscription};
 use super::terms::Terms;
-use crate::nouns::Mutex;
 use crate::store::heartbeat::Heartbeat;
 use crate::telemetry::{Outage, RedisEvents};
+use crate::units::Mutex;
 
 /// The most time that one attempt to connect takes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

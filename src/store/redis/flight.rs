@@ -23,9 +23,10 @@ use super::call::{self, CallFailure};
 use super::connection::Handle;
 use super::lane::{CallPlace, Lane};
 use super::node::Node;
-use crate::nouns::{Error, ManualClock, later};
+use crate::model::Error;
 use crate::store::promise::Promised;
 use crate::telemetry::ObservedCall;
+use crate::units::{ManualClock, later};
 
 /// The resolution of tokio's timers.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(1);

@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::nouns::Check;
+use crate::model::Check;
 
 /// The distinct keys, numbered from 0.
 #[derive(Default)]

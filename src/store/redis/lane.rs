@@ -23,11 +23,12 @@ use tokio::time::Instant;
 
 use super::batch::{Batch, MAX_CHARGES, Waiter};
 use super::route::LaneRoute;
-use crate::nouns::{Check, Error, ManualClock, Mutex, Op, later};
+use crate::model::{Check, Error, Op};
 use crate::store::denials::{ChangeUnderWay, Denials};
 use crate::store::heartbeat::Heartbeat;
 use crate::store::promise::{Promise, Promised};
 use crate::telemetry::GaugeLevel;
+use crate::units::{ManualClock, Mutex, later};
 
 /// The calls in flight while each is answered within the pace.
 const IN_FLIGHT: usize = 2;

@@ -49,7 +49,8 @@ use self::submit::{submit, submit_claim};
 pub use self::tls::Tls;
 use super::denials::{ChangeUnderWay, Denials};
 use super::{Answer, BreakerState, Note, Store};
-use crate::nouns::{Check, Claim, ConfigError, Error, Group, Key, Limit, Op};
+use crate::model::{Check, Error, Group, Key, Limit, Op};
+use crate::units::{Claim, ConfigError};
 
 /// The store that all replicas of a service share: Redis, or a server with its protocol and
 /// scripts, such as Valkey.

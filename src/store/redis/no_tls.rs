@@ -4,7 +4,7 @@ use std::fmt;
 
 use redis::{Client, RedisError};
 
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 #[derive(Clone)]
 pub(super) enum Tls {}

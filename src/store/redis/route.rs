@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::connection::Handle;
 use super::node::Node;
-use crate::nouns::Error;
+use crate::model::Error;
 use crate::store::breaker::BreakerState;
 use crate::telemetry::RedisEvents;
 

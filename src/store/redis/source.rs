@@ -10,8 +10,8 @@ use super::channel::{CHECK_EVERY, Feed, check_name, config_prefix};
 use super::command::{self, CommandError};
 use super::{Lanes, RedisStore};
 use crate::configuration::{Config, ConfigSource, Format, MAX_TEXT};
-use crate::nouns::ConfigError;
 use crate::telemetry;
+use crate::units::ConfigError;
 
 /// How often the key is read although no change was announced.
 const POLL: Duration = Duration::from_secs(10);

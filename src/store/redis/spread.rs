@@ -29,9 +29,10 @@ use super::Lanes;
 use super::cluster::Cluster;
 use super::lane::{Lane, Urgency};
 use super::submit::submit;
-use crate::nouns::{Check, Decision, Error, Group, Op, Verdict, later};
+use crate::model::{Check, Decision, Error, Group, Op, Verdict};
 use crate::store::Answer;
 use crate::store::denials::ChangeUnderWay;
+use crate::units::later;
 
 /// The pauses before a refund is repeated, in milliseconds.
 const PAUSES: [u64; 5] = [100, 200, 400, 800, 1_600];

@@ -16,10 +16,11 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::flight;
 use super::lane::{CallPlace, Lane, QueuedCheck, Urgency};
-use crate::nouns::{Check, Decision, Error, Group, Op, later};
+use crate::model::{Check, Decision, Error, Group, Op};
 use crate::store::Answer;
 use crate::store::denials::ChangeUnderWay;
 use crate::store::promise::Promised;
+use crate::units::later;
 
 /// The pause before a claim is sent again.
 const PAUSE: Duration = Duration::from_millis(5);

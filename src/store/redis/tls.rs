@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore};
 
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// Certificates for TLS connections to Redis: a private CA, a client certificate, or both.
 ///

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Anchor, Bucket, Cost, First, MAX_EXACT, Rule};
-use crate::nouns::{Blocked, Check, Claim, Micros, Op, Outcome, Receipt};
+use crate::model::{Check, Op};
+use crate::units::{Blocked, Claim, Micros, Outcome, Receipt};
 
 /// The status of a verdict, as in `scripts/main.lua`.
 const ALLOWED: i64 = 1;

@@ -1,6 +1,6 @@
 //! The words that are labels of decisions.
 
-use crate::nouns::{Decision, Source, Verdict};
+use crate::model::{Decision, Source, Verdict};
 
 /// The outcome of a limit, as a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,8 @@ use super::names::KEYS;
 use super::names::{DECISIONS, PERMITS_HELD};
 use super::recorder::{self, GaugeLevel, RecorderAddress};
 use super::{OutcomeLabel, source_name};
-use crate::nouns::{Mutex, Source};
+use crate::model::Source;
+use crate::units::Mutex;
 
 /// The most names of limits that are labels. Names are few, unless an application makes them of
 /// what clients send.

@@ -19,7 +19,7 @@ pub(super) use self::label::source_name;
 #[cfg(feature = "metrics")]
 pub use self::names::HISTOGRAMS;
 pub(crate) use self::recorder::GaugeLevel;
-use crate::nouns::{Decision, Error, Limit, Source};
+use crate::model::{Decision, Error, Limit, Source};
 
 /// The causes of failures of which alerts wait for the first one.
 const AWAITED_CAUSES: [&str; 7] = [

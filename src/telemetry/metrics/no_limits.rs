@@ -2,7 +2,7 @@
 
 use super::OutcomeLabel;
 use super::recorder::GaugeLevel;
-use crate::nouns::Source;
+use crate::model::Source;
 
 #[inline]
 pub(super) const fn announce(_: &str) {}

@@ -1,7 +1,7 @@
 //! From the script's reply to the answers of a batch's checks.
 
 use super::{Batch, Run};
-use crate::nouns::{Check, Decision, Error, Op, Verdict};
+use crate::model::{Check, Decision, Error, Op, Verdict};
 use crate::store::redis::wire::{IN_SHORT, RawVerdict, Reply};
 use crate::telemetry::RedisEvents;
 

@@ -16,8 +16,8 @@ use super::super::route::LaneRoute;
 use super::super::terms::Terms;
 use super::super::{Choice, Lanes, RedisStore};
 use super::{RedisStoreBuilder, ServerSource};
-use crate::nouns::ConfigError;
 use crate::store::denials::{DEFAULT_CAPACITY, Denials};
+use crate::units::ConfigError;
 
 /// The resolution of timers. Within less, no Redis answers.
 const MIN_DEADLINE: Duration = Duration::from_millis(1);

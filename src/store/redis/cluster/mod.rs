@@ -29,9 +29,9 @@ use self::slots::Range;
 use super::connect::{HostAndPort, Server};
 use super::greeting::in_words;
 use super::node::{Node, Nodes};
-use crate::nouns::{Mutex, RwLock};
 use crate::store::heartbeat::Heartbeat;
 use crate::telemetry::RedisEvents;
+use crate::units::{Mutex, RwLock};
 
 /// The deadline of one `CLUSTER SLOTS`, including the time to connect.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

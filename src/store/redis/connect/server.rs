@@ -223,8 +223,9 @@ mod tests {
 
     use super::super::{Target, Topology};
     use super::*;
-    use crate::nouns::{Check, Limit, Op, Quota};
+    use crate::model::{Check, Limit, Op};
     use crate::store::{RedisStore, Store};
+    use crate::units::Quota;
 
     /// Resolves every name to this port of the loopback.
     struct Moving(Arc<AtomicU16>);

@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::nouns::Mutex;
+use crate::units::Mutex;
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;

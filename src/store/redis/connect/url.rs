@@ -14,7 +14,7 @@ use super::hosts::Hosts;
 use super::sentinel::Sentinels;
 use super::server::Server;
 use super::{Connect, Provider};
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// The servers that a URL names, and how errors and events call them.
 pub(in crate::store::redis) struct Target {

@@ -6,7 +6,7 @@ use redis::RedisResult;
 
 use super::super::call::{self, CallFailure};
 use super::Call;
-use crate::nouns::Error;
+use crate::model::Error;
 
 /// The divisions of a call, which are bounded: if the user of the server has no rights to any key,
 /// as after a mistake in its rules, a part for each key would be a flood.

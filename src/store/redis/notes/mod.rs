@@ -11,8 +11,9 @@ use redis::{Cmd, FromRedisValue};
 
 use self::quotas::Quotas;
 use super::{Lanes, command};
-use crate::nouns::{Group, ManualClock};
+use crate::model::Group;
 use crate::store::Note;
+use crate::units::ManualClock;
 
 pub(super) struct Notes {
     lanes: Lanes,

@@ -16,9 +16,10 @@ use tokio::time::sleep;
 
 use super::Notes;
 use super::sample::{SEVERAL, Sample};
-use crate::nouns::{Group, Limit, Mutex};
+use crate::model::{Group, Limit};
 use crate::store::redis::script;
 use crate::telemetry;
+use crate::units::Mutex;
 
 /// A service registers its limits before that, and a short program notes none.
 const FIRST_AFTER: Duration = Duration::from_secs(5);
@@ -211,7 +212,8 @@ fn command(notes: &Notes, texts: &HashSet<(String, String)>) -> Cmd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nouns::{Check, Key, Quota};
+    use crate::model::{Check, Key};
+    use crate::units::Quota;
 
     fn api(limit: u64) -> Limit {
         Limit::gcra("api", Quota::per_second(limit)).unwrap()

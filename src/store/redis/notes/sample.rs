@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::nouns::Mutex;
+use crate::units::Mutex;
 
 /// The checks of a sample.
 const CHECKS: u32 = 1_024;

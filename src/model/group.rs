@@ -197,7 +197,8 @@ impl<'a> IntoIterator for &'a Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nouns::{Key, Limit, Quota};
+    use crate::model::{Key, Limit};
+    use crate::units::Quota;
 
     fn checks(count: u64) -> Vec<Check> {
         let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();

@@ -12,8 +12,8 @@ pub(crate) use self::fields::BlockFields;
 use super::Limit;
 use crate::algorithm::MAX_PERIOD;
 use crate::algorithm::offences::Blocking;
-use crate::nouns::quota::period;
-use crate::nouns::{ConfigError, Micros};
+use crate::units::quota::period;
+use crate::units::{ConfigError, Micros};
 
 const MAX_DENIALS: u64 = 1_000_000;
 const MAX_FACTOR: u32 = 100;
@@ -269,7 +269,7 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nouns::Quota;
+    use crate::units::Quota;
 
     const MINUTE: Duration = Duration::from_secs(60);
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);

@@ -5,7 +5,7 @@ use std::fmt;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::ConfigError;
+use crate::units::ConfigError;
 
 /// The fewest bytes of a secret.
 const SHORTEST: usize = 16;

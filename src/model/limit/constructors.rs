@@ -6,7 +6,7 @@ use super::{Limit, check_name};
 use crate::algorithm::{
     Anchor, BucketRule, Concurrency, FixedWindow, Flavour, Mode, Rule, SlidingLog, SlidingWindow,
 };
-use crate::nouns::{ConfigError, Quota};
+use crate::units::{ConfigError, Quota};
 
 /// # Constructors
 ///

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use super::{Limit, Micros, Outcome, Receipt};
+use super::Limit;
+use crate::units::{Micros, Outcome, Receipt};
 
 /// The answer of one limit to one check.
 ///

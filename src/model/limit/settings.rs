@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::enforced::Enforced;
 use super::{DEFAULT_RETRY_AFTER, Limit, share};
-use crate::nouns::{ConfigError, Key, OnStoreFailure};
+use crate::model::{Key, OnStoreFailure};
+use crate::units::ConfigError;
 
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
 

@@ -1,6 +1,6 @@
 //! The outcome of a check when the store is unavailable.
 
-use super::ConfigError;
+use crate::units::ConfigError;
 
 /// More replicas are a mistake, such as a port in place of a number.
 const MAX_REPLICAS: u32 = 10_000;

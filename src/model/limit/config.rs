@@ -8,8 +8,9 @@ use super::block::{BlockFields, BlockPolicy};
 use super::written::Written;
 use super::{Algorithm, DEFAULT_RETRY_AFTER, Limit};
 use crate::algorithm::{Anchor, Flavour, Mode, Rule};
-use crate::nouns::quota::period;
-use crate::nouns::{ConfigError, OnStoreFailure, Quota};
+use crate::model::OnStoreFailure;
+use crate::units::quota::period;
+use crate::units::{ConfigError, Quota};
 
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

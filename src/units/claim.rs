@@ -47,7 +47,7 @@ impl Claim {
     }
 
     /// The same claim, with numbers for which the arithmetic is exact.
-    pub(super) fn within_range(self) -> Self {
+    pub(crate) fn within_range(self) -> Self {
         Self {
             granted: self.granted.min(MAX_COUNT),
             released: self.released.min(MAX_COUNT),

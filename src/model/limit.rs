@@ -29,8 +29,9 @@ pub(crate) use self::enforced::Enforced;
 use self::range::{check_name, check_quota};
 #[cfg(feature = "config")]
 pub(crate) use self::written::Written;
-use super::{ConfigError, OnStoreFailure, Quota};
+use super::OnStoreFailure;
 use crate::algorithm::{Anchor, FixedWindow, Flavour, Mode, Rule, SlidingWindow};
+use crate::units::{ConfigError, Quota};
 
 /// A name, a quota and an algorithm (the quota policy of the IETF draft).
 ///

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::nouns::{ConfigError, Key};
+use crate::model::Key;
+use crate::units::ConfigError;
 
 /// A share in percent, at most 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ impl Enforced {
         self == Self::default()
     }
 
-    pub(in crate::nouns) const fn percent(self) -> u8 {
+    pub(in crate::model) const fn percent(self) -> u8 {
         self.0
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// The units of a written period, from the longest to the shortest, in microseconds.
 const UNITS: [(&str, u64); 6] = [

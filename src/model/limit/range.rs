@@ -1,7 +1,7 @@
 //! The ranges of all names and quotas. The ranges of an algorithm are beside its arithmetic.
 
 use crate::algorithm::range::{MAX_PERIOD, MAX_PRODUCT};
-use crate::nouns::{ConfigError, Quota};
+use crate::units::{ConfigError, Quota};
 
 const MAX_NAME: usize = 64;
 

@@ -7,9 +7,9 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::{BlockPolicy, check_denials};
-use crate::nouns::limit::written::Written;
-use crate::nouns::quota::period;
-use crate::nouns::{ConfigError, Quota};
+use crate::model::limit::written::Written;
+use crate::units::quota::period;
+use crate::units::{ConfigError, Quota};
 
 /// When keys that keep being denied are blocked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

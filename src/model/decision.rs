@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Check, Error, Limit, Micros, Receipt, Verdict};
+use super::{Check, Error, Limit, Verdict};
+use crate::units::{Micros, Receipt};
 
 /// The answer to a check or to a group of checks, with one verdict for each check.
 ///
@@ -353,7 +354,7 @@ impl Decision {
 mod tests {
     use super::*;
     use crate::Quota;
-    use crate::nouns::Outcome;
+    use crate::units::Outcome;
 
     fn verdict(name: &str, allowed: bool, remaining: u64, retry_after: Option<u64>) -> Verdict {
         let limit = Limit::gcra(name, Quota::per_second(10)).unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Definition, Limit};
 use crate::algorithm::Rule;
-use crate::nouns::{ConfigError, Quota};
+use crate::units::{ConfigError, Quota};
 
 /// The share of one of `replicas`. Rates are divided exactly. Capacities are rounded down, and at
 /// least 1.
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
     use crate::limit::BlockPolicy;
-    use crate::nouns::OnStoreFailure;
+    use crate::model::OnStoreFailure;
 
     fn shared(limit: Result<Limit, ConfigError>, replicas: u32) -> String {
         share(&limit.unwrap(), replicas).unwrap().to_string()

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::Enforced;
-use super::{Claim, ConfigError, Key, Limit, Micros, OnStoreFailure, Receipt};
+use super::{Key, Limit, OnStoreFailure};
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Cost, MAX_PERIOD};
+use crate::units::{Claim, ConfigError, Micros, Receipt};
 
 /// The operation that a store applies to a group of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

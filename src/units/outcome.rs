@@ -58,7 +58,7 @@ impl Blocked {
     }
 
     /// The same block, `elapsed` later.
-    pub(super) const fn after(self, elapsed: Micros) -> Self {
+    pub(crate) const fn after(self, elapsed: Micros) -> Self {
         Self::standing(self.left().saturating_sub(elapsed))
     }
 }

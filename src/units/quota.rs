@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::nouns::ConfigError;
+use crate::units::ConfigError;
 
 /// A limit of units per period, with an optional burst.
 ///

@@ -1,6 +1,6 @@
 //! Receipts: the proof of a charge, for refunds and settlements.
 
-use crate::nouns::Micros;
+use crate::units::Micros;
 
 /// The proof of a charge under one limit: its time, its cost, and the load of its bucket. A
 /// [refund](crate::RateLimiter::refund) with it takes back that charge and not a later one.

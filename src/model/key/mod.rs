@@ -23,7 +23,7 @@ use std::net::IpAddr;
 
 use self::encoder::Encoder;
 use self::text::Text;
-use super::ConfigError;
+use crate::units::ConfigError;
 
 /// The most characters of a wrong text that an error shows.
 const MAX_SHOWN: usize = 128;

@@ -1,0 +1,19 @@
+//! What algorithms count with: quotas and times, outcomes and receipts, and the claims of permits.
+
+mod claim;
+pub(crate) mod clock;
+mod config_error;
+mod lock;
+mod outcome;
+pub(crate) mod quota;
+mod receipt;
+
+pub use self::claim::Claim;
+pub(crate) use self::claim::MAX_LEASE;
+pub use self::clock::ManualClock;
+pub(crate) use self::clock::{Micros, later};
+pub use self::config_error::ConfigError;
+pub(crate) use self::lock::{Mutex, RwLock};
+pub(crate) use self::outcome::{Blocked, Outcome};
+pub use self::quota::Quota;
+pub use self::receipt::Receipt;
