@@ -1,9 +1,9 @@
 //! Budgets that two layers charge for one request.
 //!
 //! A nested router, a cloned layer, or one set of limits in two layers make each request cost twice
-//! as much, and each answer looks right. A concurrency limit of 1 even denies for ever: the request
-//! itself holds the permit. So with some requests, a layer leaves what it charges, and a layer
-//! further inside compares.
+//! as much, and each answer looks right. A concurrency limit of 1 even denies for ever, because the
+//! request itself holds the permit. So with some requests, a layer leaves what it charges, and a
+//! layer further inside compares.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::limiter::RateLimiter;
 use crate::model::Check;
 use crate::telemetry;
 
-/// A layer leaves its charges with one of so many requests of a thread. A prime: with any number of
-/// layers, each of them has its turn.
+/// A layer leaves its charges with one of so many requests of a thread. A prime, so that with any
+/// number of layers, each of them has its turn.
 const ONE_OF: u32 = 61;
 
 thread_local! {
@@ -58,7 +58,7 @@ impl Comparison {
         let checks: Vec<&Check> = asked.permits.iter().chain(of_group).filter(costs).collect();
         let is_charged = |check: &&&Check| {
             let is_same = |(of, other): &(RateLimiter, Check)| {
-                limiter.is(of) && check.shares_budget_with(other)
+                limiter.is(of) && check.budget() == other.budget()
             };
             charged.iter().any(is_same)
         };

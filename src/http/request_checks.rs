@@ -51,14 +51,14 @@ impl RequestChecks {
     }
 }
 
-/// A request needs at most one permit of a key under a limit: a second one would wait for the
-/// first.
+/// A request needs at most one permit of a key under a limit, because a second one would wait for
+/// the first.
 fn check_distinct(permits: &[Check]) -> Result<(), RejectedEarly> {
     for (number, permit) in permits.iter().enumerate() {
         if permits
             .iter()
             .take(number)
-            .any(|other| other.shares_budget_with(permit))
+            .any(|other| other.budget() == permit.budget())
         {
             let name = permit.limit().name();
             return Err(RejectedEarly::Misconfigured(Error::misuse(format!(

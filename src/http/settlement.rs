@@ -18,12 +18,12 @@ use crate::model::{Check, Decision, Error, Group, Limit, MAX_GROUP, Op, Source};
 use crate::telemetry::{self, Throttle};
 use crate::units::Mutex;
 
-/// The costs that a request was charged, to be settled when the real costs are known: tokens of a
-/// language model, bytes sent, the cost of a query. It is in the request's extensions if the layer
-/// [inserts it](crate::RateLimitLayer::insert_settlement).
+/// The costs that a request was charged, to be settled when the real costs are known, such as
+/// tokens of a language model, bytes sent, the cost of a query. It is in the request's extensions
+/// if the layer [inserts it](crate::RateLimitLayer::insert_settlement).
 ///
 /// The request is charged an estimate before it is forwarded. [`settle`](Self::settle) states the
-/// real cost. The difference is given back, or charged even if it does not fit: the debt delays
+/// real cost. The difference is given back, or charged even if it does not fit. The debt delays
 /// later requests. See [`RateLimiter::settle`](crate::RateLimiter::settle).
 ///
 /// - Each limit is settled at most once, whichever clone is used. Move a clone into a streaming
@@ -31,8 +31,8 @@ use crate::units::Mutex;
 /// - If it is dropped, as by a client that disconnects or a handler that panics, the estimates
 ///   stand.
 /// - A settlement is sent in the background, with other checks. It never delays the response.
-/// - A settlement that fails is not repeated, and an event reports it: it may have been carried
-///   out. So it is never charged or given back twice.
+/// - A settlement that fails is not repeated, and an event reports it, because it may have been
+///   carried out. So it is never charged or given back twice.
 /// - A request that was decided [locally](Source::Local) is settled as [`RateLimiter::settle`]
 ///   says. One that failed open was charged nothing, so nothing is settled.
 /// - Before a program ends, [`RateLimiter::flush`] waits for the settlements in flight.
@@ -159,7 +159,7 @@ impl Settlement {
 
     /// Settles the charge under a limit at its real cost, in units. Returns whether there is one:
     /// `false` if the request was not charged under this limit, or if that charge is settled. A
-    /// debt has no receipt: it cannot be given back.
+    /// debt has no receipt, so it cannot be given back.
     ///
     /// A mistyped name settles nothing, and every request keeps its estimate. An event says so,
     /// after 100 requests of which none was charged under it.
@@ -270,7 +270,7 @@ impl Settlement {
         while let Some(OpenCharge { limiter, check, .. }) = charges.pop() {
             let mut checks = vec![check];
             let shares_budget = |checks: &[Check], other: &Check| {
-                checks.iter().any(|check| check.shares_budget_with(other))
+                checks.iter().any(|check| check.budget() == other.budget())
             };
             let of_limiter = charges.extract_if(.., |charge| {
                 let is_of_group = checks.len() < MAX_GROUP
@@ -317,7 +317,7 @@ impl Settlement {
     }
 }
 
-/// A cost that is counted while it arises: see [`Settlement::meter`].
+/// A cost that is counted while it arises. See [`Settlement::meter`].
 ///
 /// ```
 /// use tollgate::layer::Settlement;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Enforced;
-use super::{Key, Limit, OnStoreFailure};
+use super::{Budget, Key, Limit, OnStoreFailure};
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Cost, MAX_PERIOD};
 use crate::units::{Claim, ConfigError, Micros, Receipt};
@@ -22,7 +22,7 @@ pub enum Op {
     Refund,
     /// Replaces the charge of each check's [receipt](Check::receipt) by the check's cost. If that
     /// is less, the difference is given back like a refund. If it is more, the difference is
-    /// charged now, even if it does not fit: the debt delays later checks. Without a receipt, the
+    /// charged now, even if it does not fit. The debt delays later checks. Without a receipt, the
     /// whole cost is charged. The decision equals a peek of cost 0 afterwards.
     Settle,
     /// Deletes the state of every budget, and ends every block. The decision equals a peek of cost
@@ -52,9 +52,9 @@ impl Op {
     }
 }
 
-/// A limit, a key and a cost: the input of a decision.
+/// A limit, a key and a cost, the input of a decision.
 ///
-/// Several checks in one call are a [`Group`](crate::store::Group): all are charged, or none. See
+/// Several checks in one call are a [`Group`](crate::store::Group). All are charged, or none. See
 /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
 ///
 /// A check owns its parts and is cheap to clone. A wrapper of a store, a task that refunds later,
@@ -72,12 +72,12 @@ impl Op {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Check {
-    limit: Limit,
-    key: Key,
+    budget: Budget,
     cost: u32,
-    /// In a box, so that a check that has none of them is small: it is copied several times.
+    /// In a box, so that a check that has none of them is small, because it is copied several
+    /// times.
     rare: Option<Box<Rare>>,
 }
 
@@ -102,8 +102,7 @@ impl Check {
     #[must_use]
     pub fn new(limit: &Limit, key: impl Into<Key>) -> Self {
         Self {
-            limit: limit.clone(),
-            key: key.into(),
+            budget: Budget::new(limit.clone(), key.into()),
             cost: 1,
             rare: None,
         }
@@ -122,8 +121,8 @@ impl Check {
     /// counts as a year.
     ///
     /// Under a token bucket, GCRA, or a leaky bucket as a meter, a check that fits within this time
-    /// is allowed with a [delay](crate::Decision::delay): its units are reserved. So waiting checks
-    /// are served in the order in which the store decided them, on all replicas.
+    /// is allowed with a [delay](crate::Decision::delay), because its units are reserved. So
+    /// waiting checks are served in the order in which the store decided them, on all replicas.
     /// [Refund](Op::Refund) the check if it is given up. Other algorithms, and groups of several
     /// checks, do not reserve units.
     ///
@@ -138,19 +137,19 @@ impl Check {
         self
     }
 
-    /// The same check of a caller that waits for its units without a reservation: a denial that
+    /// The same check of a caller that waits for its units without a reservation. A denial that
     /// ends in time does not count as an offence.
     pub(crate) fn with_patience(mut self, patience: Duration) -> Self {
-        if self.limit.counts_denials() {
+        if self.limit().counts_denials() {
             self.rare.get_or_insert_default().patience = at_most_a_year(patience);
         }
         self
     }
 
-    /// The same check of a caller that is denied, whatever the store says: a peek that is denied
+    /// The same check of a caller that is denied, whatever the store says. A peek that is denied
     /// counts as an offence.
     pub(crate) fn of_denied_caller(mut self) -> Self {
-        if self.limit.counts_denials() {
+        if self.limit().counts_denials() {
             self.rare.get_or_insert_default().is_denied_caller = true;
         }
         self
@@ -161,18 +160,18 @@ impl Check {
         self.rare.as_ref().is_some_and(|rare| rare.is_denied_caller)
     }
 
-    /// Returns whether a block may begin with its denial: a peek says what a charge would do.
+    /// Returns whether a block may begin with its denial. A peek says what a charge would do.
     pub(crate) fn may_begin_block(&self, op: Op) -> bool {
         op == Op::Charge || (op == Op::Peek && self.is_denied_caller())
     }
 
     /// The same check under a limit that neither counts denials nor blocks keys.
     pub(crate) fn without_blocks(self) -> Self {
-        match self.limit.blocking() {
-            Some(_) => Self {
-                limit: self.limit.without_blocks(),
-                ..self
-            },
+        match self.limit().blocking() {
+            Some(_) => {
+                let limit = self.limit().without_blocks();
+                self.under(limit)
+            }
             None => self,
         }
     }
@@ -196,15 +195,21 @@ impl Check {
 
     /// The same check of a limit that is enforced for a share of its keys.
     pub(crate) fn with_enforced(self, enforced: Enforced) -> Self {
+        let limit = self.limit().clone().with_enforced(enforced);
+        self.under(limit)
+    }
+
+    /// The same check under a limit that shares the budget.
+    fn under(self, limit: Limit) -> Self {
         Self {
-            limit: self.limit.with_enforced(enforced),
+            budget: self.budget.under(limit),
             ..self
         }
     }
 
-    /// The policy for a store that is unavailable. `None`: the check fails.
+    /// The policy for a store that is unavailable. `None` means that the check fails.
     pub(crate) fn failure_policy(&self) -> Option<OnStoreFailure> {
-        self.limit
+        self.limit()
             .on_store_failure()
             .or_else(|| self.rare.as_ref()?.on_store_failure)
     }
@@ -217,19 +222,16 @@ impl Check {
     /// Returns an error if the share cannot be decided. That of a limit with a policy of its own
     /// always can.
     pub(crate) fn of_share(&self) -> Result<Option<Self>, ConfigError> {
-        let share = match (self.limit.on_store_failure(), self.failure_policy()) {
+        let share = match (self.limit().on_store_failure(), self.failure_policy()) {
             (None, Some(policy)) => self
-                .limit
+                .limit()
                 .clone()
                 .with_on_store_failure(policy)?
                 .share()
                 .cloned(),
-            _ => self.limit.share().cloned(),
+            _ => self.limit().share().cloned(),
         };
-        Ok(share.map(|limit| Self {
-            limit,
-            ..self.clone()
-        }))
+        Ok(share.map(|share| self.clone().under(share)))
     }
 
     /// Sets the receipt of the charge to [refund](Op::Refund) or to [settle](Op::Settle). Default:
@@ -261,13 +263,19 @@ impl Check {
 
     /// The limit under which the cost counts.
     pub const fn limit(&self) -> &Limit {
-        &self.limit
+        self.budget.limit()
     }
 
     /// The key whose budget is charged.
     #[must_use]
     pub const fn key(&self) -> &Key {
-        &self.key
+        self.budget.key()
+    }
+
+    /// What its cost is charged to.
+    #[inline]
+    pub(crate) const fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     /// The cost, in units.
@@ -288,12 +296,12 @@ impl Check {
         Duration::from_micros(self.block_us())
     }
 
-    /// Returns whether this check is in shadow mode: its limit decides and reports, and never
+    /// Returns whether this check is in shadow mode. Its limit decides and reports, and never
     /// denies. See [`Limit::with_enforced_percent`].
     #[must_use]
     #[inline]
     pub fn is_shadow(&self) -> bool {
-        !self.limit.enforces(&self.key)
+        !self.limit().enforces(self.key())
     }
 
     /// The receipt of the charge to refund or to settle.
@@ -319,7 +327,7 @@ impl Check {
     /// How its key is blocked, if the limit does that, and is enforced for the key.
     #[inline]
     pub(crate) fn blocking(&self) -> Option<&Blocking> {
-        self.limit.blocking().filter(|_| !self.is_shadow())
+        self.limit().blocking().filter(|_| !self.is_shadow())
     }
 
     /// The time for which [`Op::Block`] blocks the key.
@@ -329,7 +337,7 @@ impl Check {
 
     /// Removes the [`max_wait`](Self::max_wait), if units would be reserved for it.
     pub(super) fn reserve_nothing(&mut self) {
-        if self.limit.reserves()
+        if self.limit().reserves()
             && let Some(rare) = &mut self.rare
         {
             rare.max_wait = 0;
@@ -346,14 +354,21 @@ impl Check {
 
     /// The limit, for the answer to this check.
     pub(crate) fn into_limit(self) -> Limit {
-        self.limit
-    }
-
-    /// Returns whether both checks charge the same budget.
-    pub(crate) fn shares_budget_with(&self, other: &Self) -> bool {
-        self.limit.shares_budgets_with(&other.limit) && self.key == other.key
+        self.budget.into_limit()
     }
 }
+
+/// Checks are equal if nothing differs, also not the settings of their limits.
+impl PartialEq for Check {
+    fn eq(&self, other: &Self) -> bool {
+        self.limit() == other.limit()
+            && self.key() == other.key()
+            && self.cost == other.cost
+            && self.rare == other.rare
+    }
+}
+
+impl Eq for Check {}
 
 fn at_most_a_year(time: Duration) -> Micros {
     Micros::try_from(time.min(MAX_PERIOD).as_micros()).unwrap_or(Micros::MAX)

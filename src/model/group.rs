@@ -8,7 +8,7 @@ use super::{Check, Error, Op};
 /// The most checks in one group.
 pub(crate) const MAX_GROUP: usize = 255;
 
-/// One to 255 checks that are decided as one: all are charged, or none.
+/// One to 255 checks that are decided as one. All are charged, or none.
 ///
 /// A group has each budget at most once. A budget that appears twice would make "all or none"
 /// ambiguous. A single check converts with `From`. A vector, an array or a slice of checks converts
@@ -72,7 +72,7 @@ impl Group {
         }
     }
 
-    /// Returns an error if a limit of the group does not support the operation: permits are
+    /// Returns an error if a limit of the group does not support the operation, because permits are
     /// claimed, and units are charged.
     #[inline]
     pub(crate) fn check_op(&self, op: Op) -> Result<(), Error> {
@@ -138,7 +138,7 @@ fn validate(checks: &[Check]) -> Result<(), Error> {
     for (i, check) in checks.iter().enumerate() {
         if checks[..i]
             .iter()
-            .any(|other| other.shares_budget_with(check))
+            .any(|other| other.budget() == check.budget())
         {
             return Err(Error::misuse(format!(
                 "the group has limit `{}` with key `{}` twice; use one check with the sum of the \

@@ -1,5 +1,6 @@
 //! What the crate is about: limits, keys, checks and their groups, decisions and errors.
 
+mod budget;
 mod check;
 mod decision;
 mod digest;
@@ -11,6 +12,7 @@ mod limit;
 mod usage;
 mod verdict;
 
+pub(crate) use self::budget::Budget;
 pub use self::check::{Check, Op};
 pub use self::decision::{Decision, Source};
 pub(crate) use self::digest::Digest;

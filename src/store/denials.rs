@@ -30,8 +30,8 @@
 //!
 //! # Cost
 //!
-//! A check is not hashed while no denial is remembered, unless it is queued behind a full batch. A
-//! check that just misses a denial is asked, which is never wrong.
+//! A check is not hashed while no denial is remembered, unless it is queued behind a full batch. If
+//! a check just misses the remembered denial, the store decides it, which is always correct.
 
 mod blocked;
 
@@ -60,7 +60,7 @@ pub(super) const DEFAULT_DENY_BLOCKED_FOR: Duration = Duration::from_secs(10);
 pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 
 /// The number of places for changes. A change of one budget also voids the denials of those that
-/// share its place: one in 4096.
+/// share its place, one in 4096.
 const CHANGE_COUNTERS: usize = 4096;
 
 /// A denial of four more limits takes about as many bytes as a denial of one limit.
@@ -74,7 +74,7 @@ const MAX_AGE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const EXCEEDS_FOR: Duration = Duration::from_secs(1);
 
 /// The longest time that a refund or a reset can take after its caller was dropped or its answer
-/// was lost: the longest deadline of a store.
+/// was lost, the longest deadline of a store.
 const UNCERTAIN_FOR: Duration = Duration::from_secs(60);
 
 pub(super) struct Denials {
@@ -82,7 +82,8 @@ pub(super) struct Denials {
     max_age: Duration,
     /// The longest time for a blocked key.
     blocked_max_age: Duration,
-    /// Two, each with its own seed: a check is identified by 128 bits that no client can foresee.
+    /// Two, each with its own seed, so that a check is identified by 128 bits that no client can
+    /// foresee.
     hashers: [DefaultHashBuilder; 2],
     /// The number of the last change that the store confirmed.
     confirmed: AtomicU64,
@@ -102,7 +103,7 @@ struct Denial {
     decided: Instant,
     /// Until then it is the answer without asking the store.
     answers_until: Instant,
-    /// Until then it stands in for a store that is unavailable: the end of its `retry_after`.
+    /// Until then it stands in for a store that is unavailable, the end of its `retry_after`.
     falls_back_until: Instant,
 }
 
@@ -277,10 +278,9 @@ impl Denials {
         let mut quota = self.hashers[0].build_hasher();
         for check in group {
             let limit = check.limit();
-            let key = check.key();
             let cost = check.asked();
             // Another policy of blocks changes no budget.
-            let identity = (limit.name(), limit.kind(), key, cost, limit.blocking());
+            let identity = (check.budget(), limit.kind(), cost, limit.blocking());
             identity.hash(&mut high);
             identity.hash(&mut low);
             (limit.quota(), limit.rule(), limit.enforced_percent()).hash(&mut quota);
@@ -327,7 +327,7 @@ impl Denials {
         );
     }
 
-    /// Remembers a denial: for some time as the answer, and for another time in place of a store
+    /// Remembers a denial, for some time as the answer, and for another time in place of a store
     /// that is unavailable.
     fn insert(
         &self,
@@ -377,8 +377,7 @@ impl Denials {
 
     /// The place of a budget's changes.
     fn changes_index(&self, check: &Check) -> usize {
-        let budget = (check.limit().name(), check.limit().kind(), check.key());
-        self.hashers[0].hash_one(budget) as usize % CHANGE_COUNTERS
+        self.hashers[0].hash_one(check.budget()) as usize % CHANGE_COUNTERS
     }
 
     fn changes_of(&self, group: &[Check]) -> impl Iterator<Item = &BudgetChanges> {

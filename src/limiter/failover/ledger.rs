@@ -1,47 +1,32 @@
 //! The units that were allowed locally, and are not charged to the store yet.
 
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use crate::model::Check;
+use crate::model::{Budget, Check};
 use crate::units::{Micros, Mutex, Receipt};
 
 /// Threads rarely contend for one of so many.
 const SHARDS: usize = 16;
 
 pub(super) struct Ledger {
-    shards: [Mutex<HashMap<OwedCheck, Owed>>; SHARDS],
+    shards: [Mutex<HashMap<Budget, Owed>>; SHARDS],
     hasher: DefaultHashBuilder,
     /// The number of budgets, of all shards.
     budgets: AtomicUsize,
     max_budgets: usize,
 }
 
-/// A check, of any cost.
-struct OwedCheck(Check);
-
-/// Units, and the local time of the first charge of them.
-#[derive(Clone, Copy)]
+/// Units that were allowed locally.
 struct Owed {
+    /// A check of them, of any cost.
+    check: Check,
     units: u64,
+    /// The local time of the first charge.
     since: Micros,
-}
-
-impl PartialEq for OwedCheck {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.shares_budget_with(&other.0)
-    }
-}
-
-impl Eq for OwedCheck {}
-
-impl Hash for OwedCheck {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.0.limit().name(), self.0.limit().kind(), self.0.key()).hash(state);
-    }
 }
 
 impl Ledger {
@@ -58,20 +43,24 @@ impl Ledger {
         self.budgets.load(Ordering::Acquire) == 0
     }
 
-    /// Enters the units of a check that was charged at a local time. The budgets are bounded: a new
-    /// one may be left out.
+    /// Enters the units of a check that was charged at a local time. The budgets are bounded, so a
+    /// new one may be left out.
     pub(super) fn add(&self, check: &Check, at: Micros) {
         let units = u64::from(check.cost());
         if units == 0 {
             return;
         }
-        let budget = OwedCheck(check.clone());
-        let mut shard = self.shard(&budget);
-        if let Some(owed) = shard.get_mut(&budget) {
+        let mut shard = self.shard(check.budget());
+        if let Some(owed) = shard.get_mut(check.budget()) {
             owed.units = owed.units.saturating_add(units);
             owed.since = owed.since.min(at);
         } else if self.budgets.fetch_add(1, Ordering::AcqRel) < self.max_budgets {
-            shard.insert(budget, Owed { units, since: at });
+            let owed = Owed {
+                check: check.clone(),
+                units,
+                since: at,
+            };
+            shard.insert(check.budget().clone(), owed);
         } else {
             self.budgets.fetch_sub(1, Ordering::AcqRel);
         }
@@ -79,10 +68,9 @@ impl Ledger {
 
     /// Replaces the units of a charge by its real cost, if they are owed. Returns whether they are.
     pub(super) fn settle(&self, check: &Check, charged: Receipt, cost: u32) -> bool {
-        let budget = OwedCheck(check.clone());
-        let mut shard = self.shard(&budget);
+        let mut shard = self.shard(check.budget());
         let Some(owed) = shard
-            .get_mut(&budget)
+            .get_mut(check.budget())
             .filter(|owed| owed.since <= charged.at)
         else {
             return false;
@@ -90,15 +78,14 @@ impl Ledger {
         let more = i64::from(cost) - i64::from(charged.cost);
         owed.units = owed.units.saturating_add_signed(more);
         if owed.units == 0 {
-            shard.remove(&budget);
+            shard.remove(check.budget());
             self.budgets.fetch_sub(1, Ordering::AcqRel);
         }
         true
     }
 
-    pub(super) fn forget(&self, check: &Check) {
-        let budget = OwedCheck(check.clone());
-        if self.shard(&budget).remove(&budget).is_some() {
+    pub(super) fn forget(&self, budget: &Budget) {
+        if self.shard(budget).remove(budget).is_some() {
             self.budgets.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -113,14 +100,14 @@ impl Ledger {
                 shard
                     .extract_if(|_, _| true)
                     .take(room)
-                    .map(|(OwedCheck(check), owed)| (check, owed.units, owed.since)),
+                    .map(|(_, owed)| (owed.check, owed.units, owed.since)),
             );
         }
         self.budgets.fetch_sub(taken.len(), Ordering::AcqRel);
         taken
     }
 
-    fn shard(&self, budget: &OwedCheck) -> MutexGuard<'_, HashMap<OwedCheck, Owed>> {
+    fn shard(&self, budget: &Budget) -> MutexGuard<'_, HashMap<Budget, Owed>> {
         self.shards[self.hasher.hash_one(budget) as usize % SHARDS].lock()
     }
 }

@@ -1,4 +1,4 @@
-//! The local limit: each limit's share, on an embedded store.
+//! The local limit, each limit's share, on an embedded store.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -35,8 +35,8 @@ impl Local {
     }
 
     /// Decides a group in which at least one limit has a share. The others fail open. `wait` is the
-    /// time until the store is asked again. What the store may have charged is not owed to it: it
-    /// would be charged twice.
+    /// time until the store is asked again. What the store may have charged is not owed to it,
+    /// because it would be charged twice.
     pub(super) fn decide(
         &self,
         op: Op,
@@ -70,7 +70,7 @@ impl Local {
     }
 
     /// Gives back units of a local charge, or settles it. Returns whether it was still owed to the
-    /// store: then the store need not be asked.
+    /// store. Then the store need not be asked.
     pub(super) fn settle(&self, op: Op, check: &Check, charged: Receipt) -> bool {
         let cost = match op {
             Op::Refund => charged.cost.saturating_sub(check.cost()),
@@ -89,7 +89,7 @@ impl Local {
     pub(super) fn change(&self, op: Op, group: &[Check]) {
         for check in group {
             if op == Op::Reset {
-                self.ledger.forget(check);
+                self.ledger.forget(check.budget());
             }
             // A budget is found by name and key. A store that is full has no room for a block.
             drop(self.store.apply_now(op, check.clone().into()));

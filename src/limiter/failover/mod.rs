@@ -156,7 +156,7 @@ impl Failover {
     }
 }
 
-/// The strictest policy of a group. `None` if a limit has none: then the check fails. A limit in
+/// The strictest policy of a group. `None` if a limit has none. Then the check fails. A limit in
 /// shadow mode never denies, so it does not count.
 fn policy(group: &[Check]) -> Option<OnStoreFailure> {
     let policies = group.iter().map(|check| match check.is_shadow() {

@@ -1,6 +1,6 @@
-//! After an outage: what was allowed locally is charged to the store.
+//! After an outage, what was allowed locally is charged to the store.
 //!
-//! Without it, each outage would give every client a second budget. A charge is made once: if its
+//! Without it, each outage would give every client a second budget. A charge is made once. If its
 //! answer is lost, it is not repeated.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,8 +91,9 @@ struct Repaid {
     units: u64,
 }
 
-/// Charges what is owed, each budget once. Returns the units that are certainly not charged: one
-/// part of a store may be unavailable, as a node of a cluster. `None` if the limiter is gone.
+/// Charges what is owed, each budget once. Returns the units that are certainly not charged,
+/// because one part of a store may be unavailable, as a node of a cluster. `None` if the limiter is
+/// gone.
 async fn repay_once(
     failover: &Weak<Failover>,
     repaid: &mut Repaid,

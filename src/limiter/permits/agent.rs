@@ -13,12 +13,12 @@ use tokio::time::{Instant, timeout};
 
 use super::callers::PermitCaller;
 use super::pace::Paces;
-use super::permit::{Acquired, Grantor, Permit, SlotKey};
+use super::permit::{Acquired, Grantor, Permit};
 use super::runtimes::Runtimes;
 use super::slot::{Delivery, Slot};
 use super::slots::{MOST_QUEUED, Slots};
 use super::{AGENTS, LOOK_AFTER};
-use crate::model::{Check, Error, OnStoreFailure, Op, Source};
+use crate::model::{Budget, Check, Error, OnStoreFailure, Op, Source};
 use crate::store::Store;
 use crate::telemetry::{self, Throttle};
 use crate::units::{MAX_LEASE, Mutex};
@@ -51,7 +51,7 @@ pub(super) struct Agent {
     pub(super) wake: Notify,
     /// Notified when claims have ended.
     pub(super) claims_ended: Notify,
-    /// Seeded by the operating system: two processes must not have equal holders.
+    /// Seeded by the operating system, because two processes must not have equal holders.
     hasher: RandomState,
     pub(super) runtimes: Arc<Runtimes>,
     reports: Arc<PermitEvents>,
@@ -70,18 +70,18 @@ fn overloaded() -> Error {
 }
 
 impl Grantor for Agent {
-    fn take_back(self: Arc<Self>, slot_key: &SlotKey) {
+    fn take_back(self: Arc<Self>, budget: &Arc<Budget>) {
         let mut state = self.lock();
         // A slot is kept while a permit of it is held.
-        if let Some(slot) = state.slots.get_mut(slot_key) {
+        if let Some(slot) = state.slots.get_mut(budget) {
             slot.release();
         }
-        self.submit(state, slot_key);
+        self.submit(state, budget);
     }
 
-    fn is_renewed(&self, slot_key: &SlotKey, granted_here: Option<Instant>) -> bool {
+    fn is_renewed(&self, budget: &Arc<Budget>, granted_here: Option<Instant>) -> bool {
         let state = self.lock();
-        let confirmed = state.slots.get(slot_key).and_then(Slot::confirmed_at);
+        let confirmed = state.slots.get(budget).and_then(Slot::confirmed_at);
         confirmed.is_some_and(|at| {
             granted_here.is_none_or(|granted| at >= granted) && at.elapsed() < self.lease
         })
@@ -126,7 +126,7 @@ impl Agent {
     }
 
     /// Requests a permit, without a wait.
-    pub(super) fn request(self: &Arc<Self>, key: &SlotKey, caller: PermitCaller) {
+    pub(super) fn request(self: &Arc<Self>, key: &Arc<Budget>, caller: PermitCaller) {
         let mut state = self.lock();
         if state.is_overloaded_for(key) {
             drop(state);
@@ -140,7 +140,7 @@ impl Agent {
     /// Queues for a permit. If `most_waiters` callers of the key wait already, this one gets none.
     pub(super) fn enqueue_waiter(
         self: &Arc<Self>,
-        key: &SlotKey,
+        key: &Arc<Budget>,
         caller: PermitCaller,
         most_waiters: usize,
     ) {
@@ -167,7 +167,7 @@ impl Agent {
     /// The error for a caller whose outcome takes too long. If the store answers others, and the
     /// claim for this caller had to wait for them, there are too many callers. That is not an
     /// outage.
-    pub(super) fn late_error(&self, key: &SlotKey) -> Error {
+    pub(super) fn late_error(&self, key: &Budget) -> Error {
         let now = Instant::now();
         let state = self.lock();
         let age = |at| now.saturating_duration_since(at);
@@ -181,7 +181,7 @@ impl Agent {
     }
 
     /// Gives up the place of a waiter that is gone.
-    pub(super) fn waiter_is_gone(self: &Arc<Self>, key: &SlotKey, limit: u32) {
+    pub(super) fn waiter_is_gone(self: &Arc<Self>, key: &Arc<Budget>, limit: u32) {
         let mut state = self.lock();
         if let Some(slot) = state.slots.get_mut(key) {
             slot.waiter_is_gone(limit);
@@ -192,7 +192,7 @@ impl Agent {
     /// Decides by the failure policy, while the store is unavailable.
     pub(super) fn decide_locally(
         self: &Arc<Self>,
-        key: &SlotKey,
+        key: &Arc<Budget>,
         check: &Check,
         error: Error,
     ) -> Result<Acquired, Error> {
@@ -253,11 +253,11 @@ impl Agent {
         self.lock().slots.len()
     }
 
-    pub(super) fn held(&self, key: &SlotKey) -> u64 {
+    pub(super) fn held(&self, key: &Budget) -> u64 {
         self.lock().slots.get(key).map_or(0, Slot::held)
     }
 
-    fn slot<'a>(&self, state: &'a mut Slots, key: &SlotKey, limit: u32) -> &'a mut Slot {
+    fn slot<'a>(&self, state: &'a mut Slots, key: &Arc<Budget>, limit: u32) -> &'a mut Slot {
         let Slots { slots, holders, .. } = state;
         slots.entry(key.clone()).or_insert_with(|| {
             *holders += 1;
@@ -266,9 +266,9 @@ impl Agent {
         })
     }
 
-    /// Claims a slot that has changed: at once on an embedded store, else by the task. A wrapper of
+    /// Claims a slot that has changed, at once on an embedded store, else by the task. A wrapper of
     /// an embedded store may answer later, and then the task awaits its answer.
-    fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, Slots>, key: &SlotKey) {
+    fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, Slots>, key: &Arc<Budget>) {
         let Slots { slots, queues, .. } = &mut *state;
         let Some(slot) = slots.get_mut(key) else {
             return;
@@ -287,7 +287,7 @@ impl Agent {
     }
 
     /// Claims a slot on an embedded store. The state stays locked meanwhile.
-    fn claim_now(self: &Arc<Self>, mut state: MutexGuard<'_, Slots>, key: &SlotKey) {
+    fn claim_now(self: &Arc<Self>, mut state: MutexGuard<'_, Slots>, key: &Arc<Budget>) {
         let Slots {
             slots,
             queues,
@@ -336,11 +336,11 @@ impl Agent {
         }
     }
 
-    /// Gives callers their outcomes. The state must not be locked: a caller that is gone drops its
-    /// permit.
+    /// Gives callers their outcomes. The state must not be locked, because a caller that is gone
+    /// drops its permit.
     pub(super) fn deliver(
         self: &Arc<Self>,
-        key: &SlotKey,
+        key: &Arc<Budget>,
         deliveries: Vec<Delivery>,
         error: Option<&Error>,
     ) {
@@ -376,7 +376,7 @@ impl Agent {
         watched.retain(|key| slots.get(key).is_some_and(Slot::is_watched));
         let mut due = Vec::new();
         let mut unrenewed = Vec::new();
-        let mut claim_if_due = |key: &SlotKey, slot: &mut Slot| {
+        let mut claim_if_due = |key: &Arc<Budget>, slot: &mut Slot| {
             if !slot.mark_if_due(now, &self.paces) {
                 return;
             }
@@ -404,7 +404,7 @@ impl Agent {
         }
         drop(guard);
         for (key, held) in unrenewed {
-            telemetry::permits_not_renewed(&self.reports.not_renewed, key.name(), held);
+            telemetry::permits_not_renewed(&self.reports.not_renewed, key.limit().name(), held);
         }
         due.iter().for_each(|key| self.submit(self.lock(), key));
     }

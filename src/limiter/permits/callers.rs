@@ -11,7 +11,7 @@ use crate::model::Error;
 /// The outcome for a caller: a permit, none, or an error.
 pub(super) type PermitOutcome = Result<Option<Permit>, Error>;
 
-/// A caller, and the limit that it asked under: plans differ.
+/// A caller, and the limit that it asked under, because plans differ.
 pub(super) struct PermitCaller {
     pub(super) outcome: Sender<PermitOutcome>,
     pub(super) limit: u32,

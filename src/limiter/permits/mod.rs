@@ -1,4 +1,4 @@
-//! Permits of requests in flight: at most so many of a key at once, on all replicas.
+//! Permits of requests in flight, with at most so many of a key at once, on all replicas.
 
 mod agent;
 mod callers;
@@ -25,10 +25,9 @@ use self::agent::{Agent, PermitEvents};
 use self::callers::{PermitCaller, PermitOutcome};
 pub(crate) use self::permit::Acquired;
 pub use self::permit::Permit;
-use self::permit::SlotKey;
 use self::runtimes::Runtimes;
 use super::RateLimiter;
-use crate::model::{Check, Error, Key, Limit, Source};
+use crate::model::{Budget, Check, Error, Key, Limit, Source};
 use crate::store::Store;
 use crate::units::{ConfigError, later};
 
@@ -99,18 +98,18 @@ impl Agents {
         now >= next && take()
     }
 
-    fn agent(&self, slot_key: &SlotKey) -> &Arc<Agent> {
-        &self.agents[self.hasher.hash_one(slot_key) as usize % AGENTS]
+    fn agent(&self, budget: &Budget) -> &Arc<Agent> {
+        &self.agents[self.hasher.hash_one(budget) as usize % AGENTS]
     }
 }
 
 /// # Requests in flight
 ///
-/// Acquiring a permit needs a tokio runtime: outside of one, the error [is
+/// Acquiring a permit needs a tokio runtime. Outside of one, the error [is
 /// misuse](Error::is_misuse).
 impl RateLimiter {
     /// Acquires a permit of a [concurrency limit](Limit::concurrency), if one is free and no caller
-    /// waits. `None`: no permit is free.
+    /// waits. `None` if no permit is free.
     ///
     /// The permit is held until it is dropped, so bind it to a name:
     /// `let Some(_permit) = ... else { ... }`. With `.is_some()` or `let Some(_)` it is given back
@@ -123,7 +122,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error if the store is unavailable, and the limit fails closed, or if more than
-    /// about 16,384 keys with callers wait for the store: it [is overloaded](Error::is_overloaded).
+    /// about 16,384 keys with callers wait for the store. It [is overloaded](Error::is_overloaded).
     /// It [is misuse](Error::is_misuse) if the limit is not a concurrency limit.
     pub async fn try_acquire_permit(
         &self,
@@ -138,7 +137,7 @@ impl RateLimiter {
     }
 
     /// Acquires a permit of a [concurrency limit](Limit::concurrency), and waits for it for at most
-    /// `max_wait`. `None`: no permit was free in time. The caller works, and drops the permit.
+    /// `max_wait`. `None` if no permit was free in time. The caller works, and drops the permit.
     ///
     /// ```
     /// use std::time::Duration;
@@ -163,15 +162,15 @@ impl RateLimiter {
     /// # }
     /// ```
     ///
-    /// A free permit is granted even if `max_wait` is shorter than the store's latency: the first
-    /// answer may take up to a second. Dropping the future gives up the place in the queue. If the
-    /// store becomes unavailable, the [failure policy](Limit::with_on_store_failure) decides all
-    /// waiting callers at once.
+    /// A free permit is granted even if `max_wait` is shorter than the store's latency, because the
+    /// first answer may take up to a second. Dropping the future gives up the place in the queue.
+    /// If the store becomes unavailable, the [failure policy](Limit::with_on_store_failure) decides
+    /// all waiting callers at once.
     ///
     /// # Guarantees
     ///
     /// - **At most the limit.** The store counts the permits of all processes, atomically.
-    /// - **First come, first served**, on all replicas: a new caller does not pass callers that
+    /// - **First come, first served**, on all replicas. A new caller does not pass callers that
     ///   wait. A process has one place for each of its callers. If a caller gives up, the later
     ///   callers of the same process move up. A permit that another process has released reaches a
     ///   waiting caller within about 25 ms and two round trips to the store.
@@ -243,9 +242,9 @@ impl RateLimiter {
     #[must_use]
     pub fn held_permits(&self, limit: &Limit, key: impl Into<Key>) -> u64 {
         let check = Check::new(limit, key);
-        let slot_key = SlotKey::new(&check);
+        let budget = check.budget();
         let agents = self.shared.agents.get();
-        agents.map_or(0, |agents| agents.agent(&slot_key).held(&slot_key))
+        agents.map_or(0, |agents| agents.agent(budget).held(budget))
     }
 
     /// The number of keys with permits, callers or unconfirmed releases in this process.
@@ -259,13 +258,13 @@ impl RateLimiter {
 
     /// Asks for a permit, without a wait.
     pub(crate) async fn request_permit(&self, check: &Check) -> Result<Acquired, Error> {
-        let slot_key = SlotKey::new(check);
-        let agent = self.agent_for(check, &slot_key)?;
+        let budget = Arc::new(check.budget().clone());
+        let agent = self.agent_for(check, &budget)?;
         let (caller, mut outcome) = permit_caller(check);
-        agent.request(&slot_key, caller);
+        agent.request(&budget, caller);
         let outcome = within(agent, ANSWERS_WITHIN, &mut outcome).await;
-        let outcome = outcome.unwrap_or_else(|| Err(agent.late_error(&slot_key)));
-        or_decide_locally(agent, &slot_key, check, outcome)
+        let outcome = outcome.unwrap_or_else(|| Err(agent.late_error(&budget)));
+        or_decide_locally(agent, &budget, check, outcome)
     }
 
     /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this
@@ -276,18 +275,18 @@ impl RateLimiter {
         max_wait: Duration,
         most_waiters: usize,
     ) -> Result<Acquired, Error> {
-        let slot_key = SlotKey::new(check);
-        let agent = self.agent_for(check, &slot_key)?;
+        let budget = Arc::new(check.budget().clone());
+        let agent = self.agent_for(check, &budget)?;
         let (caller, outcome) = permit_caller(check);
         let mut waiter = PermitWaiter {
             agent,
-            slot_key: &slot_key,
+            budget: &budget,
             limit: check.limit().permits(),
             outcome: Some(outcome),
         };
-        agent.enqueue_waiter(&slot_key, caller, most_waiters);
+        agent.enqueue_waiter(&budget, caller, most_waiters);
         let outcome = waiter.outcome_within(max_wait).await;
-        or_decide_locally(agent, &slot_key, check, outcome.unwrap_or(Ok(None)))
+        or_decide_locally(agent, &budget, check, outcome.unwrap_or(Ok(None)))
     }
 
     /// Waits until the store has confirmed all released permits, for at most a second.
@@ -310,7 +309,7 @@ impl RateLimiter {
         })
     }
 
-    fn agent_for(&self, check: &Check, slot_key: &SlotKey) -> Result<&Arc<Agent>, Error> {
+    fn agent_for(&self, check: &Check, budget: &Arc<Budget>) -> Result<&Arc<Agent>, Error> {
         let runtime = Runtime::try_current().map_err(Error::outside_of_runtime)?;
         let name = check.limit().name();
         if !check.limit().is_concurrency() {
@@ -321,7 +320,7 @@ impl RateLimiter {
         }
         let agents = self.agents();
         agents.check_tasks(&runtime);
-        Ok(agents.agent(slot_key))
+        Ok(agents.agent(budget))
     }
 }
 
@@ -334,7 +333,7 @@ fn permit_caller(check: &Check) -> (PermitCaller, oneshot::Receiver<PermitOutcom
 /// The outcome of a caller. While the store is unavailable, the limit's policy decides.
 fn or_decide_locally(
     agent: &Arc<Agent>,
-    slot_key: &SlotKey,
+    budget: &Arc<Budget>,
     check: &Check,
     outcome: PermitOutcome,
 ) -> Result<Acquired, Error> {
@@ -344,7 +343,7 @@ fn or_decide_locally(
             source: Source::Store,
             limit: check.limit().clone(),
         }),
-        Err(error) if error.is_unavailable() => agent.decide_locally(slot_key, check, error),
+        Err(error) if error.is_unavailable() => agent.decide_locally(budget, check, error),
         Err(error) => Err(error),
     }
 }
@@ -352,7 +351,7 @@ fn or_decide_locally(
 /// A caller that waits for a permit. If it is dropped before its outcome, its place is given up.
 struct PermitWaiter<'a> {
     agent: &'a Arc<Agent>,
-    slot_key: &'a SlotKey,
+    budget: &'a Arc<Budget>,
     limit: u32,
     /// `None` after the outcome.
     outcome: Option<oneshot::Receiver<PermitOutcome>>,
@@ -373,7 +372,7 @@ impl Drop for PermitWaiter<'_> {
         if let Some(outcome) = self.outcome.take() {
             // The agent finds it closed.
             drop(outcome);
-            self.agent.waiter_is_gone(self.slot_key, self.limit);
+            self.agent.waiter_is_gone(self.budget, self.limit);
         }
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// The intervals between the claims of a slot.
 #[derive(Clone, Copy)]
 pub(super) struct Paces {
-    /// With waiters: another process may have released a permit.
+    /// With waiters, because another process may have released a permit.
     pub(super) poll: Duration,
     /// A slot that was claimed so recently waits for the next poll.
     pub(super) recent: Duration,
@@ -26,7 +26,7 @@ pub(super) struct ClaimHistory {
     sent: Option<Instant>,
     /// When the last claim was answered, failed or was lost.
     ended: Option<Instant>,
-    /// When the last claim that was answered was sent: its lease starts then.
+    /// When the last claim that was answered was sent. Its lease starts then.
     confirmed_at: Option<Instant>,
     has_failed: bool,
     /// How many answers in a row granted more than their claims asked for. One may include the
@@ -86,13 +86,14 @@ impl ClaimHistory {
         self.may_be_stored
     }
 
-    /// Returns whether the next claim has to pause: the store fails, or goes on granting too much.
+    /// Returns whether the next claim has to pause, because the store fails, or goes on granting
+    /// too much.
     pub(super) const fn is_paced(&self) -> bool {
         self.has_failed || self.surpluses > 1
     }
 
-    /// Returns whether the next claim has to pause even for a caller: a claim that is lost twice
-    /// may be lost each time.
+    /// Returns whether the next claim has to pause even for a caller, because a claim that is lost
+    /// twice may be lost each time.
     pub(super) const fn has_to_pause(&self) -> bool {
         self.losses > 1
     }

@@ -1,12 +1,11 @@
 //! A permit, and the answer to a caller that wants one.
 
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::model::{Check, Key, Limit, Source};
+use crate::model::{Budget, Check, Key, Limit, Source};
 use crate::telemetry::{self, GaugeLevel};
 
 /// The answer to a layer, or to `RateLimiter::acquire_permit`.
@@ -18,68 +17,32 @@ pub(crate) struct Acquired {
 }
 
 impl Acquired {
-    /// Returns whether a wait can help: the store had no free permit. The decision of a failure
-    /// policy stands.
+    /// Returns whether a wait can help, because the store had no free permit. The decision of a
+    /// failure policy stands.
     pub(crate) const fn may_wait(&self) -> bool {
         self.permit.is_none() && matches!(self.source, Source::Store)
     }
 }
 
-/// A key under the name of a limit. Limits of one name share their permits, whatever their numbers.
-///
-/// Its copies share a reference count of their own, because all threads that use the limit change
-/// the limit's count.
-#[derive(Clone)]
-pub(super) struct SlotKey(Arc<(Limit, Key)>);
-
-impl SlotKey {
-    pub(super) fn new(check: &Check) -> Self {
-        Self(Arc::new((check.limit().clone(), check.key().clone())))
+/// A check under a limit of so many permits.
+pub(super) fn check(budget: &Budget, permits: u32) -> Check {
+    let (limit, key) = (budget.limit(), budget.key());
+    if permits == limit.permits() {
+        return Check::new(limit, key);
     }
-
-    pub(super) fn name(&self) -> &str {
-        self.0.0.name()
-    }
-
-    pub(super) fn key(&self) -> &Key {
-        &self.0.1
-    }
-
-    /// A check under a limit of this number.
-    pub(super) fn check(&self, permits: u32) -> Check {
-        let (limit, key) = &*self.0;
-        if permits == limit.permits() {
-            return Check::new(limit, key);
-        }
-        // Plans differ. The name was valid, and so was the number.
-        let other = Limit::concurrency(limit.name(), permits);
-        Check::new(other.as_ref().unwrap_or(limit), key)
-    }
-}
-
-impl PartialEq for SlotKey {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || (self.key() == other.key() && self.name() == other.name())
-    }
-}
-
-impl Eq for SlotKey {}
-
-impl Hash for SlotKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.name().hash(state);
-        self.key().hash(state);
-    }
+    // Plans differ. The name was valid, and so was the number.
+    let other = Limit::concurrency(limit.name(), permits);
+    Check::new(other.as_ref().unwrap_or(limit), key)
 }
 
 /// The agent that granted a permit, and takes it back. A trait, because an agent knows slots, and a
 /// slot knows permits.
 pub(super) trait Grantor: Send + Sync {
-    fn take_back(self: Arc<Self>, slot_key: &SlotKey);
+    fn take_back(self: Arc<Self>, budget: &Arc<Budget>);
 
     /// Returns whether the store has confirmed a permit within a lease. One that this process
     /// granted counts from then on.
-    fn is_renewed(&self, slot_key: &SlotKey, granted_here: Option<Instant>) -> bool;
+    fn is_renewed(&self, budget: &Arc<Budget>, granted_here: Option<Instant>) -> bool;
 }
 
 /// A permit of a [concurrency limit](Limit::concurrency): at most so many requests of a key are in
@@ -88,7 +51,9 @@ pub(super) trait Grantor: Send + Sync {
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct Permit {
     grantor: Arc<dyn Grantor>,
-    slot_key: SlotKey,
+    /// Its copies share a reference count of their own, because all threads that use the limit
+    /// change the limit's count.
+    budget: Arc<Budget>,
     source: Source,
     /// The time of the grant, if this process granted it without the store.
     granted_here: Option<Instant>,
@@ -99,14 +64,14 @@ pub struct Permit {
 impl Permit {
     pub(super) fn new(
         grantor: Arc<dyn Grantor>,
-        slot_key: SlotKey,
+        budget: Arc<Budget>,
         source: Source,
         granted_here: Option<Instant>,
     ) -> Self {
-        let held = telemetry::hold_permit(slot_key.name());
+        let held = telemetry::hold_permit(budget.limit().name());
         Self {
             grantor,
-            slot_key,
+            budget,
             source,
             granted_here,
             _held: held,
@@ -116,13 +81,13 @@ impl Permit {
     /// The name of the limit.
     #[must_use]
     pub fn limit_name(&self) -> &str {
-        self.slot_key.name()
+        self.budget.limit().name()
     }
 
     /// The key.
     #[must_use]
     pub fn key(&self) -> &Key {
-        self.slot_key.key()
+        self.budget.key()
     }
 
     /// The source of the grant: the store, or while the store is unavailable the limit's [failure
@@ -138,20 +103,20 @@ impl Permit {
     /// each step.
     #[must_use]
     pub fn is_renewed(&self) -> bool {
-        self.grantor.is_renewed(&self.slot_key, self.granted_here)
+        self.grantor.is_renewed(&self.budget, self.granted_here)
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        Arc::clone(&self.grantor).take_back(&self.slot_key);
+        Arc::clone(&self.grantor).take_back(&self.budget);
     }
 }
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
-            .field("limit", &self.slot_key.name())
+            .field("limit", &self.budget.limit().name())
             .finish_non_exhaustive()
     }
 }

@@ -44,7 +44,7 @@ impl Runtimes {
     }
 }
 
-/// Returns whether a runtime is shut down: it drops a new task at once, without a poll.
+/// Returns whether a runtime is shut down. It drops a new task at once, without a poll.
 fn is_shut_down(runtime: &Runtime) -> bool {
     let was_polled = Arc::<AtomicBool>::default();
     let in_task = Arc::clone(&was_polled);

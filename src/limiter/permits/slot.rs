@@ -16,12 +16,12 @@ use tokio::time::Instant;
 
 use super::callers::{AtOnceCallers, PermitCaller, PermitOutcome, Waiters};
 use super::pace::{ClaimHistory, Paces};
-use super::permit::SlotKey;
-use crate::model::{Check, Error};
+use super::permit;
+use crate::model::{Budget, Check, Error};
 use crate::units::Claim;
 
-/// An outcome that a caller is to be given. It is given when no slot is locked: a caller that is
-/// gone drops its permit.
+/// An outcome that a caller is to be given. It is given when no slot is locked, because a caller
+/// that is gone drops its permit.
 pub(super) enum Delivery {
     Permit(Sender<PermitOutcome>),
     None(Sender<PermitOutcome>),
@@ -179,7 +179,8 @@ impl Slot {
         self.is_idle() && (!self.is_changed || (self.history.has_failed() && was_never_stored))
     }
 
-    /// Returns whether it is to be looked at often: callers wait, or a change is not claimed yet.
+    /// Returns whether it is to be looked at often, because callers wait, or a change is not
+    /// claimed yet.
     pub(super) fn is_watched(&self) -> bool {
         !self.waiters.is_empty() || self.is_changed
     }
@@ -242,14 +243,14 @@ impl Slot {
     }
 
     /// The check that claims this slot.
-    pub(super) fn claim(&mut self, key: &SlotKey, lease: Duration, now: Instant) -> Check {
+    pub(super) fn claim(&mut self, key: &Budget, lease: Duration, now: Instant) -> Check {
         // No caller may get more than its own limit allows, so the smallest limit counts.
         let at_once = self.at_once.choose_claimed();
         let waiting = self.waiters.smallest_limit();
         let smallest = at_once.into_iter().chain(waiting).min();
         let limit = smallest.unwrap_or(self.limit);
         self.granted_under = self.granted_under.max(limit);
-        let check = key.check(limit);
+        let check = permit::check(key, limit);
         let mut claim = Claim::new(self.holder, lease);
         claim.granted = self.granted;
         claim.released = self.released;
@@ -283,7 +284,7 @@ impl Slot {
         self.history.note_answer(now, new > self.asked_in_claim);
     }
 
-    /// Gives permits to callers: first to those that wait, and then to those that wanted one at
+    /// Gives permits to callers, first to those that wait, and then to those that wanted one at
     /// once, of which the others get none. A waiter that came after the claim, and has a smaller
     /// limit than it, gets none of them. Returns how many permits are left.
     fn distribute(&mut self, permits: u64, deliveries: &mut Vec<Delivery>) -> u64 {
@@ -338,9 +339,9 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(10);
 
-    fn key() -> SlotKey {
+    fn key() -> Budget {
         let exports = Limit::concurrency("exports", 10).unwrap();
-        SlotKey::new(&Check::new(&exports, Key::new("acme")))
+        Budget::new(exports, Key::new("acme"))
     }
 
     fn caller(limit: u32) -> (PermitCaller, Receiver<PermitOutcome>) {

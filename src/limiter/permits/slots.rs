@@ -3,16 +3,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
 
 use super::AGENTS;
-use super::permit::SlotKey;
 use super::slot::{ClaimKind, Slot};
 use super::task_state::TaskState;
-use crate::model::Check;
+use crate::model::{Budget, Check};
 use crate::store::Answer;
 
 /// The memory for so many slots is kept.
@@ -32,12 +32,12 @@ const fn most_in_flight(kind: ClaimKind) -> usize {
 
 #[derive(Default)]
 pub(super) struct Slots {
-    pub(super) slots: HashMap<SlotKey, Slot>,
+    pub(super) slots: HashMap<Arc<Budget>, Slot>,
     pub(super) queues: ClaimQueues,
     /// The slots that may have waiters, or a change that is not claimed.
-    pub(super) watched: HashSet<SlotKey>,
+    pub(super) watched: HashSet<Arc<Budget>>,
     /// The slots that hold nothing, and whose last claim failed.
-    pub(super) unconfirmed: HashSet<SlotKey>,
+    pub(super) unconfirmed: HashSet<Arc<Budget>>,
     /// The time of the last scan of all slots.
     pub(super) scanned: Option<Instant>,
     pub(super) task: TaskState,
@@ -51,7 +51,7 @@ pub(super) struct Slots {
 #[derive(Default)]
 pub(super) struct ClaimQueues {
     /// The slots to be claimed, by the kind of their claim.
-    queued: [VecDeque<SlotKey>; ClaimKind::ALL.len()],
+    queued: [VecDeque<Arc<Budget>>; ClaimKind::ALL.len()],
     /// How many claims of each kind are in flight.
     in_flight: [usize; ClaimKind::ALL.len()],
     /// The claims in flight, by number.
@@ -64,21 +64,25 @@ pub(super) struct ClaimQueues {
 
 /// A claim in flight.
 struct SentClaim {
-    key: SlotKey,
+    key: Arc<Budget>,
     at: Instant,
     kind: ClaimKind,
 }
 
 impl ClaimQueues {
     /// Queues a slot, if it has to be claimed.
-    pub(super) fn enqueue(&mut self, key: &SlotKey, slot: &mut Slot) {
+    pub(super) fn enqueue(&mut self, key: &Arc<Budget>, slot: &mut Slot) {
         if let Some(kind) = slot.enter_queue() {
             self.queued[kind as usize].push_back(key.clone());
         }
     }
 
     /// Takes out the next slots, and makes their claims, with their numbers.
-    fn take(&mut self, slots: &mut HashMap<SlotKey, Slot>, lease: Duration) -> Vec<(u64, Check)> {
+    fn take(
+        &mut self,
+        slots: &mut HashMap<Arc<Budget>, Slot>,
+        lease: Duration,
+    ) -> Vec<(u64, Check)> {
         let mut taken = Vec::new();
         let now = Instant::now();
         for kind in ClaimKind::ALL {
@@ -98,7 +102,7 @@ impl ClaimQueues {
     }
 
     /// Counts a claim in flight. Returns its number.
-    fn depart(&mut self, key: SlotKey, slot: &mut Slot, at: Instant, kind: ClaimKind) -> u64 {
+    fn depart(&mut self, key: Arc<Budget>, slot: &mut Slot, at: Instant, kind: ClaimKind) -> u64 {
         slot.depart();
         self.claims += 1;
         self.in_flight[kind as usize] += 1;
@@ -107,7 +111,7 @@ impl ClaimQueues {
     }
 
     /// Keeps the answer of a claim that was sent at once.
-    pub(super) fn keep_answer(&mut self, key: &SlotKey, slot: &mut Slot, answer: Answer) {
+    pub(super) fn keep_answer(&mut self, key: &Arc<Budget>, slot: &mut Slot, answer: Answer) {
         let number = self.depart(key.clone(), slot, Instant::now(), ClaimKind::Caller);
         self.unawaited.push((number, answer));
     }
@@ -118,7 +122,7 @@ impl ClaimQueues {
     }
 
     /// The key of a claim that has landed. `None` if it was given up.
-    fn land(&mut self, number: u64) -> Option<SlotKey> {
+    fn land(&mut self, number: u64) -> Option<Arc<Budget>> {
         let sent = self.sent.remove(&number)?;
         self.in_flight[sent.kind as usize] -= 1;
         Some(sent.key)
@@ -156,15 +160,15 @@ impl Slots {
     }
 
     /// The slot of a claim that has landed. `None` if the claim was given up.
-    pub(super) fn land(&mut self, number: u64) -> Option<(SlotKey, &mut Slot)> {
+    pub(super) fn land(&mut self, number: u64) -> Option<(Arc<Budget>, &mut Slot)> {
         let key = self.queues.land(number)?;
         let slot = self.slots.get_mut(&key)?;
         Some((key, slot))
     }
 
-    /// Returns whether a caller of this key would be one too many: the slots with callers that wait
-    /// to be claimed are as many as may be.
-    pub(super) fn is_overloaded_for(&self, key: &SlotKey) -> bool {
+    /// Returns whether a caller of this key would be one too many, because the slots with callers
+    /// that wait to be claimed are as many as may be.
+    pub(super) fn is_overloaded_for(&self, key: &Arc<Budget>) -> bool {
         self.queues.queued[ClaimKind::Caller as usize].len() >= MOST_QUEUED
             && !self.slots.get(key).is_some_and(Slot::has_callers)
     }
@@ -176,7 +180,7 @@ impl Slots {
     }
 
     /// Removes a slot. Frees unused memory.
-    pub(super) fn remove(&mut self, key: &SlotKey) {
+    pub(super) fn remove(&mut self, key: &Arc<Budget>) {
         let Self {
             slots,
             queues,
@@ -199,7 +203,6 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use std::iter;
-    use std::sync::Arc;
 
     use tokio::sync::oneshot;
 
@@ -216,8 +219,8 @@ mod tests {
         Limit::concurrency("exports", 1).unwrap()
     }
 
-    fn key(number: usize) -> SlotKey {
-        SlotKey::new(&Check::new(&exports(), Key::from(number as u64)))
+    fn key(number: usize) -> Arc<Budget> {
+        Arc::new(Budget::new(exports(), Key::from(number as u64)))
     }
 
     fn caller() -> PermitCaller {

@@ -1,4 +1,5 @@
-//! The task that claims slots: one claim at a time for each slot, and all at once that are queued.
+//! The task that claims slots, with one claim at a time for each slot, and all at once that are
+//! queued.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -12,14 +13,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::AGENTS;
 use super::agent::Agent;
-use super::permit::SlotKey;
 use super::slots::Slots;
-use crate::model::{Decision, Error, Op};
+use crate::model::{Budget, Decision, Error, Op};
 use crate::store::Answer;
 use crate::units::later;
 
 /// The most slots of an agent that hold nothing and whose claim failed. Any further one is
-/// forgotten: its lease expires.
+/// forgotten, because its lease expires.
 const MOST_UNCONFIRMED: usize = 10_000 / AGENTS;
 
 /// The age of the last round at which the task counts as blocked. It is above the longest pause of
@@ -56,8 +56,8 @@ impl Agent {
         self.give_up(&stuck);
     }
 
-    /// A new task, if one is needed. Start it after the state is unlocked: a runtime that shuts
-    /// down drops it at once.
+    /// A new task, if one is needed. Start it after the state is unlocked, because a runtime that
+    /// shuts down drops it at once.
     fn new_task(self: &Arc<Self>, state: &mut Slots, runtime: Runtime) -> Option<Running> {
         if self.has_nothing_to_do(state) {
             return None;
@@ -177,7 +177,7 @@ impl Agent {
 
     /// Queues a slot whose claim is over if it has changed meanwhile, and forgets it if nothing is
     /// left.
-    fn requeue_or_remove(&self, state: &mut Slots, key: &SlotKey) {
+    fn requeue_or_remove(&self, state: &mut Slots, key: &Arc<Budget>) {
         let Some(slot) = state.slots.get_mut(key) else {
             return;
         };
@@ -226,7 +226,7 @@ impl Agent {
     }
 }
 
-/// Claims in flight. Those without an answer are lost when this is dropped: after a deadline, or
+/// Claims in flight. Those without an answer are lost when this is dropped, after a deadline, or
 /// with their runtime.
 struct ClaimsUnderWay {
     agent: Arc<Agent>,

@@ -12,7 +12,8 @@ use crate::units::later;
 const PEEK_BEFORE: Duration = Duration::from_millis(100);
 
 /// The time bounds of one call. They bound the wait for units. An answer of the store has the
-/// store's own deadline: a charge whose answer is not awaited would consume units for nothing.
+/// store's own deadline, because a charge whose answer is not awaited would consume units for
+/// nothing.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
     max_wait: Duration,

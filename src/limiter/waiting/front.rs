@@ -1,4 +1,4 @@
-//! The waiter at the front of a queue: it asks the store.
+//! The waiter at the front of a queue. It asks the store.
 
 use std::future::poll_fn;
 use std::ops::ControlFlow;
@@ -22,7 +22,7 @@ use crate::units::later;
 
 impl RateLimiter {
     /// Charges as soon as the units are available. No other waiter is in front, for the `contested`
-    /// checks. `Break` is the decision. `Continue` is a denial by other checks of the group: the
+    /// checks. `Break` is the decision. `Continue` is a denial by other checks of the group. The
     /// caller queues for these.
     pub(super) async fn acquire_in_front(
         &self,
@@ -198,7 +198,7 @@ impl RateLimiter {
 
 /// Returns whether only the `contested` checks are denied.
 fn is_denied_by(decision: &Decision, group: &Group, contested: &[Check]) -> bool {
-    let is_contested = |check: &Check| contested.iter().any(|it| it.shares_budget_with(check));
+    let is_contested = |check: &Check| contested.iter().any(|it| it.budget() == check.budget());
     let mut verdicts = group.iter().zip(decision.verdicts());
     verdicts.all(|(check, verdict)| verdict.allowed() || is_contested(check))
 }

@@ -1,7 +1,7 @@
 //! Waiting for units, for a bounded time.
 //!
 //! The waiters of one process for one budget queue (`turns`). The one at the front asks the store
-//! (`front`): again when the store says that the units are available, or once, for units that it
+//! (`front`), again when the store says that the units are available, or once, for units that it
 //! reserves (`reservation`). If the store is far away, several ask at once (`width`).
 
 mod bounds;
@@ -63,7 +63,7 @@ enum Unserved {
     Failed(Error),
 }
 
-/// The group of a caller that waits: its denial is not an offence if the wait may end it. A place
+/// The group of a caller that waits. Its denial is not an offence if the wait may end it. A place
 /// in a queue whose delay is longer is denied by the store. A refund would leave a gap, because
 /// later checks keep their places.
 fn patient(group: &Group, wait: Duration, longest_delay: Duration) -> Group {
@@ -91,7 +91,7 @@ fn queues(group: &Group) -> bool {
     group.iter().any(|check| check.limit().queues())
 }
 
-/// The group of a caller that is denied, for whatever reason: so a peek counts its denial.
+/// The group of a caller that is denied, for whatever reason, so a peek counts its denial.
 fn of_denied_caller(group: &Group) -> Group {
     if !counts_denials(group) {
         return group.clone();
@@ -106,7 +106,7 @@ fn counts_denials(group: &Group) -> bool {
 
 /// # Waiting for units
 ///
-/// Each call needs a tokio runtime for its timers: outside of one, the error [is
+/// Each call needs a tokio runtime for its timers. Outside of one, the error [is
 /// misuse](Error::is_misuse).
 impl RateLimiter {
     /// Consumes a unit, and waits for it for at most `max_wait`.
@@ -115,8 +115,8 @@ impl RateLimiter {
     /// asked again before that time, unless this limiter refunds or resets one of the budgets.
     /// Waiters of one process for one budget are served first come, first served, so small requests
     /// do not starve a large one. A leaky bucket's delay is part of the wait. While units are free
-    /// and the store's answers take longer, several waiters ask at once, in their order: a distant
-    /// store serves more than one a round trip.
+    /// and the store's answers take longer, several waiters ask at once, in their order, because a
+    /// distant store serves more than one a round trip.
     ///
     /// A caller that does not find others waiting is decided at once, and waits only if it is
     /// denied. Under a token bucket, GCRA, or a leaky bucket as a meter, the first waiter of a
@@ -132,7 +132,7 @@ impl RateLimiter {
     /// bucket as a queue stays taken.
     ///
     /// `max_wait` bounds the wait for units. Each answer of the store has the store's own deadline,
-    /// so the call ends at most two such deadlines after `max_wait`: of the last charge, and of its
+    /// so the call ends at most two such deadlines after `max_wait`, of the last charge, and of its
     /// refund if its units come too late. Zero asks once and does not wait for units.
     ///
     /// If the store is unavailable, the limit's [failure policy](Limit::with_on_store_failure)
@@ -253,7 +253,7 @@ impl RateLimiter {
         }
     }
 
-    /// Charges a group, unless others wait for one of its budgets: first come, first served.
+    /// Charges a group, unless others wait for one of its budgets, first come, first served.
     fn charge_at_once(
         &self,
         group: &Group,
@@ -340,7 +340,8 @@ impl RateLimiter {
     /// Charges a group when it is its turn in the queues of the `contested` checks, unless one of
     /// them has `most` waiters, or is so long that the turn cannot be in time.
     ///
-    /// A group does not queue for a budget that has room: others would wait behind it for nothing.
+    /// A group does not queue for a budget that has room, because others would wait behind it for
+    /// nothing.
     async fn acquire_in_turn(
         &self,
         group: &Group,
@@ -436,7 +437,7 @@ impl RateLimiter {
     }
 }
 
-/// A place, unless it comes too late: the next waiter may have more time.
+/// A place, unless it comes too late, because the next waiter may have more time.
 async fn in_time<T>(waiting: impl Future<Output = T>, bounds: Bounds) -> T {
     let place = waiting.await;
     if bounds.is_over() {

@@ -12,16 +12,16 @@ use crate::units::ConfigError;
 /// How long requests wait, and how many.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitSettings {
-    /// Zero: requests do not wait.
+    /// Zero means that requests do not wait.
     pub(super) max_wait: Duration,
     pub(crate) max_waiters: usize,
     pub(crate) max_waiters_per_key: usize,
-    /// The number of waiters, in all layers that share these settings. `None`: they are not
-    /// counted.
+    /// The number of waiters, in all layers that share these settings. `None` means that they are
+    /// not counted.
     waiting: Option<Arc<AtomicUsize>>,
 }
 
-/// The longest wait: clients and proxies give up long before.
+/// The longest wait, because clients and proxies give up long before.
 const LONGEST: Duration = Duration::from_secs(60 * 60);
 
 impl Default for WaitSettings {
@@ -36,7 +36,7 @@ impl Default for WaitSettings {
 }
 
 impl WaitSettings {
-    /// Any number of waiters: the application calls.
+    /// Any number of waiters, because the application calls.
     pub(super) const fn unbounded() -> Self {
         Self {
             max_wait: Duration::ZERO,
@@ -101,7 +101,7 @@ impl WaitSettings {
     }
 }
 
-/// The place of one waiter, if it is counted: with the number of waiters, and its part of their
+/// The place of one waiter, if it is counted, with the number of waiters, and its part of their
 /// gauge.
 pub(crate) struct WaiterGuard(Option<(Arc<AtomicUsize>, GaugeLevel)>);
 

@@ -1,4 +1,4 @@
-//! Fair queues: the waiters of one process for one budget are served first come, first served.
+//! Fair queues. The waiters of one process for one budget are served first come, first served.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
@@ -16,21 +16,10 @@ use tokio::time::Instant;
 
 use super::reservation::Reservation;
 use super::width::{UnitsFound, Width};
-use crate::model::{Check, Group, Op};
+use crate::model::{Budget, Check, Group, Op};
 use crate::units::Mutex;
 
-/// The name and the kind of a limit, and a key.
-type BudgetId = (String, &'static str, String);
-type Budgets = Arc<Mutex<HashMap<BudgetId, Arc<WaitingQueue>>>>;
-
-fn budget(check: &Check) -> BudgetId {
-    let limit = check.limit();
-    (
-        limit.name().to_owned(),
-        limit.kind(),
-        check.key().as_str().to_owned(),
-    )
-}
+type Queues = Arc<Mutex<HashMap<Budget, Arc<WaitingQueue>>>>;
 
 /// The waiters for one budget.
 #[derive(Default)]
@@ -85,7 +74,7 @@ impl WaitingQueue {
 /// A queue for each budget that has waiters.
 #[derive(Default)]
 pub(in crate::limiter) struct Turns {
-    queues: Budgets,
+    queues: Queues,
     /// The number of places in all queues, so that a check that need not wait takes no lock.
     places: Arc<AtomicUsize>,
     /// How often budgets were refunded, settled, reset or blocked, by a hash of the budget.
@@ -97,15 +86,15 @@ pub(super) struct Turn {
     places: Vec<Place>,
 }
 
-/// A place in one queue: at the front if `front` is set.
+/// A place in one queue, at the front if `front` is set.
 struct Place {
-    budget: BudgetId,
+    budget: Budget,
     queue: Option<Arc<WaitingQueue>>,
     units: u64,
     /// Whether its cost is counted, because it reserves nothing.
     has_cost: bool,
     front: Option<OwnedSemaphorePermit>,
-    queues: Budgets,
+    queues: Queues,
     /// The number of places in all queues.
     places: Arc<AtomicUsize>,
 }
@@ -115,7 +104,12 @@ impl Turns {
     /// has `most` waiters.
     pub(super) async fn wait(&self, group: &[Check], most: usize) -> Option<Turn> {
         let costs = group.iter().map(|check| u64::from(check.cost()));
-        let mut budgets: Vec<(BudgetId, u64)> = group.iter().map(budget).zip(costs).collect();
+        let mut budgets: Vec<(Budget, u64)> = group
+            .iter()
+            .map(Check::budget)
+            .cloned()
+            .zip(costs)
+            .collect();
         // Always in the same order, so that two groups cannot deadlock.
         budgets.sort_unstable();
         let mut places = Vec::with_capacity(budgets.len());
@@ -135,7 +129,7 @@ impl Turns {
         Some(Turn { places })
     }
 
-    fn enqueue(&self, budget: BudgetId, units: u64, most: usize) -> Option<Place> {
+    fn enqueue(&self, budget: Budget, units: u64, most: usize) -> Option<Place> {
         let mut queues = self.queues.lock();
         let queue = Arc::clone(queues.entry(budget.clone()).or_default());
         // Counted under the lock, so that the last waiter before does not remove the queue.
@@ -158,7 +152,7 @@ impl Turns {
     }
 
     /// The least time until the turn of a check behind the waiters of this process. `None` if it is
-    /// not known: for groups, and for algorithms that reserve no units.
+    /// not known, for groups, and for algorithms that reserve no units.
     pub(super) fn least_wait(&self, group: &[Check]) -> Option<Duration> {
         let [check] = group else { return None };
         let limit = check.limit();
@@ -166,7 +160,7 @@ impl Turns {
             return None;
         }
         let queues = self.queues.lock();
-        let queue = queues.get(&budget(check))?;
+        let queue = queues.get(check.budget())?;
         let units = queue
             .units
             .load(Ordering::Acquire)
@@ -191,11 +185,11 @@ impl Turns {
         let queues = self.queues.lock();
         let contested = group
             .iter()
-            .filter(|check| queues.contains_key(&budget(check)));
+            .filter(|check| queues.contains_key(check.budget()));
         contested.cloned().collect()
     }
 
-    /// The number of changes of the budgets of a group. Changes of others may count with them: a
+    /// The number of changes of the budgets of a group. Changes of others may count with them. A
     /// caller that compares two of these numbers asks the store too often then, and never too
     /// rarely.
     pub(super) fn changes(&self, group: &[Check]) -> u64 {
@@ -207,14 +201,13 @@ impl Turns {
 
     fn changes_of(&self, check: &Check) -> &AtomicU64 {
         let mut hasher = DefaultHasher::new();
-        check.limit().name().hash(&mut hasher);
-        check.key().as_str().hash(&mut hasher);
+        check.budget().hash(&mut hasher);
         &self.changes[hasher.finish() as usize % self.changes.len()]
     }
 
-    /// Wakes the waiters at the front of the budgets that an operation has changed: units may be
-    /// available earlier than they expect. Callers that have no place yet see it in the number of
-    /// [`changes`](Self::changes). A reset voids units that waiters reserved.
+    /// Wakes the waiters at the front of the budgets that an operation has changed, because units
+    /// may be available earlier than they expect. Callers that have no place yet see it in the
+    /// number of [`changes`](Self::changes). A reset voids units that waiters reserved.
     pub(in crate::limiter) fn changed(&self, by: Op, group: &[Check]) {
         for check in group {
             self.changes_of(check).fetch_add(1, Ordering::SeqCst);
@@ -225,7 +218,7 @@ impl Turns {
             return;
         }
         let queues = self.queues.lock();
-        let changed = group.iter().filter_map(|check| queues.get(&budget(check)));
+        let changed = group.iter().filter_map(|check| queues.get(check.budget()));
         let changed: Vec<Arc<WaitingQueue>> = changed.cloned().collect();
         // A waker may drop its waiter at once, which takes the lock again.
         drop(queues);
@@ -277,7 +270,8 @@ impl Turn {
     }
 
     /// Adapts to an answer of the store how many waiters for these checks ask at once. Those that
-    /// ask again are apart from the others: the first ones go on only when these have their units.
+    /// ask again are apart from the others, because the first ones go on only when these have their
+    /// units.
     pub(super) fn adapt(
         &self,
         checks: &[Check],
@@ -285,12 +279,9 @@ impl Turn {
         round_trip: Duration,
         is_repeat: bool,
     ) {
-        let budgets: Vec<_> = checks.iter().map(budget).collect();
-        for place in self
-            .places
-            .iter()
-            .filter(|place| budgets.contains(&place.budget))
-        {
+        let is_checked =
+            |place: &&Place| checks.iter().any(|check| *check.budget() == place.budget);
+        for place in self.places.iter().filter(is_checked) {
             let Some(queue) = &place.queue else { continue };
             let keeps_order = found != UnitsFound::Free || queue.costs.lock().len() <= 1;
             if keeps_order {

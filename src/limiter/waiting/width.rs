@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// More callers at once are as fast as they will be.
 const WIDEST: usize = 1_024;
 
-/// The front of a queue, where one waiter has a place, or several. The semaphore is fair: first
+/// The front of a queue, where one waiter has a place, or several. The semaphore is fair, first
 /// come, first served.
 pub(super) struct Width {
     places: Arc<Semaphore>,

@@ -1,4 +1,4 @@
-//! Denials of blocked keys: by limit and key, whatever else a group asks.
+//! Denials of blocked keys, by limit and key, whatever else a group asks.
 
 use std::hash::BuildHasher;
 
@@ -76,9 +76,7 @@ impl Denials {
 
     /// The identity of a key under a limit that may block it.
     pub(super) fn blocked_id(&self, check: &Check) -> CheckId {
-        let limit = check.limit();
-        let key = check.key();
-        let budget = ("blocked", limit.name(), limit.kind(), key);
+        let budget = ("blocked", check.budget(), check.limit().kind());
         let [high, low] = [0, 1].map(|half| u128::from(self.hashers[half].hash_one(budget)));
         CheckId {
             hash: high << 64 | low,

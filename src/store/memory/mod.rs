@@ -7,6 +7,7 @@ mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::BuildHasher;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -251,7 +252,7 @@ impl MemoryStore {
 
     /// The hash of a check's budget, and its shard.
     fn shard_of(&self, check: &Check) -> (u64, usize) {
-        let hash = shard::hash(&self.hasher, check.limit().name(), check.key());
+        let hash = self.hasher.hash_one(check.budget());
         // The table uses the lowest and the highest bits.
         (hash, (hash >> 32) as usize & (self.shards.len() - 1))
     }

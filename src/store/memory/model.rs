@@ -115,7 +115,7 @@ proptest! {
                 let key = Key::from(number);
                 let check = Check::new(&limit, &key);
                 let op = if number % 7 == 0 { Op::Reset } else { Op::Charge };
-                let hash = super::shard::hash(&hasher, limit.name(), &key);
+                let hash = hasher.hash_one(check.budget());
                 let verdict = shard.apply(hash, op, check.clone(), now);
                 if let Some(cap) = cap {
                     prop_assert!(shard.len() <= cap, "{} of {cap}", shard.len());
@@ -195,7 +195,7 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
     let second = 1_000_000;
     for number in 0..100_u64 {
         let check = Check::new(&limit, Key::from(number));
-        let hash = super::shard::hash(&hasher, limit.name(), check.key());
+        let hash = hasher.hash_one(check.budget());
         let mut charge = |now| shard.apply(hash, Op::Charge, check.clone(), now).unwrap();
         charge(second);
         charge(second * 2);
@@ -225,7 +225,7 @@ fn shard_sweeps_32_places_at_every_16th_operation() {
     let mut shard = Shard::new(None);
     for number in 0..300_u64 {
         let check = Check::new(&limit, Key::from(number));
-        let hash = super::shard::hash(&hasher, limit.name(), check.key());
+        let hash = hasher.hash_one(check.budget());
         shard.apply(hash, Op::Charge, check, 0).unwrap();
     }
     let later = 60_000_000;

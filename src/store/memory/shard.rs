@@ -1,19 +1,15 @@
-//! One shard of the embedded store: a table of budgets that sweeps expired ones as it is used.
-
-use std::hash::BuildHasher;
-
-use hashbrown::DefaultHashBuilder;
+//! One shard of the embedded store, a table of budgets that sweeps expired ones as it is used.
 
 use super::table::{Cursor, Table};
 use crate::algorithm::{Cost, Effect, State};
-use crate::model::{Check, Error, Key, Limit, Op, Verdict};
+use crate::model::{Budget, Check, Error, Limit, Op, Verdict};
 use crate::store::group::decide_one;
 use crate::units::{Micros, Outcome};
 
 /// Places of the table that are swept for each operation.
 const SWEPT_PER_OPERATION: usize = 2;
 
-/// Places that are swept at a time: a few together cost less than one by one.
+/// Places that are swept at a time, because a few together cost less than one by one.
 const SWEEP_STEP: usize = 32;
 
 /// The fewest places of a sweep round, even if the table is smaller.
@@ -25,30 +21,26 @@ const CANDIDATES: usize = 16;
 /// The most places that an eviction looks at, so that a full table does not make a check slow.
 const MAX_LOOKS: usize = 256;
 
-/// The entry of one key under one limit.
-pub(super) struct Budget {
-    limit: Limit,
-    key: Key,
+/// A budget, with its state.
+pub(super) struct StoredBudget {
+    budget: Budget,
     /// `None` only outside the table.
     pub(super) state: Option<State>,
     /// The time until which a check of one unit is known to be denied.
     exhausted_until: Micros,
 }
 
-impl Budget {
+impl StoredBudget {
     fn new(check: &Check, state: Option<State>) -> Self {
-        let limit = check.limit().clone();
-        let key = check.key().clone();
         Self {
-            limit,
-            key,
+            budget: check.budget().clone(),
             state,
             exhausted_until: 0,
         }
     }
 
     fn is_of(&self, check: &Check) -> bool {
-        self.key == *check.key() && check.limit().shares_budgets_with(&self.limit)
+        self.budget == *check.budget()
     }
 
     fn expires_at(&self) -> Micros {
@@ -90,11 +82,7 @@ impl Budget {
     }
 }
 
-pub(super) fn hash(hasher: &DefaultHashBuilder, limit: &str, key: &Key) -> u64 {
-    hasher.hash_one((limit, key))
-}
-
-/// The limit is moved, not cloned: threads share its reference count.
+/// The limit is moved, not cloned, because threads share its reference count.
 fn verdict(check: Check, outcome: Outcome, charged: u32) -> Verdict {
     let is_shadow = check.is_shadow();
     Verdict::new(check.into_limit(), outcome, charged).in_shadow(is_shadow)
@@ -110,7 +98,7 @@ fn full(limit: &Limit) -> Error {
 }
 
 pub(super) struct Shard {
-    table: Table<Budget>,
+    table: Table<StoredBudget>,
     /// The most budgets in the table.
     cap: Option<usize>,
     /// The next place to sweep.
@@ -154,7 +142,7 @@ impl Shard {
             let (outcome, charged) = decide_one(op, &check, &mut state, now);
             if state.is_some() {
                 self.make_room(1, check.limit(), now)?;
-                let mut budget = Budget::new(&check, state);
+                let mut budget = StoredBudget::new(&check, state);
                 if self.cap.is_some() {
                     budget.note(op, check.limit(), &outcome, now);
                 }
@@ -182,13 +170,13 @@ impl Shard {
     }
 
     /// Removes the budget of a check from the table, or creates one.
-    pub(super) fn take(&mut self, hash: u64, check: &Check) -> Budget {
+    pub(super) fn take(&mut self, hash: u64, check: &Check) -> StoredBudget {
         let found = self.table.remove(hash, |budget| budget.is_of(check));
-        found.unwrap_or_else(|| Budget::new(check, None))
+        found.unwrap_or_else(|| StoredBudget::new(check, None))
     }
 
     /// Adds a budget that is not in the table, if it has a state.
-    pub(super) fn put(&mut self, hash: u64, budget: Budget) {
+    pub(super) fn put(&mut self, hash: u64, budget: StoredBudget) {
         if budget.state.is_some() {
             self.table.insert(hash, budget);
         }

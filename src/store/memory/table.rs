@@ -169,7 +169,7 @@ impl<T> Table<T> {
         through && from.segment == 0
     }
 
-    /// The size of the largest segment: no operation moves more entries.
+    /// The size of the largest segment. No operation moves more entries.
     #[cfg(test)]
     pub(super) fn longest_move(&self) -> usize {
         self.segments
@@ -223,7 +223,7 @@ impl<T> Table<T> {
     }
 }
 
-/// The segment of a hash: by as many bits as number all segments, or by one bit less if that
+/// The segment of a hash, by as many bits as number all segments, or by one bit less if that
 /// segment does not exist yet.
 fn index(hash: u64, segments: usize) -> usize {
     let mask = segments.next_power_of_two() - 1;
@@ -235,7 +235,7 @@ fn index(hash: u64, segments: usize) -> usize {
     }
 }
 
-/// The segment that a new one splits: its number without the highest bit.
+/// The segment that a new one splits, its number without the highest bit.
 fn buddy(new: usize) -> usize {
     new ^ (1 << new.ilog2())
 }

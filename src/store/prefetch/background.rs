@@ -32,7 +32,7 @@ impl<S: Store> Refilling<S> {
         }
     }
 
-    /// Disarms the guard: the store answered, and the stock is up to date.
+    /// Disarms the guard, because the store answered, and the stock is up to date.
     pub(super) fn end(mut self) {
         self.shared = Weak::new();
     }
@@ -96,7 +96,7 @@ pub(super) async fn refund<S: Store>(store: &S, blocks: Vec<Refunding<S>>) -> Re
     result
 }
 
-/// The reaper task: refunds stale units until no stock is left, or its runtime ends.
+/// The reaper task. It refunds stale units until no stock is left, or its runtime ends.
 pub(super) struct Reaping<S: Store>(Weak<SharedBlocks<S>>);
 
 impl<S: Store> Reaping<S> {

@@ -19,7 +19,7 @@ use self::background::{Reaping, Refilling, Refunding, refund};
 pub use self::builder::PrefetchBuilder;
 use self::stock::{Refill, Stock, Unspent};
 use super::{Answer, Note, Store};
-use crate::model::{Check, Decision, Error, Group, Key, Limit, Op};
+use crate::model::{Budget, Check, Decision, Error, Group, Limit, Op};
 use crate::telemetry;
 use crate::units::{ConfigError, Mutex};
 
@@ -44,10 +44,10 @@ const SHARDS: usize = 64;
 ///   for [`max_age`](PrefetchBuilder::max_age) (default: 250 ms). The rest is given back at most
 ///   half that time later, or at [`release`](Self::release). If the replica dies, if Redis's answer
 ///   to its charge is lost, if the key is reset while it is being charged, or if the rate of a
-///   bucket changes, the block is lost: its units refill like spent ones. A replica that hangs
+///   bucket changes, the block is lost. Its units refill like spent ones. A replica that hangs
 ///   keeps its block for as long.
 /// - *Exceeded*: in any interval, each replica allows at most one block more than the algorithm
-///   guarantees: units that were charged before the interval and spent in it.
+///   guarantees, units that were charged before the interval and spent in it.
 ///
 /// A block is at most a tenth of the capacity, unless [set](PrefetchBuilder::limit_up_to)
 /// otherwise. Some limits cannot be prefetched, and are an error of the builder: the sliding log,
@@ -87,8 +87,7 @@ struct SharedBlocks<S: Store> {
 }
 
 struct HotKey {
-    limit: Limit,
-    key: Key,
+    budget: Budget,
     stock: Stock,
 }
 
@@ -165,8 +164,8 @@ impl<S: Store> SharedBlocks<S> {
     }
 
     /// The largest block of a check's limit, if that is prefetched. A limit of the same name with
-    /// another quota is not prefetched, nor one that blocks keys: a blocked key could spend its
-    /// stock.
+    /// another quota is not prefetched, nor one that blocks keys, because a blocked key could spend
+    /// its stock.
     fn max_block(&self, check: &Check) -> Option<u64> {
         let (limit, max) = self.limits.get(check.limit().name())?;
         let is_plain = !check.is_shadow() && check.limit().blocking().is_none();
@@ -233,7 +232,7 @@ impl<S: Store> SharedBlocks<S> {
             telemetry::prefetched(block.limit().name(), "charged", units.into());
         }
         let (hash, mut entries) = self.shard(block);
-        let entry = entries.find_mut(hash, |entry| entry.is_of(block));
+        let entry = entries.find_mut(hash, |entry| entry.budget == *block.budget());
         match (
             entry.filter(|entry| entry.stock.is_refilled_by(*refill)),
             granted,
@@ -264,48 +263,43 @@ impl<S: Store> SharedBlocks<S> {
     /// Calls `act` with a key's stock, if it has one.
     fn with_known(&self, check: &Check, act: impl FnOnce(&mut Stock)) {
         let (hash, mut entries) = self.shard(check);
-        if let Some(entry) = entries.find_mut(hash, |entry| entry.is_of(check)) {
+        if let Some(entry) = entries.find_mut(hash, |entry| entry.budget == *check.budget()) {
             act(&mut entry.stock);
         }
     }
 
     fn peek(&self, check: &Check, now: Instant) -> Option<Decision> {
         let (hash, entries) = self.shard(check);
-        let entry = entries.find(hash, |entry| entry.is_of(check))?;
+        let entry = entries.find(hash, |entry| entry.budget == *check.budget())?;
         entry.stock.peek(check.cost(), now)
     }
 
     fn forget(&self, check: &Check) {
         let (hash, mut entries) = self.shard(check);
-        if let Ok(entry) = entries.find_entry(hash, |entry| entry.is_of(check)) {
+        if let Ok(entry) = entries.find_entry(hash, |entry| entry.budget == *check.budget()) {
             entry.remove();
         }
     }
 
     fn with_stock<T>(&self, check: &Check, now: Instant, act: impl FnOnce(&mut Stock) -> T) -> T {
         let (hash, mut entries) = self.shard(check);
-        let hash_of = |entry: &HotKey| self.hash(&entry.limit, &entry.key);
+        let hash_of = |entry: &HotKey| self.hasher.hash_one(&entry.budget);
         let entry = entries
-            .entry(hash, |entry| entry.is_of(check), hash_of)
+            .entry(hash, |entry| entry.budget == *check.budget(), hash_of)
             .or_insert_with(|| HotKey {
-                limit: check.limit().clone(),
-                key: check.key().clone(),
+                budget: check.budget().clone(),
                 stock: Stock::new(now),
             });
         act(&mut entry.into_mut().stock)
     }
 
     fn shard(&self, check: &Check) -> (u64, MutexGuard<'_, HashTable<HotKey>>) {
-        let hash = self.hash(check.limit(), check.key());
+        let hash = self.hasher.hash_one(check.budget());
         // The table uses the lowest and the highest bits.
         (
             hash,
             self.shards[(hash >> 32) as usize & (SHARDS - 1)].lock(),
         )
-    }
-
-    fn hash(&self, limit: &Limit, key: &Key) -> u64 {
-        self.hasher.hash_one((limit.name(), key))
     }
 
     /// Collects the units that `take` removes from all stocks. Removes idle stocks.
@@ -317,9 +311,11 @@ impl<S: Store> SharedBlocks<S> {
         let now = Instant::now();
         let mut unspent = Vec::new();
         for shard in &self.shards {
-            shard.lock().retain(|HotKey { limit, key, stock }| {
+            shard.lock().retain(|HotKey { budget, stock }| {
                 let blocks = take(stock).into_iter();
-                unspent.extend(blocks.map(|it| Refunding::new(Weak::clone(this), limit, key, it)));
+                let refunding =
+                    |block| Refunding::new(Weak::clone(this), budget.limit(), budget.key(), block);
+                unspent.extend(blocks.map(refunding));
                 !stock.is_idle(now, self.max_age)
             });
         }
@@ -356,12 +352,6 @@ impl<S: Store> Drop for SharedBlocks<S> {
     }
 }
 
-impl HotKey {
-    fn is_of(&self, check: &Check) -> bool {
-        self.key == *check.key() && self.limit.name() == check.limit().name()
-    }
-}
-
 impl<S: Store> Clone for Prefetch<S> {
     /// Returns a handle on the same prefetched units.
     fn clone(&self) -> Self {
@@ -384,6 +374,7 @@ impl<S: Store> fmt::Debug for Prefetch<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Key;
     use crate::store::MemoryStore;
     use crate::units::Quota;
 

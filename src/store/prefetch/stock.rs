@@ -1,4 +1,4 @@
-//! The stock of one key: its prefetched units, and the size of its next block. No clock, no I/O.
+//! The stock of one key, its prefetched units, and the size of its next block. No clock, no I/O.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ const COVERED: Duration = Duration::from_millis(50);
 /// The shortest time over which a key's rate is measured.
 const MEASURED: Duration = Duration::from_millis(10);
 
-/// The smallest block: below it, a key is not hot enough for prefetching.
+/// The smallest block. Below it, a key is not hot enough for prefetching.
 pub(super) const MIN_BLOCK: u64 = 8;
 
 /// The pause after the store denied a block.

@@ -1,0 +1,107 @@
+//! Budgets: what is counted for a key under a limit.
+
+use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
+
+use super::{Key, Limit};
+
+/// What a key has under a limit. Limits of one name and kind share it, whatever their quotas and
+/// settings are. So two budgets are equal if the names, the kinds and the keys are.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    limit: Limit,
+    key: Key,
+}
+
+impl Budget {
+    #[inline]
+    pub(crate) const fn new(limit: Limit, key: Key) -> Self {
+        Self { limit, key }
+    }
+
+    /// One of the limits that share it.
+    #[inline]
+    pub(crate) const fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    #[inline]
+    pub(crate) const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The same budget, by another limit that shares it.
+    pub(crate) fn under(self, limit: Limit) -> Self {
+        Self { limit, ..self }
+    }
+
+    pub(crate) fn into_limit(self) -> Limit {
+        self.limit
+    }
+
+    fn order(&self) -> (&str, &str, &str) {
+        (self.limit.name(), self.limit.kind(), self.key.as_str())
+    }
+}
+
+impl PartialEq for Budget {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key && self.limit.shares_budgets_with(&other.limit)
+    }
+}
+
+impl Eq for Budget {}
+
+impl Hash for Budget {
+    /// Without the kind, because few names have two.
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.limit.name().hash(state);
+        self.key.hash(state);
+    }
+}
+
+impl Ord for Budget {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl PartialOrd for Budget {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::units::{ConfigError, Quota};
+
+    fn budget(limit: Result<Limit, ConfigError>, key: &str) -> Budget {
+        Budget::new(limit.unwrap(), Key::new(key))
+    }
+
+    #[test]
+    fn limits_of_one_name_and_kind_share_a_budget() {
+        let quota = Quota::per_second(10);
+        let budgets = [
+            budget(Limit::gcra("api", quota), "alice"),
+            budget(Limit::token_bucket("api", Quota::per_hour(7)), "alice"),
+            budget(Limit::fixed_window("api", quota), "alice"),
+            budget(Limit::gcra("api", quota), "bob"),
+            budget(Limit::gcra("search", quota), "alice"),
+        ];
+        assert_eq!(budgets[0], budgets[1]);
+        assert_eq!(budgets[0].cmp(&budgets[1]), Ordering::Equal);
+        let different: HashSet<&Budget> = budgets.iter().collect();
+        assert_eq!(different.len(), 4);
+        let mut sorted: Vec<&Budget> = budgets.iter().collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), 4);
+    }
+}
