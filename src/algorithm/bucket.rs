@@ -1,6 +1,6 @@
-//! A level that drains evenly: the common part of the token bucket, the leaky bucket and GCRA.
+//! A level that drains evenly, the common part of the token bucket, the leaky bucket and GCRA.
 //!
-//! All three algorithms derive their numbers from one level: the units that are consumed and not
+//! All three algorithms derive their numbers from one level, the units that are consumed and not
 //! yet drained. The tokens left are the capacity minus the level. The water is the level. The time
 //! until empty is the level divided by the rate.
 //!
@@ -11,15 +11,15 @@
 //! # A changed quota
 //!
 //! The level stays. It drains at the new rate from the first check with the new quota. One case is
-//! special: the level is above the new capacity, and the new rate is slower. At the new rate, the
+//! special. The level is above the new capacity, and the new rate is slower. At the new rate, the
 //! surplus could take many periods to drain and lock its key out. If it were cut off, a quota that
-//! is raised again would mint units. So the level keeps both rates: the surplus drains at the old
+//! is raised again would mint units. So the level keeps both rates. The surplus drains at the old
 //! rate, and the rest, below the new capacity, at the new rate.
 //!
 //! # A level above the capacity
 //!
 //! Two charges may raise the level above the capacity. A charge that waits for its units reserves
-//! them: they are charged at once, and the check is allowed after the time in which the level
+//! them. They are charged at once, and the check is allowed after the time in which the level
 //! drains far enough. So waiting checks are served in the order in which the store decided them, on
 //! all replicas. An overdraft is charged in any case, up to a bound. The next check is denied until
 //! it has drained.
@@ -32,10 +32,10 @@ use super::range::{MAX_PERIOD, MAX_PRODUCT, exact, micros};
 use super::{Cost, Effect, First, Followed, Kind, KindOfState, MAX_EXACT};
 use crate::units::{Blocked, ConfigError, Micros, Outcome, Quota};
 
-/// The longest time from empty to full: ten years.
+/// The longest time from empty to full, ten years.
 const MAX_REFILL: Micros = 10 * MAX_PERIOD.as_micros() as Micros;
 
-/// The highest level, in parts: the capacity is at most half of the exact range.
+/// The highest level, in parts. The capacity is at most half of the exact range.
 const MAX_LEVEL: u64 = MAX_EXACT / 4 * 3;
 
 /// The most parts by which waiting charges raise a level above the capacity.
@@ -61,7 +61,7 @@ impl Rate {
         }
     }
 
-    /// In floating point, as in Lua: the twins must agree on every bit.
+    /// In floating point, as in Lua, because the twins must agree on every bit.
     const fn faster_than(self, other: Self) -> bool {
         self.units as f64 / self.micros as f64 > other.units as f64 / other.micros as f64
     }
@@ -90,7 +90,7 @@ pub(crate) struct Level {
 enum RareLevel {
     Nothing,
     GivenBack(GivenBack),
-    /// A smaller quota with a slower rate waits for the level: from its capacity on, the level
+    /// A smaller quota with a slower rate waits for the level. From its capacity on, the level
     /// drains at its rate.
     Then(Bucket),
 }
@@ -299,7 +299,7 @@ impl Level {
 }
 
 impl KindOfState for Level {
-    fn of(kind: Kind) -> Option<Self> {
+    fn from_kind(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Bucket(level) => Some(level),
             _ => None,
@@ -350,7 +350,7 @@ impl Bucket {
         self.rate.drains(self.capacity * self.rate.micros)
     }
 
-    /// The time until `cost` fits, if the level is empty after `reset_after`: the level need not be
+    /// The time until `cost` fits, if the level is empty after `reset_after`. The level need not be
     /// empty by then, but by what the capacity is above the cost.
     pub(super) const fn next_after(&self, reset_after: Micros, cost: u64) -> Micros {
         let spare = self.capacity.saturating_sub(cost);

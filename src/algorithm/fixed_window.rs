@@ -4,7 +4,7 @@
 //! clock (the Unix epoch), the same for every key. Across the border of two windows, up to twice
 //! the limit is allowed within one period. The sliding algorithms do not allow that.
 //!
-//! A quota with another period or anchor counts in a window of its own: see
+//! A quota with another period or anchor counts in a window of its own. See
 //! [`rotation`](super::rotation). A longer window starts with the window in force and lasts its own
 //! period. A shorter window starts with the last charge, and has the full count. A window aligned
 //! to the clock ends at a multiple of its period.
@@ -32,7 +32,7 @@ pub(crate) enum Anchor {
     Clock,
 }
 
-/// The largest count. Charges under a quota with a higher limit stop here: far above any limit, and
+/// The largest count. Charges under a quota with a higher limit stop here, far above any limit, and
 /// low enough that one more charge is exact.
 const MAX_COUNT: u64 = MAX_EXACT - (1 << 32);
 
@@ -53,8 +53,8 @@ impl Shape {
     }
 }
 
-/// The window that ends at `end`: `count` units, the last charged at `at`. Charges since `since`
-/// can be refunded.
+/// The window that ends at `end`, with `count` units, the last charged at `at`. Charges since
+/// `since` can be refunded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     shape: Shape,
@@ -165,7 +165,7 @@ impl FixedWindow {
 }
 
 impl KindOfState for Counters<Window> {
-    fn of(kind: Kind) -> Option<Self> {
+    fn from_kind(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Window(state) => Some(state),
             _ => None,

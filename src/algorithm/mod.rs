@@ -1,6 +1,6 @@
 //! The arithmetic of the six algorithms, and of permits: no async, no I/O, no clock.
 //!
-//! Each file is the twin of a Lua script in `scripts/`: equal inputs give equal outputs, to the
+//! Each file is the twin of a Lua script in `scripts/`. Equal inputs give equal outputs, to the
 //! microsecond. All of it is integer arithmetic below 2^53, the range in which Lua's numbers are
 //! exact. [`Limit`](crate::Limit) rejects a quota that could leave that range.
 //!
@@ -14,10 +14,10 @@
 //! # Rules of all six algorithms
 //!
 //! - **Time that steps back.** If `now` is behind the state's last time by up to one full period,
-//!   no time has passed: nothing refills, and `retry_after` includes the catch-up. If it is further
+//!   no time has passed. Nothing refills, and `retry_after` includes the catch-up. If it is further
 //!   behind, the clock was set back. Then the state goes on from the new time with the same units.
 //! - **A changed quota.** Consumed units stay consumed. They count against the new quota from its
-//!   first check: the change takes effect at once and mints nothing. So a state contains the rate
+//!   first check. The change takes effect at once and mints nothing. So a state contains the rate
 //!   or the period under which it was written.
 //! - **Quotas in turn.** A longer period keeps units that a shorter one no longer counts, for as
 //!   long as checks use the longer period. A check is allowed if the units that its own quota still
@@ -58,7 +58,7 @@ pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;
 pub(crate) enum Effect {
     /// No effect.
     Dry,
-    /// No effect on the budget. A denial counts as an offence: its caller is denied.
+    /// No effect on the budget. A denial counts as an offence. Its caller is denied.
     Count,
     /// Stores that the clock or the quota moved, so that `retry_after` stays correct. Also stores
     /// that a quota is in use, so that its counts are kept.
@@ -118,7 +118,7 @@ pub(crate) enum Rule {
 
 /// The state of one key under one limit.
 ///
-/// It is opaque: a store keeps it and passes it to [`decide`](crate::store::decide) again.
+/// It is opaque. A store keeps it and passes it to [`decide`](crate::store::decide) again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State(Kind);
 
@@ -138,7 +138,7 @@ enum Kind {
 /// A state of one kind.
 trait KindOfState: Sized {
     /// The state, if it is of this kind.
-    fn of(kind: Kind) -> Option<Self>;
+    fn from_kind(kind: Kind) -> Option<Self>;
 
     fn into_kind(self) -> Kind;
 }
@@ -150,7 +150,7 @@ fn with_state<S: KindOfState, T>(
     act: impl FnOnce(&mut Option<S>) -> T,
 ) -> T {
     let slot = offences::budget(slot);
-    let mut state = slot.take().and_then(|State(kind)| S::of(kind));
+    let mut state = slot.take().and_then(|State(kind)| S::from_kind(kind));
     let answer = act(&mut state);
     *slot = state.map(|state| State(state.into_kind()));
     answer
@@ -253,7 +253,7 @@ impl Rule {
         }
     }
 
-    /// Returns whether a waiting check reserves its units: see [`Cost::max_wait`].
+    /// Returns whether a waiting check reserves its units. See [`Cost::max_wait`].
     pub(crate) fn reserves(&self) -> bool {
         self.bucket().is_some_and(|rule| !rule.queues())
     }
@@ -289,8 +289,8 @@ impl Rule {
     }
 
     /// The time until `cost` fits again, after a charge whose budget is full after `reset_after`.
-    /// `None` for a sliding window and a log: a few units are replenished long before all are, and
-    /// the outcome of a charge does not say when.
+    /// `None` for a sliding window and a log, because a few units are replenished long before all
+    /// are, and the outcome of a charge does not say when.
     pub(crate) fn next_after(&self, reset_after: Micros, cost: u64) -> Option<Micros> {
         match self {
             Self::Bucket(rule) => Some(rule.bucket.next_after(reset_after, cost)),

@@ -1,17 +1,18 @@
 //! Denials that are counted for each key, and the block that follows too many of them.
 //!
 //! - **Counting.** Denials are counted in a window that starts with the first one, as in a fixed
-//!   window. The one that reaches the number of the policy begins a block: it is already answered
+//!   window. The one that reaches the number of the policy begins a block. It is already answered
 //!   as blocked.
 //! - **While a key is blocked,** all its checks are denied, except checks of cost 0. They are not
-//!   counted, so a client that goes on is not blocked for ever. They consume nothing: the budget
+//!   counted, so a client that goes on is not blocked for ever. They consume nothing. The budget
 //!   refills or leaves its window as it would.
 //! - **A check of cost 0** passes and changes nothing. It reports the block, with no units left.
 //! - **Growth.** A block that begins within `longest` of the end of the last one is longer by the
 //!   factor. A later one has the first length again.
 //! - **In a group** with a blocked key, no denial counts.
 //! - **A clock that steps back** prolongs a block by at most its own length.
-//! - A check of a limit in shadow mode is neither counted nor blocked: its caller got no denial.
+//! - A check of a limit in shadow mode is neither counted nor blocked, because its caller got no
+//!   denial.
 //! - **A block by an operator** stands under any limit, whether that blocks keys or not.
 //!
 //! The twin is `scripts/offences.lua`.
@@ -121,7 +122,7 @@ pub(crate) const fn budget(slot: &mut Option<State>) -> &mut Option<State> {
     }
 }
 
-/// Decides a check of a key that may be blocked: see [`Rule::decide`]. Without an effect, no block
+/// Decides a check of a key that may be blocked. See [`Rule::decide`]. Without an effect, no block
 /// begins. Without a policy, only an operator blocks the key.
 pub(crate) fn decide(
     policy: Option<&Blocking>,
@@ -212,8 +213,8 @@ pub(crate) fn block(
 }
 
 impl OperatorBlock {
-    /// The block in a slot, and whether it has changed since it was saved: it is over, or the clock
-    /// was set back behind it.
+    /// The block in a slot, and whether it has changed since it was saved, because it is over, or
+    /// the clock was set back behind it.
     fn load(slot: &Option<State>, now: Micros) -> (Self, bool) {
         let saved = match slot {
             Some(State(Kind::Offender(offender))) => offender.operator_block,

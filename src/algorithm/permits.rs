@@ -1,4 +1,4 @@
-//! The holders of a key's permits, and its queue: the state of a [concurrency
+//! The holders of a key's permits, and its queue, the state of a [concurrency
 //! limit](crate::Limit::concurrency) in a store.
 //!
 //! A *holder* is one process for one key. It does not ask for single permits. It sends its
@@ -10,16 +10,16 @@
 //! - `waiting`: the places that it needs in the queue.
 //! - `at_once`: permits to grant only if they are free and the queue is empty.
 //!
-//! So a call can be lost or repeated without a permit being lost or granted twice: the next call
-//! corrects it. If the store loses its state, the calls of the holders restore it. A late copy of a
-//! call, after its holder has released everything, can take permits for a lease.
+//! So a call can be lost or repeated without a permit being lost or granted twice, because the next
+//! call corrects it. If the store loses its state, the calls of the holders restore it. A late copy
+//! of a call, after its holder has released everything, can take permits for a lease.
 //!
 //! - **Leases.** Permits and places count until the holder's lease expires. Each call renews the
 //!   lease.
 //! - **First come, first served.** Places in the queue are in the order in which the store heard of
 //!   them. A holder that wants fewer gives up its last places. While the queue is not empty,
 //!   `at_once` is not served. In a queue of more than 64 rows, new places of a holder come after
-//!   its last ones: the work of a claim is bounded.
+//!   its last ones, so the work of a claim is bounded.
 //! - **A clock that steps back** prolongs a lease by at most its own length.
 //!
 //! The twin is `scripts/permits.lua`.
@@ -62,7 +62,7 @@ impl Concurrency {
     }
 }
 
-/// A queue of so many rows does not get more of a holder that has one: its new places come after
+/// A queue of so many rows does not get more of a holder that has one. Its new places come after
 /// those.
 const MOST_ROWS: usize = 64;
 
@@ -84,7 +84,7 @@ struct Holder {
 }
 
 impl KindOfState for Holders {
-    fn of(kind: Kind) -> Option<Self> {
+    fn from_kind(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Permits(holders) => Some(holders),
             _ => None,

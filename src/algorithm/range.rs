@@ -1,14 +1,14 @@
-//! The ranges that several algorithms share: inside them every store decides exactly.
+//! The ranges that several algorithms share. Inside them every store decides exactly.
 
 use std::time::Duration;
 
 use super::MAX_EXACT;
 use crate::units::{ConfigError, Micros, Quota};
 
-/// The longest period: a leap year.
+/// The longest period, a leap year.
 pub(crate) const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// The largest product of two numbers: the sum of two such products stays below [`MAX_EXACT`].
+/// The largest product of two numbers. The sum of two such products stays below [`MAX_EXACT`].
 pub(crate) const MAX_PRODUCT: u64 = MAX_EXACT / 2;
 
 /// The limit and the period of an algorithm that counts, which has no burst.

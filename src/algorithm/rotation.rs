@@ -1,12 +1,12 @@
-//! The counters of a window budget: one for each shape of window in use.
+//! The counters of a window budget, one for each shape of window in use.
 //!
 //! Two quotas of one name can be in use at the same time, as in a rolling deployment. Windows of
-//! different shapes (periods, sub-windows, anchors) cannot share a counter: the longer period needs
-//! units that the shorter one no longer counts. So each shape has a counter.
+//! different shapes (periods, sub-windows, anchors) cannot share a counter, because the longer
+//! period needs units that the shorter one no longer counts. So each shape has a counter.
 //!
 //! - The counter of a check's own quota decides the check.
 //! - An allowed charge is entered in all counters.
-//! - A new shape derives its counter from another: the shortest window in force that is at least as
+//! - A new shape derives its counter from another, the shortest window in force that is at least as
 //!   long, else the longest. A denied check stores the new counter, so that its `retry_after` stays
 //!   correct.
 //! - A counter is removed when its quota had no check for the longest period. Until then, an empty
@@ -42,7 +42,7 @@ pub(super) trait Counter: Clone {
     /// The time from which it equals a fresh counter. 0 if it is empty.
     fn expires_at(&self) -> Micros;
     /// An upper bound of [`expires_at`](Self::expires_at) that does not read the counts, for a
-    /// sweep: they are rarely in the processor's cache.
+    /// sweep, because they are rarely in the processor's cache.
     fn expires_by(&self) -> Micros {
         self.expires_at()
     }

@@ -11,8 +11,9 @@
 //! # Two quotas in turn
 //!
 //! A check counts the entries of its own period. The log keeps entries for the longest period that
-//! has checked it, until it is empty. It does not shrink before: a quota that checks rarely would
-//! then miss units that it has to count. A denied check is stored if its period or limit is new.
+//! has checked it, until it is empty. It does not shrink before, because a quota that checks rarely
+//! would then miss units that it has to count. A denied check is stored if its period or limit is
+//! new.
 //!
 //! A short period may allow far more units within the long period than any quota needs. So the
 //! oldest entries also leave once the newer ones hold as many units as the largest limit that has
@@ -27,10 +28,11 @@
 //!
 //! A refund subtracts units from the entry of the charge and from the running sums of all newer
 //! entries. With many newer entries, it subtracts them from the oldest entries instead. That never
-//! allows too much: the oldest entries leave first, and then the charge counts in full again.
+//! allows too much, because the oldest entries leave first, and then the charge counts in full
+//! again.
 //!
 //! Once an entry left because newer ones hold the largest limit, the receipts of those newer ones
-//! are void: a refund would leave fewer units than count.
+//! are void, because a refund would leave fewer units than count.
 //!
 //! Twin: `scripts/sliding_log.lua`.
 
@@ -40,7 +42,7 @@ use super::range::counted;
 use super::{Cost, Effect, Kind, KindOfState};
 use crate::units::{ConfigError, Micros, Outcome, Quota, Receipt};
 
-/// The largest limit. A log sums all units that it ever allowed: the rest of the exact range is
+/// The largest limit. A log sums all units that it ever allowed. The rest of the exact range is
 /// room for that sum before it restarts.
 const MAX_LOGGED: u64 = (1 << 47) - 1;
 
@@ -231,7 +233,7 @@ impl SlidingLog {
 }
 
 impl KindOfState for Log {
-    fn of(kind: Kind) -> Option<Self> {
+    fn from_kind(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Log(state) => Some(state),
             _ => None,

@@ -3,16 +3,16 @@
 //! Time is divided into sub-windows of `period / sub_windows`, aligned to the Unix epoch, with a
 //! count each. The window consists of the current sub-window, the `sub_windows - 1` before it, and
 //! the overlapping part of the oldest one, as if its requests had been spread evenly. With one
-//! sub-window, this is the two-counter approximation: the count of this period, plus the count of
+//! sub-window, this is the two-counter approximation, the count of this period, plus the count of
 //! the previous period weighted by the overlap.
 //!
 //! Guarantee: any `sub_windows` sub-windows in a row hold at most `limit` units. So any window of
 //! `period` holds at most twice the limit. Even traffic gets exactly the limit. More sub-windows
 //! follow uneven traffic more closely.
 //!
-//! The weighted count is rounded up: it never allows more than the exact number.
+//! The weighted count is rounded up, so it never allows more than the exact number.
 //!
-//! A quota with other sub-windows counts in sub-windows of its own: see
+//! A quota with other sub-windows counts in sub-windows of its own. See
 //! [`rotation`](super::rotation).
 //!
 //! A refund subtracts units from the sub-window of the charge, if that still counts.
@@ -193,7 +193,7 @@ impl Counter for SubWindows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SlidingWindow {
     pub(crate) limit: u64,
-    /// The length of a sub-window: the period divided by the number of sub-windows, rounded up.
+    /// The length of a sub-window, the period divided by the number of sub-windows, rounded up.
     pub(crate) length: Micros,
     pub(crate) sub_windows: u32,
 }
@@ -284,7 +284,7 @@ impl SlidingWindow {
 }
 
 impl KindOfState for Counters<SubWindows> {
-    fn of(kind: Kind) -> Option<Self> {
+    fn from_kind(kind: Kind) -> Option<Self> {
         match kind {
             Kind::SubWindows(state) => Some(state),
             _ => None,

@@ -42,7 +42,7 @@ pub struct Config {
     /// The place of this file's JSON Schema, for editors.
     #[serde(rename = "$schema", default, skip_serializing_if = "Option::is_none")]
     schema: Option<String>,
-    /// The limits. All limits that match a request decide it together: it is charged under all of
+    /// The limits. All limits that match a request decide it together. It is charged under all of
     /// them, or under none.
     #[serde(deserialize_with = "value::list")]
     pub(crate) limits: Vec<LimitConfig>,
@@ -113,7 +113,7 @@ pub(crate) struct LimitConfig {
     /// the clock (`clock`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) anchor: Option<Anchor>,
-    /// The key by which requests are counted: a name that the application gave to an extractor, or
+    /// The key by which requests are counted, a name that the application gave to an extractor, or
     /// several, which are joined.
     pub(crate) key: KeyConfig,
     /// The requests that the limit applies to. Of several, one has to match. Default: all.
@@ -122,7 +122,7 @@ pub(crate) struct LimitConfig {
     /// Requests that the limit does not apply to, although they match.
     #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
     pub(crate) except: OneOrMany<Match>,
-    /// The units that a request consumes: a number, or a name that the application gave to a
+    /// The units that a request consumes, as a number, or a name that the application gave to a
     /// function. Default: the cost of the layer, or else 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cost: Option<CostConfig>,
@@ -130,7 +130,7 @@ pub(crate) struct LimitConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) plan: Option<String>,
     /// Quotas by plan. Other plans have the quota of the limit. All plans share the budgets of the
-    /// limit: a client that changes its plan keeps what it used.
+    /// limit. A client that changes its plan keeps what it used.
     #[serde(
         default,
         skip_serializing_if = "BTreeMap::is_empty",
@@ -148,8 +148,8 @@ pub(crate) struct LimitConfig {
         deserialize_with = "value::on_store_failure"
     )]
     pub(crate) on_store_failure: Option<OnStoreFailure>,
-    /// The share of keys for which the limit is enforced, in percent. 0 is shadow mode: the limit
-    /// decides and reports, and never denies. Default: 100.
+    /// The share of keys for which the limit is enforced, in percent. 0 is shadow mode, so the
+    /// limit decides and reports, and never denies. Default: 100.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -164,8 +164,8 @@ pub(crate) struct LimitConfig {
         deserialize_with = "value::maybe_number"
     )]
     pub(crate) max_debt: Option<u64>,
-    /// When keys that keep being denied are blocked. An empty table: only operators block. Default:
-    /// no key is blocked.
+    /// When keys that keep being denied are blocked. An empty table means that only operators
+    /// block. Default: no key is blocked.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",

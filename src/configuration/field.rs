@@ -30,8 +30,8 @@ impl Field {
         self
     }
 
-    /// Finds the field in a file by an error that is raised there: every format says where an error
-    /// was raised.
+    /// Finds the field in a file by an error that is raised there, because every format says where
+    /// an error was raised.
     pub(super) fn raise_at<'de, D: Deserializer<'de>>(&self, file: D) -> Result<(), D::Error> {
         Raise(&self.0).deserialize(file)
     }

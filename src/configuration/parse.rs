@@ -9,7 +9,7 @@ use super::text::{SourceText, TextOrigin};
 use super::{Config, Field, Format};
 use crate::units::ConfigError;
 
-/// The largest text, in bytes: far more than 255 limits take.
+/// The largest text, in bytes, far more than 255 limits take.
 pub(crate) const MAX_TEXT: usize = 1 << 20;
 
 impl Config {

@@ -1,6 +1,6 @@
 //! Values that are written in several ways.
 //!
-//! Their deserializers are not derived: of an untagged enum, an error says neither what is wrong,
+//! Their deserializers are not derived. Of an untagged enum, an error says neither what is wrong,
 //! nor where. With `serde-untagged`, an error inside of a value loses its line.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::OnStoreFailure;
 
-/// A list, and not nothing, which YAML takes for an empty one: a file may end there.
+/// A list, and not nothing, which YAML takes for an empty one, because a file may end there.
 pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     list: D,
 ) -> Result<Vec<T>, D::Error> {
@@ -95,8 +95,8 @@ fn elements<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(list: A) -> Result<Vec<
     Ok(list.into_iter().map(|Element(element)| element).collect())
 }
 
-/// A value of a list or a table. A list is none: serde would take it for a table without the names
-/// of its fields.
+/// A value of a list or a table. A list is none, because serde would take it for a table without
+/// the names of its fields.
 struct Element<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Element<T> {

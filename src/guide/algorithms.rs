@@ -23,9 +23,9 @@
 //!
 //! - A **token bucket** and **GCRA** refill all the time. After a burst, one request a second
 //!   passes. They differ in how they are described, not in what they decide, so they share their
-//!   state: a rolling deployment can replace one by the other.
+//!   state, so a rolling deployment can replace one by the other.
 //! - A **leaky bucket** accepts the same requests, and forwards them evenly.
-//! - A **sliding window** estimates: it weighs the previous period by its overlap with the window.
+//! - A **sliding window** estimates. It weighs the previous period by its overlap with the window.
 //!   The estimate assumes that the previous period's requests were spread evenly, so a burst counts
 //!   for longer than it should.
 //! - A **sliding log** forgets each request exactly one period later.
@@ -56,19 +56,19 @@
 //! # }
 //! ```
 //!
-//! A burst needs a bucket: windows and logs reject a quota with one.
+//! A burst needs a bucket, because windows and logs reject a quota with one.
 //!
 //! # A leaky bucket forwards evenly
 //!
-//! The others deny what comes too early. A leaky bucket lets it wait: the layer holds each request
+//! The others deny what comes too early. A leaky bucket lets it wait. The layer holds each request
 //! until its turn, and denies one only if the queue is full. The queue's size is the burst.
 //!
 #![doc = include_str!("pictures/even_output.svg")]
 //!
 //! Waiting requests hold their connections. For a limit that clients meet, a token bucket is
-//! kinder: it answers at once, with `Retry-After`.
+//! kinder, because it answers at once, with `Retry-After`.
 //! [`leaky_bucket_meter`](crate::Limit::leaky_bucket_meter) has the same budget and denies without
-//! waiting. Requests can wait under any other algorithm: see [waiting](super::waiting).
+//! waiting. Requests can wait under any other algorithm. See [waiting](super::waiting).
 //!
 //! # A fixed window's end
 //!
@@ -94,7 +94,7 @@
 //!
 //! More [sub-windows](crate::Limit::sliding_window_with) follow uneven traffic more closely. No
 //! period that consists of whole sub-windows has more than the quota. One that begins within a
-//! sub-window may have almost twice the quota, however many there are: only a log rules that out.
+//! sub-window may have almost twice the quota, however many there are. Only a log rules that out.
 //!
 //! | | state of a key in Redis | exact |
 //! |---|---|---|
@@ -102,12 +102,12 @@
 //! | sliding window of 10 sub-windows | 7 bytes more for each | at the sub-windows' borders |
 //! | sliding log | 2 to 13 bytes for each request of the period | always |
 //!
-//! A log is for small quotas: a client that uses its quota fills its log.
+//! A log is for small quotas, because a client that uses its quota fills its log.
 //!
 //! # Several limits at once
 //!
-//! A layer takes any mix of them, and decides all in one call: a token bucket against floods, and a
-//! fixed window for the daily quota. A request is charged to all of them, or to none.
+//! A layer takes any mix of them, and decides all in one call, for example a token bucket against
+//! floods, and a fixed window for the daily quota. A request is charged to all of them, or to none.
 //!
 //! ```
 //! use tollgate::key::PeerIp;

@@ -44,7 +44,7 @@ impl LayerSettings {
         }
     }
 
-    /// Prepares a request that needs no permit: its handler may extract permits.
+    /// Prepares a request that needs no permit. Its handler may extract permits.
     #[inline]
     pub(super) fn insert_no_permits(&self, request: &mut Parts) {
         if self.inserts_permits && request.extensions.get::<InFlight>().is_none() {

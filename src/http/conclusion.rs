@@ -177,7 +177,7 @@ impl LayerSettings {
     }
 
     /// The reason for which a request is rejected after an error, and the time after which it may
-    /// come again, if that helps. `None`: it is forwarded.
+    /// come again, if that helps. `None` means that it is forwarded.
     fn rejection_of(&self, error: &Error) -> Option<(Reason, Option<Duration>)> {
         if error.is_misuse() {
             // No outage: the limit would stay off for ever.

@@ -96,7 +96,7 @@ impl KeyExtractor for Header {
 /// answers it. Methods that HTTP does not define count together, as `OTHER`.
 ///
 /// Add the layer with `route_layer`, so that it only sees matched requests. A request without a
-/// matched route has no key: outside the router, for a 404 behind `Router::layer`, and inside a
+/// matched route has no key, outside the router, for a 404 behind `Router::layer`, and inside a
 /// `nest_service`. `Route.or(Global)` counts all of those together.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -1,6 +1,6 @@
 //! Which extractor of a chain finds the keys of a limit.
 //!
-//! A chain that always falls back limits the wrong thing, and each of its answers looks right: with
+//! A chain that always falls back limits the wrong thing, and each of its answers looks right. With
 //! authentication inside the layer, all users of an office share the budget of its address.
 
 use std::fmt;
@@ -23,7 +23,7 @@ const ENOUGH: u32 = 1_000;
 struct WatchedChain {
     chain: Arc<dyn KeyExtractor>,
     limit: Box<str>,
-    /// The keys that a fallback found, until the first extractor found one: then [`ENOUGH`].
+    /// The keys that a fallback found, until the first extractor found one, and then [`ENOUGH`].
     found_by_fallbacks: AtomicU32,
 }
 

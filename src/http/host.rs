@@ -15,7 +15,7 @@ const LONGEST: usize = 253;
 /// A key extractor for the host that a request names, such as `example.com`.
 ///
 /// It is the authority of the URI, which is `:authority` in HTTP/2, and otherwise the header `Host`
-/// (RFC 9112, section 3.2). All spellings of a host are one key: letters are lowercase, the dot at
+/// (RFC 9112, section 3.2). All spellings of a host are one key. Letters are lowercase, the dot at
 /// the end and the port are dropped, and an IPv6 address is written in one way. So `EXAMPLE.com`,
 /// `example.com.` and `example.com:8080` share a budget.
 ///

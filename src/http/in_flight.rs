@@ -12,7 +12,7 @@ use crate::limiter::Permit;
 /// clones are dropped.
 ///
 /// [`insert_permits`](crate::RateLimitLayer::insert_permits) puts it into the request's extensions,
-/// for work that outlasts the response: an upgraded connection, a background task.
+/// for work that outlasts the response, such as an upgraded connection or a background task.
 #[derive(Clone)]
 pub struct InFlight {
     permits: Arc<[Permit]>,

@@ -12,17 +12,17 @@ use crate::model::Key;
 /// Extracts a key from a request's head.
 ///
 /// An extractor only sees the head, so a request is decided before its body arrives. The trait is
-/// object-safe: `Arc<dyn KeyExtractor>` is also an extractor.
+/// object-safe, so `Arc<dyn KeyExtractor>` is also an extractor.
 ///
-/// Do not use a value that clients choose freely as a key: a client that changes it with each
-/// request gets a fresh budget each time. Use the authenticated user or the peer's address. For
-/// paths, use the matched route (`Route`) and never the request's path.
+/// Do not use a value that clients choose freely as a key, because a client that changes it with
+/// each request gets a fresh budget each time. Use the authenticated user or the peer's address.
+/// For paths, use the matched route (`Route`) and never the request's path.
 ///
 /// Normalize a name as your login does, for example to lower case. Otherwise each spelling has a
 /// fresh budget.
 ///
-/// Two extractors under one limit share the budget of equal values: user `42` and a header of `42`
-/// have one key. [`or`](Self::or) keeps the keys of its two extractors apart.
+/// Two extractors under one limit share the budget of equal values, so user `42` and a header of
+/// `42` have one key. [`or`](Self::or) keeps the keys of its two extractors apart.
 ///
 /// ```
 /// use http::request::Parts;
@@ -87,7 +87,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// A client cannot use another client's address budget with a header that looks like an
     /// address.
     ///
-    /// An event warns if this extractor found none of the first thousand keys of a limit: then all
+    /// An event warns if this extractor found none of the first thousand keys of a limit. Then all
     /// requests count under the fallback, as with authentication inside the layer.
     ///
     /// ```
@@ -146,7 +146,7 @@ impl MissingKey {
 
     /// Rejects the request even under
     /// [`OnMissingKey::SkipLimit`](crate::layer::OnMissingKey::SkipLimit). Use it if a client can
-    /// cause this error: otherwise, the client would not be limited.
+    /// cause this error, because otherwise, the client would not be limited.
     #[must_use]
     pub fn never_skipped(mut self) -> Self {
         self.is_skippable = false;

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-/// The number in decimal. One allocation: `HeaderValue::from` makes two.
+/// The number in decimal. One allocation, because `HeaderValue::from` makes two.
 pub(super) fn number(number: u64) -> HeaderValue {
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(number);
     HeaderValue::from_str(digits).unwrap_or(HeaderValue::from_static("0"))
 }
 
-/// Whole seconds, rounded up: never early.
+/// Whole seconds, rounded up, and never early.
 pub(super) fn seconds(duration: Duration) -> u64 {
     duration
         .as_secs()
@@ -28,9 +28,9 @@ thread_local! {
         const { RefCell::new([const { (0, None) }; KEPT]) };
 }
 
-/// A number that many responses repeat: a capacity, or a time in seconds. From its second time on,
-/// each thread keeps it rendered until another number needs its place. Threads share no value: a
-/// shared reference count is slower than an allocation.
+/// A number that many responses repeat, such as a capacity, or a time in seconds. From its second
+/// time on, each thread keeps it rendered until another number needs its place. Threads share no
+/// value, because a shared reference count is slower than an allocation.
 pub(super) fn repeated(it: u64) -> HeaderValue {
     RENDERED.with_borrow_mut(|kept| {
         // Fibonacci hashing: capacities are round numbers, whose lowest bits are alike.

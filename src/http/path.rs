@@ -4,7 +4,7 @@ use http::request::Parts;
 
 /// The path as the client sent it, also in a nested router of Axum.
 ///
-/// A router that is nested into another one sees the rest of the path: under `.nest("/api", ...)`,
+/// A router that is nested into another one sees the rest of the path. Under `.nest("/api", ...)`,
 /// a request for `/api/health` has the path `/health` in `parts.uri`. Limits in files go by the
 /// whole path. A closure, for example of [`skip`](crate::RateLimitLayer::skip), sees the whole path
 /// through this function, wherever the layer is.

@@ -13,7 +13,7 @@ use super::{KeyExtractor, MissingKey};
 use crate::model::Key;
 use crate::telemetry;
 
-/// This text is for the log: clients should not see how the service is built.
+/// This text is for the log, because clients should not see how the service is built.
 const ADVICE: &str = "the peer's address is unknown: with axum, serve the router with \
     `into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable the feature `tonic`; \
     elsewhere, put the peer's `SocketAddr` into the request's extensions";
@@ -21,7 +21,7 @@ const ADVICE: &str = "the peer's address is unknown: with axum, serve the router
 /// A key extractor for the address of the peer.
 ///
 /// A client cannot spoof it. **Behind a proxy, it is the proxy's address**, and all clients share
-/// one budget: use [`ClientIp`](crate::key::ClientIp). An event warns once if a peer in a private
+/// one budget. Use [`ClientIp`](crate::key::ClientIp). An event warns once if a peer in a private
 /// network sends forwarding headers.
 ///
 /// An IPv4 address counts with all its bits, and is the same in its IPv6 notation, which a
@@ -65,8 +65,8 @@ impl KeyExtractor for PeerIp {
 }
 
 /// Reports once in a process, for private and public peers each, that an untrusted peer seems to be
-/// a proxy: it sends a well-known forwarding header, or the one that is configured. A peer on the
-/// Internet has to name many clients, because clients can send the header as well.
+/// a proxy, because it sends a well-known forwarding header, or the one that is configured. A peer
+/// on the Internet has to name many clients, because clients can send the header as well.
 pub(super) fn warn_of_proxy(peer: IpAddr, headers: &HeaderMap, header: Option<&HeaderName>) {
     static REPORTED_PRIVATE: AtomicBool = AtomicBool::new(false);
     static REPORTED_PUBLIC: AtomicBool = AtomicBool::new(false);

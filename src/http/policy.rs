@@ -1,4 +1,4 @@
-//! The policy of a layer: from the head of a request to permits and checks.
+//! The policy of a layer, from the head of a request to permits and checks.
 
 mod rule;
 
@@ -102,7 +102,7 @@ impl Policy {
         }
     }
 
-    /// The same policy, for what is asked without a request: it counts nothing.
+    /// The same policy, for what is asked without a request. It counts nothing.
     pub(super) fn uncounted(&self) -> Self {
         let mut policy = self.clone();
         policy.counts_requests = false;
@@ -389,7 +389,7 @@ impl Policy {
     }
 
     /// Skips a limit, if the layer does so for requests without its key, or rejects the request. A
-    /// limit in shadow mode rejects no request. `None`: a chosen limit.
+    /// limit in shadow mode rejects no request. `None` for a chosen limit.
     fn skip_or_reject(
         &self,
         limit: Option<&Limit>,

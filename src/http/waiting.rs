@@ -22,7 +22,7 @@ use crate::model::Group;
 use crate::store::Answer;
 
 pub(super) struct Waiting<S, ReqBody> {
-    /// Not ready: it is polled when the request is about to be forwarded.
+    /// Not ready. It is polled when the request is about to be forwarded.
     service: S,
     /// In parts, because each stage reads or changes the head. Taken when the wait is over.
     request: Option<(Parts, ReqBody)>,

@@ -1,4 +1,4 @@
-//! Keys that are blocked: by their denials, and by operators.
+//! Keys that are blocked, by their denials, and by operators.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::telemetry;
 
 /// # Operators
 impl RateLimiter {
-    /// Blocks a key under a limit for a time, at most 366 days, on all replicas: an operator shuts
+    /// Blocks a key under a limit for a time, at most 366 days, on all replicas. An operator shuts
     /// a client out. It replaces a block that the key may have.
     ///
     /// Checks of the key are denied until the block ends, except checks of cost 0 and checks that
@@ -23,7 +23,7 @@ impl RateLimiter {
     /// quota. The limit need not [block keys](Limit::with_block_policy). A block of a key that it
     /// blocks after denials already is replaced only by a limit that does, such as [by
     /// operators](crate::limit::BlockPolicy::by_operators). A limit of a configuration is
-    /// `LimitSet::limit`. The key is the key extractor's: see [`Key::from_encoded`].
+    /// `LimitSet::limit`. The key is the key extractor's. See [`Key::from_encoded`].
     ///
     /// A [`Prefetch`](crate::store::Prefetch) of the limit first spends the units that it holds.
     ///
@@ -101,7 +101,7 @@ impl RateLimiter {
     }
 
     /// Charges or peeks, and reports a block that begins with its denial. A store that answers
-    /// later reports it itself: its caller may not wait for the answer.
+    /// later reports it itself, because its caller may not wait for the answer.
     pub(super) fn apply_reporting_blocks(&self, op: Op, group: Group) -> Answer {
         let mut answer = self.shared.store.apply(op, group.clone());
         let Some(answer) = answer.take_ready() else {

@@ -32,9 +32,9 @@ impl RateLimiter {
             .await
     }
 
-    /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing: no
+    /// Returns the decision that [`check_n`](Self::check_n) would return. Changes nothing. No
     /// denial counts, and no block begins. Its [`remaining`](Decision::remaining) is what such a
-    /// check would leave: `n = 0` returns what is left now, and [whether the key is
+    /// check would leave. `n = 0` returns what is left now, and [whether the key is
     /// blocked](Decision::is_blocked). [`usage`](Self::usage) says the same of several limits.
     pub async fn peek(
         &self,
@@ -92,7 +92,7 @@ impl RateLimiter {
         Ok(known.map(Usage::from).collect())
     }
 
-    /// Decides several checks as one [group](Group), in one call to the store: all are charged, or
+    /// Decides several checks as one [group](Group), in one call to the store. All are charged, or
     /// none.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl RateLimiter {
     /// A receipt is void after a reset of the budget, after its loss by the store, after a clock
     /// was set back by more than a period, and after a change of the limit's rate or period. A
     /// refund gives nothing back then. A budget that is full is not stored, so it knows nothing of
-    /// an earlier step of the clock: when the clock has come back to the time of a receipt from
+    /// an earlier step of the clock. When the clock has come back to the time of a receipt from
     /// before that step, it counts again. After a smaller step of the clock, receipts of new
     /// charges are void until the clock has caught up with the first charge that the budget counts:
     /// a charge is known by its time, and a charge from before that budget began may have the same.
@@ -181,12 +181,12 @@ impl RateLimiter {
         self.apply(Op::Refund, refund).await.map(drop)
     }
 
-    /// Replaces the cost of a charge by its real cost, when that is known: tokens of a language
-    /// model, bytes sent, the cost of a query.
+    /// Replaces the cost of a charge by its real cost, when that is known, such as tokens of a
+    /// language model, bytes sent, the cost of a query.
     ///
     /// If `cost` is less than was charged, the difference is given back, as by a
     /// [refund](Self::refund). If it is more, the difference is charged now, even if the budget has
-    /// fewer units: the debt delays later checks. It is [bounded](Limit::with_max_debt). Without a
+    /// fewer units. The debt delays later checks. It is [bounded](Limit::with_max_debt). Without a
     /// receipt, the whole cost is charged.
     ///
     /// A charge that was decided [locally](crate::decision::Source::Local) is settled where it
@@ -217,7 +217,8 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error if the store does not answer. If it [may have
-    /// charged](Error::may_have_charged), do not settle again: the difference would count twice.
+    /// charged](Error::may_have_charged), do not settle again, because the difference would count
+    /// twice.
     pub async fn settle(
         &self,
         limit: &Limit,

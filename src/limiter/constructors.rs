@@ -32,8 +32,8 @@ impl RateLimiter {
         }
     }
 
-    /// Creates a limiter on the embedded store: for one process, for development and for tests. In
-    /// tests, tokio's paused time controls it: see [`MemoryStore`].
+    /// Creates a limiter on the embedded store, for one process, for development and for tests. In
+    /// tests, tokio's paused time controls it. See [`MemoryStore`].
     #[must_use]
     pub fn in_memory() -> Self {
         Self::new(MemoryStore::new())
@@ -41,7 +41,7 @@ impl RateLimiter {
 
     /// Connects to Redis and creates a limiter that shares its budgets with all replicas on that
     /// Redis. The URL is `redis://[user:password@]host[:port][/database]`. The prefix of the keys
-    /// is a name for the service: limiters with the same prefix [share](crate::RedisStore::builder)
+    /// is a name for the service. Limiters with the same prefix [share](crate::RedisStore::builder)
     /// the budgets of limits with the same name.
     ///
     /// A wrong address or password is an error at once. Use [`redis_lazy`](Self::redis_lazy) to
@@ -58,7 +58,7 @@ impl RateLimiter {
         Ok(Self::new(crate::RedisStore::connect(url, prefix).await?))
     }
 
-    /// Creates a limiter as [`redis`](Self::redis) does, but without connecting: a service that
+    /// Creates a limiter as [`redis`](Self::redis) does, but without connecting, so a service that
     /// restarts during an outage starts. The first check connects. Until Redis answers, requests
     /// are decided by their [failure policy](crate::guide::outages).
     ///

@@ -1,4 +1,4 @@
-//! The rate limiter: the core of the crate, without HTTP.
+//! The rate limiter, the core of the crate, without HTTP.
 
 // The documentation has the methods in the order of these groups.
 mod constructors;
@@ -40,9 +40,9 @@ use crate::store::{Answer, Note};
 use crate::telemetry::{self, Throttles};
 use crate::units::ConfigError;
 
-/// A rate limiter on a [`Store`](crate::store::Store): the core of the crate, without HTTP.
+/// A rate limiter on a [`Store`](crate::store::Store), the core of the crate, without HTTP.
 ///
-/// A limiter is a handle: cheap to clone and to share between layers, tasks and queues. It does not
+/// A limiter is a handle, cheap to clone and to share between layers, tasks and queues. It does not
 /// own limits. Each call takes the [`Limit`] and the [`Key`](crate::Key), so a quota can change
 /// between calls. Limits of one name share what they count. To find a name that is used twice by
 /// mistake, [`register`](Self::register) each limit of direct calls once, as layers do.
@@ -71,7 +71,7 @@ use crate::units::ConfigError;
 /// # }
 /// ```
 ///
-/// Several checks can be decided as one group: all are charged, or none.
+/// Several checks can be decided as one group. All are charged, or none.
 ///
 /// ```
 /// # use tollgate::{Check, Key, Limit, Quota, RateLimiter};
@@ -227,7 +227,7 @@ impl RateLimiter {
 
 /// # The end of a program
 impl RateLimiter {
-    /// Waits until the work in the background has ended: the
+    /// Waits until the work in the background has ended. The
     /// [settlements](crate::layer::Settlement) in flight are answered, which takes at most five
     /// seconds, and the store has confirmed all released [permits](Permit), which takes at most
     /// one.

@@ -1,4 +1,4 @@
-//! Settlements in flight: they are sent in the background, and a program awaits them before it
+//! Settlements in flight. They are sent in the background, and a program awaits them before it
 //! ends.
 
 use std::time::Duration;

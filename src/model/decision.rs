@@ -16,7 +16,7 @@ use crate::units::{Micros, Receipt};
 /// the limit that allows the fewest further checks of the same cost, and of equals the one that is
 /// full last. [`delay`](Self::delay) is the longest of all. [`verdicts`](Self::verdicts) returns
 /// each verdict, in the order of the group. In a denied group, a verdict that allows its check
-/// reports the budget without a charge: nothing was consumed.
+/// reports the budget without a charge, because nothing was consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a decision that is not looked at limits nothing"]
 pub struct Decision {
@@ -25,7 +25,7 @@ pub struct Decision {
     source: Source,
     /// The time of the decision, by the store's clock.
     decided_at: Micros,
-    /// Empty for a single limit: the deciding verdict is the only one.
+    /// Empty for a single limit, because the deciding verdict is the only one.
     group: Box<[Verdict]>,
 }
 
@@ -35,17 +35,17 @@ pub struct Decision {
 pub enum Source {
     /// The store, which all replicas share.
     Store,
-    /// This process: the store denied the same check until a later time.
+    /// This process. The store denied the same check until a later time.
     DenyCache,
-    /// This process: the units were prefetched.
+    /// This process. The units were prefetched.
     Prefetched,
-    /// This process: the store was unavailable, and the limits [failed over to their
+    /// This process. The store was unavailable, and the limits [failed over to their
     /// shares](crate::limit::OnStoreFailure::Local). The verdicts are of the shares.
     Local,
-    /// Nowhere: the store was unavailable, and the limits [failed
+    /// Nowhere. The store was unavailable, and the limits [failed
     /// open](crate::limit::OnStoreFailure::FailOpen).
     FailOpen,
-    /// Nowhere: the store was unavailable, and a limit [failed
+    /// Nowhere. The store was unavailable, and a limit [failed
     /// closed](crate::limit::OnStoreFailure::FailClosed).
     FailClosed,
 }
@@ -129,7 +129,7 @@ impl Decision {
         self
     }
 
-    /// The deciding limit: for a denial, the limit that denied.
+    /// The deciding limit. For a denial, the limit that denied.
     pub const fn limit(&self) -> &Limit {
         &self.deciding.limit
     }
@@ -181,7 +181,7 @@ impl Decision {
         self.deciding.reset_after()
     }
 
-    /// The time that an allowed check has to wait for its turn: the longest of all limits. The
+    /// The time that an allowed check has to wait for its turn, the longest of all limits. The
     /// tower layer and [`acquire`](crate::RateLimiter::acquire) wait it out.
     #[must_use]
     pub const fn delay(&self) -> Duration {
@@ -258,8 +258,8 @@ impl Decision {
         self.deciding.is_shadow() || !self.group.is_empty()
     }
 
-    /// Returns whether the same checks would be denied now: a budget has fewer units left than its
-    /// check consumed.
+    /// Returns whether the same checks would be denied now, because a budget has fewer units left
+    /// than its check consumed.
     #[inline]
     pub(crate) fn is_used_up(&self) -> bool {
         self.verdicts().iter().any(Verdict::is_used_up)
@@ -317,8 +317,8 @@ impl Decision {
         self
     }
 
-    /// The same decision as a denial for want of time: it would be allowed after `retry_after`.
-    /// The limit at `by` in the group denies it, or the deciding one. Nothing is charged.
+    /// The same decision as a denial for want of time. It would be allowed after `retry_after`. The
+    /// limit at `by` in the group denies it, or the deciding one. Nothing is charged.
     pub(crate) fn denied_until(mut self, retry_after: Duration, by: Option<usize>) -> Self {
         let by = by.or_else(|| {
             self.group

@@ -1,4 +1,4 @@
-//! Digests of keys: a budget can be named without its key.
+//! Digests of keys, so a budget can be named without its key.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl DigestSecret {
         }
     }
 
-    /// The digest of a budget: the same on all replicas with this secret.
+    /// The digest of a budget, the same on all replicas with this secret.
     pub(crate) fn digest(&self, limit: &str, key: &str) -> Digest {
         let mut hmac = self.0.clone();
         hmac.update(limit.as_bytes());

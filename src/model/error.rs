@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::Limit;
 
-/// A failed check: the store did not decide.
+/// A failed check. The store did not decide.
 ///
-/// A denial is never an error: it is a [`Decision`](crate::Decision). The caller chooses whether to
+/// A denial is never an error. It is a [`Decision`](crate::Decision). The caller chooses whether to
 /// fail open or closed. [`Limit::with_on_store_failure`](crate::Limit::with_on_store_failure) sets
 /// that, and for the tower layer `RateLimitLayer::on_store_failure`.
 pub struct Error {
@@ -28,7 +28,7 @@ pub struct Error {
 enum ErrorKind {
     /// No answer within the deadline.
     Timeout,
-    /// The circuit breaker is open: the store was not asked.
+    /// The circuit breaker is open, so the store was not asked.
     CircuitOpen,
     /// No connection to the store.
     Unreachable,
@@ -61,14 +61,15 @@ impl Error {
         self
     }
 
-    /// Creates an error: the store did not answer within its deadline. Units may have been charged.
+    /// Creates the error that the store did not answer within its deadline. Units may have been
+    /// charged.
     #[must_use]
     pub const fn timeout() -> Self {
         Self::new(ErrorKind::Timeout, true)
     }
 
-    /// Creates an error: the store's deadline, or the caller's, expired before the check was sent.
-    /// Nothing was charged.
+    /// Creates the error that the store's deadline, or the caller's, expired before the check was
+    /// sent. Nothing was charged.
     pub(crate) const fn timeout_unsent() -> Self {
         Self::new(ErrorKind::Timeout, false)
     }
@@ -107,7 +108,7 @@ impl Error {
         self
     }
 
-    /// Creates an error: the circuit breaker is open. Nothing was charged. It is made for each
+    /// Creates the error that the circuit breaker is open. Nothing was charged. It is made for each
     /// check of an outage, so it needs no allocation.
     pub(crate) fn circuit_open(probe_after: Duration) -> Self {
         let probe_after_ms = u32::try_from(probe_after.as_millis()).unwrap_or(u32::MAX);
@@ -117,40 +118,41 @@ impl Error {
         }
     }
 
-    /// Creates an error: the store is unreachable. Nothing was charged.
+    /// Creates the error that the store is unreachable. Nothing was charged.
     pub fn unreachable(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(ErrorKind::Unreachable, false).because(source)
     }
 
-    /// Creates an error: the store's answer was invalid or lost. Units may have been charged.
+    /// Creates the error that the store's answer was invalid or lost. Units may have been charged.
     pub fn store(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(ErrorKind::Store, true).because(source)
     }
 
-    /// Creates an error: the store answered that it cannot decide for now. A Redis that is out of
-    /// memory or still loading does so. Nothing was charged.
+    /// Creates the error that the store answered that it cannot decide for now. A Redis that is out
+    /// of memory or still loading does so. Nothing was charged.
     pub fn declined(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(ErrorKind::Declined, false).because(source)
     }
 
-    /// Creates an error: the queue of `max_waiting` checks is full. Nothing was charged.
+    /// Creates the error that the queue of `max_waiting` checks is full. Nothing was charged.
     #[must_use]
     pub fn overloaded(max_waiting: usize) -> Self {
         Self::new(ErrorKind::Overloaded, false)
             .because(format!("the queue of {max_waiting} checks is full"))
     }
 
-    /// Creates an error: the store has no room for one more budget. Nothing was charged.
+    /// Creates the error that the store has no room for one more budget. Nothing was charged.
     pub fn full(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(ErrorKind::Full, false).because(source)
     }
 
-    /// Creates an error: the call is invalid, such as one with an empty group. Nothing was charged.
+    /// Creates the error that the call is invalid, such as one with an empty group. Nothing was
+    /// charged.
     pub fn misuse(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(ErrorKind::Misuse, false).because(source)
     }
 
-    /// Returns whether the store is unavailable: it timed out, was unreachable, declined, its
+    /// Returns whether the store is unavailable. It timed out, was unreachable, declined, its
     /// answer was invalid or lost, or its circuit breaker is open.
     #[must_use]
     pub const fn is_unavailable(&self) -> bool {
@@ -214,7 +216,7 @@ impl Error {
         self.kind == ErrorKind::Misuse
     }
 
-    /// The cause, in one word: the label `cause` of metrics. `timeout`, `circuit_open`,
+    /// The cause, in one word, as the label `cause` of metrics. `timeout`, `circuit_open`,
     /// `unreachable`, `invalid_answer`, `declined`, `overloaded`, `full` or `misuse`.
     #[must_use]
     pub const fn cause(&self) -> &'static str {
@@ -290,7 +292,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The message without quotes: a `main` that returns this error prints it.
+/// The message without quotes, because a `main` that returns this error prints it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

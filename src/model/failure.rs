@@ -9,7 +9,7 @@ const MAX_REPLICAS: u32 = 10_000;
 ///
 /// It is a setting [of a layer](crate::RateLimitLayer::on_store_failure), and of [a
 /// limit](crate::Limit::with_on_store_failure), which has priority. In a group the strictest
-/// decides: if one limit fails closed, the group is denied. Otherwise the limits that fail over
+/// decides. If one limit fails closed, the group is denied. Otherwise the limits that fail over
 /// decide, and those that fail open are not checked.
 ///
 /// In configuration files it is `"fail_open"`, `"fail_closed"` or `{"local": {"replicas": 3}}`.
@@ -36,7 +36,7 @@ const MAX_REPLICAS: u32 = 10_000;
 /// - A check that the store denied stays denied until its `retry_after`, if the store remembers it,
 ///   as `RedisStore` does.
 /// - When the store answers again, the units that were allowed locally and have not drained since
-///   are charged there, once. This is best effort: for at most 100,000 budgets, as far as the
+///   are charged there, once. This is best effort, for at most 100,000 budgets, as far as the
 ///   store's budgets have units left, without those that a lost call may have charged, and not
 ///   after a restart of the process.
 ///

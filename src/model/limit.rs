@@ -63,7 +63,7 @@ use crate::units::{ConfigError, Quota};
 ///
 /// # Configuration
 ///
-/// With serde, a limit is its own configuration format. A period has a unit: a bare number is an
+/// With serde, a limit is its own configuration format. A period has a unit, so a bare number is an
 /// error. Unknown fields and fields of another algorithm are also errors.
 ///
 /// ```
@@ -130,7 +130,8 @@ struct Definition {
     block: Option<Block>,
     /// The `Retry-After` of a concurrency limit.
     retry_after: Duration,
-    /// Whether the requests that it denies are shed load: the server is busy, not the client.
+    /// Whether the requests that it denies are shed load, because the server is busy, not the
+    /// client.
     sheds_load: bool,
 }
 
@@ -141,19 +142,19 @@ struct Definition {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// A fixed window: see [`Limit::fixed_window`].
+    /// A fixed window. See [`Limit::fixed_window`].
     FixedWindow,
-    /// A sliding window: see [`Limit::sliding_window`].
+    /// A sliding window. See [`Limit::sliding_window`].
     SlidingWindow,
-    /// A sliding log: see [`Limit::sliding_log`].
+    /// A sliding log. See [`Limit::sliding_log`].
     SlidingLog,
-    /// A token bucket: see [`Limit::token_bucket`].
+    /// A token bucket. See [`Limit::token_bucket`].
     TokenBucket,
-    /// A leaky bucket: see [`Limit::leaky_bucket`].
+    /// A leaky bucket. See [`Limit::leaky_bucket`].
     LeakyBucket,
-    /// The generic cell rate algorithm: see [`Limit::gcra`].
+    /// The generic cell rate algorithm. See [`Limit::gcra`].
     Gcra,
-    /// A concurrency limit: see [`Limit::concurrency`].
+    /// A concurrency limit. See [`Limit::concurrency`].
     Concurrency,
 }
 
@@ -290,7 +291,7 @@ impl Limit {
         self.rule() == other.rule()
     }
 
-    /// Returns whether a check that waits reserves its units: see
+    /// Returns whether a check that waits reserves its units. See
     /// [`Check::with_max_wait`](crate::Check::with_max_wait).
     pub(crate) fn reserves(&self) -> bool {
         self.rule().reserves()

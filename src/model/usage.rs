@@ -41,7 +41,7 @@ use super::Verdict;
 pub struct Usage {
     /// The limit's name.
     pub limit: String,
-    /// The most units that the budget holds: the burst, or else the limit of the quota.
+    /// The most units that the budget holds, the burst, or else the limit of the quota.
     pub capacity: u64,
     /// The units that are left now, rounded down. 0 while the key is blocked, or has consumed more
     /// than it had.

@@ -33,7 +33,7 @@ pub struct Verdict {
     pub(super) charged_at: Micros,
     /// Whether the budget is unknown.
     is_unlimited: bool,
-    /// Whether the limit does not deny this key: the outcome is the one that it would have.
+    /// Whether the limit does not deny this key. The outcome is the one that it would have.
     is_shadow: bool,
 }
 
@@ -57,7 +57,8 @@ impl Verdict {
         self
     }
 
-    /// The answer of a limit of whose budget nothing is known: it fails open, or was not asked.
+    /// The answer of a limit of whose budget nothing is known, because it fails open, or was not
+    /// asked.
     pub(crate) fn unlimited(limit: Limit) -> Self {
         let remaining = limit.quota().capacity();
         let outcome = Outcome::undelayed(true, false, remaining, None, 0);
@@ -94,7 +95,7 @@ impl Verdict {
         self
     }
 
-    /// The denial of a blocked key, for a check of any cost: of the budget, only the block is
+    /// The denial of a blocked key, for a check of any cost. Of the budget, only the block is
     /// known.
     pub(crate) const fn of_blocked_key(mut self) -> Self {
         self.outcome.allowed = false;
@@ -189,7 +190,7 @@ impl Verdict {
         self.outcome.remaining
     }
 
-    /// The time until the same check is allowed, if no other check comes. It is exact: one
+    /// The time until the same check is allowed, if no other check comes. It is exact. One
     /// microsecond sooner the check is denied again.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
@@ -205,9 +206,9 @@ impl Verdict {
         Duration::from_micros(self.outcome.reset_after)
     }
 
-    /// The time that an allowed check has to wait: for its turn in a leaky bucket as a queue, or
+    /// The time that an allowed check has to wait, for its turn in a leaky bucket as a queue, or
     /// for [reserved units](crate::Check::with_max_wait). Else zero. Of a limit in shadow mode, the
-    /// time that the check would have waited: its [decision](crate::Decision::delay) has no delay.
+    /// time that the check would have waited. Its [decision](crate::Decision::delay) has no delay.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         Duration::from_micros(self.outcome.delay)
@@ -241,7 +242,7 @@ impl Verdict {
         &self.outcome
     }
 
-    /// The order in which verdicts decide a group: first a cost above the capacity, then the
+    /// The order in which verdicts decide a group, first a cost above the capacity, then the
     /// longest wait, then (of limits that allow the check) the fewest further checks of its cost,
     /// then the latest time when the budget is full again. A limit in shadow mode decides last.
     pub(super) fn severity(&self) -> (bool, bool, bool, Micros, Reverse<u64>, Micros) {

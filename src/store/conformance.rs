@@ -34,7 +34,7 @@ use crate::units::{Claim, ManualClock, Quota, Receipt};
 /// The number of checks in a sequence.
 const STEPS: usize = 400;
 
-/// The start of sequences: a time that is not a round number, in microseconds.
+/// The start of sequences, a time that is not a round number, in microseconds.
 const START: u64 = 1_790_000_123_456_789;
 
 /// Runs the suite. `store` creates an empty store that decides by the given clock.
@@ -122,7 +122,7 @@ async fn group_is_charged_all_or_none(clock: &ManualClock, limiter: RateLimiter)
     assert_eq!(left.remaining(), 90, "a denied group charges nothing");
 }
 
-/// The reference store: states in a map, decided by `decide`.
+/// The reference store, with states in a map, decided by `decide`.
 struct Reference(HashMap<(String, &'static str, String), State>);
 
 impl Reference {

@@ -13,8 +13,8 @@ use super::{Answer, Note, Store};
 use crate::model::{Decision, Error, Group, Limit, Op};
 use crate::units::ConfigError;
 
-/// Any store with a memory of its denials. It exists for tests in virtual time: `RedisStore` has
-/// its own, which notes a denial also if its caller is gone.
+/// Any store with a memory of its denials. It exists for tests in virtual time, because
+/// `RedisStore` has its own, which notes a denial also if its caller is gone.
 pub struct DenyCache<S> {
     store: S,
     denials: Option<Arc<Denials>>,
@@ -40,7 +40,7 @@ impl<S: Store> DenyCache<S> {
 
     /// Sets the longest time for which a denial is answered without asking the store. Default: 1
     /// second. For that time another replica's refund or reset is not seen. Zero always asks the
-    /// store, but for blocked keys: see [`deny_blocked_for`](Self::deny_blocked_for). While the
+    /// store, but for blocked keys. See [`deny_blocked_for`](Self::deny_blocked_for). While the
     /// store is unavailable, a denial stands in any case.
     #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> Self {

@@ -1,4 +1,4 @@
-//! The decision of a group of checks: all are charged, or none.
+//! The decision of a group of checks. All are charged, or none.
 
 use crate::algorithm::{Cost, Effect, State, offences};
 use crate::model::{Check, Decision, Error, Group, Op, Verdict};

@@ -65,7 +65,7 @@ use crate::units::ConfigError;
 /// `conformance` (feature `test-util`) tests what a store promises:
 ///
 /// 1. A budget has a limit's name, its [kind of state](Limit::kind), and a key.
-/// 2. A group is decided as one: all checks are charged, or none. Concurrent groups are decided one
+/// 2. A group is decided as one. All checks are charged, or none. Concurrent groups are decided one
 ///    after another.
 /// 3. The decision equals the result of [`decide`] at the store's own time, in every field.
 /// 4. A denied check and a peek consume nothing. A peek does not even prolong a state's life.
@@ -73,8 +73,9 @@ use crate::units::ConfigError;
 /// 6. A state is kept until [`State::expires_at`], and not for ever.
 /// 7. A check of a [concurrency limit](Limit::concurrency) [is misuse](crate::Error::is_misuse),
 ///    unless it is a [claim](Op::Claim). A claim may be lost or repeated.
-/// 8. `apply` does not block, and its answer comes within a bounded time: a store that sends checks
-///    elsewhere has a deadline. An [`Error`](crate::Error) means that the store did not decide.
+/// 8. `apply` does not block, and its answer comes within a bounded time, so a store that sends
+///    checks elsewhere has a deadline. An [`Error`](crate::Error) means that the store did not
+///    decide.
 ///
 /// # Example: a wrapper with a key that is never charged
 ///
@@ -149,8 +150,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [unavailable](crate::Error::is_unavailable). Default: `false`. A limiter then prepares for
     /// the store's failure with each check.
     ///
-    /// A limiter holds a lock while it applies a [claim](Op::Claim) to such a store: `apply` must
-    /// not call that limiter.
+    /// A limiter holds a lock while it applies a [claim](Op::Claim) to such a store, so `apply`
+    /// must not call that limiter.
     ///
     /// A wrapper passes the call on.
     fn is_embedded(&self) -> bool {
@@ -158,7 +159,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// A note of a limiter to other processes and to operators: see [`Store::note`].
+/// A note of a limiter to other processes and to operators. See [`Store::note`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Note<'a> {
@@ -172,8 +173,8 @@ pub enum Note<'a> {
         /// Whether they replace all earlier limits of the owner, or are added.
         replace: bool,
     },
-    /// The keys that it denied most often in the last minute: the limit's name, the key as it is
-    /// shown to operators, and the denials.
+    /// The keys that it denied most often in the last minute, with the limit's name, the key as it
+    /// is shown to operators, and the denials.
     Denied(&'a [(&'a str, &'a str, u64)]),
 }
 

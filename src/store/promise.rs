@@ -2,7 +2,7 @@
 //!
 //! The caller's own future enforces the deadline, or the call if the caller drives it. So a blocked
 //! worker thread or a server that hangs may hold up the sending task, but not the caller. A caller
-//! that returns leaves its check behind: the sender drops it if it is not sent yet. A check in
+//! that returns leaves its check behind. The sender drops it if it is not sent yet. A check in
 //! flight counts until its call is over.
 
 use std::fmt;
@@ -132,7 +132,7 @@ impl Promised {
         }
     }
 
-    /// Returns whether the deadline is over. Timers need a runtime: outside of one, the sender
+    /// Returns whether the deadline is over. Timers need a runtime. Outside of one, the sender
     /// alone enforces the deadline then. The timer of a runtime that was shut down panics, so
     /// another runtime has its own.
     fn is_late(&mut self, cx: &mut Context<'_>) -> bool {

@@ -7,7 +7,7 @@ use super::metrics::store;
 use super::{GaugeLevel, TARGET, milliseconds};
 use crate::units::Mutex;
 
-/// The events of one breaker: one for each change. Its pauses bound how many there are, and no
+/// The events of one breaker, one for each change. Its pauses bound how many there are, and no
 /// client can shorten them.
 pub(crate) struct BreakerEvents {
     /// The store that it guards.

@@ -1,4 +1,4 @@
-//! A call to Redis: its span and its metrics.
+//! A call to Redis, with its span and its metrics.
 //!
 //! The fields have the names of OpenTelemetry's [semantic conventions for
 //! Redis](https://opentelemetry.io/docs/specs/semconv/db/redis/). The fields `otel.*` are for

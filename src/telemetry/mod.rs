@@ -1,8 +1,8 @@
 //! Every event of the crate, and its fields; nowhere else.
 //!
-//! All events have the target `tollgate`. A denial is `debug`: it is the limiter's daily work.
-//! Failures are `warn` or `error`. An event that traffic can cause appears at most once a second,
-//! with the count of those that were left out: a client must not fill the log.
+//! All events have the target `tollgate`. A denial is `debug`, because it is the limiter's daily
+//! work. Failures are `warn` or `error`. An event that traffic can cause appears at most once a
+//! second, with the count of those that were left out, because a client must not fill the log.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ pub(crate) fn decided(span: &CheckSpan, decision: &Decision) {
     span.decided(decision);
 }
 
-/// The store did not decide a check. `source` stands in for it. `None`: the caller got an error.
+/// The store did not decide a check. `source` stands in for it. `None` if the caller got an error.
 pub(crate) fn undecided<'a>(
     span: &CheckSpan,
     limits: impl Iterator<Item = &'a Limit>,

@@ -35,8 +35,8 @@ pub(crate) fn permits_unavailable(at_most: &Throttle, limits: &str, error: &Erro
     }
 }
 
-/// The lease of permits has expired in the store: this process was blocked, or the store was
-/// unavailable.
+/// The lease of permits has expired in the store, because this process was blocked, or the store
+/// was unavailable.
 pub(crate) fn permits_not_renewed(at_most: &Throttle, limit: &str, held: u64) {
     if let Some(unreported) = at_most.report() {
         tracing::warn!(

@@ -24,7 +24,7 @@ pub(crate) struct RedisEvents {
     blocked: Throttles,
 }
 
-/// An outage: from the first check that the server does not decide to the next that it decides.
+/// An outage, from the first check that the server does not decide to the next that it decides.
 pub(crate) struct Outage {
     since: Instant,
     undecided: u64,
@@ -63,7 +63,7 @@ impl RedisEvents {
         &self.server
     }
 
-    /// A call ended: with a reply, or because the wait for it did.
+    /// A call ended, with a reply, or because the wait for it did.
     pub(crate) fn called(&self, took: Duration, checks: usize) {
         store::called(&self.label, took, checks);
     }

@@ -95,7 +95,7 @@ pub(crate) fn change_not_understood(at_most: &Throttle, id: &str) {
 }
 
 /// The application has settled costs of so many requests under a limit, and none of them was
-/// charged under it: its name is mistyped.
+/// charged under it, because its name is mistyped.
 pub(crate) fn settled_uncharged(limit: &str, charged: &[&str], requests: u32) {
     let charged = charged.join(", ");
     tracing::warn!(

@@ -1,4 +1,4 @@
-//! One event a second at most: what traffic can cause must not fill the log.
+//! One event a second at most, because what traffic can cause must not fill the log.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,7 +66,7 @@ impl Throttles {
 }
 
 impl Throttle {
-    /// Forgets what was not reported: another event sums it up.
+    /// Forgets what was not reported, because another event sums it up.
     pub(crate) fn forget(&self) {
         let mut state = self.state.lock();
         state.unreported = 0;

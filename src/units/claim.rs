@@ -17,7 +17,7 @@ pub(crate) const MAX_LEASE: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 
 /// lost or repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The holder: one process, for one key. Eight random bytes.
+    /// The holder, one process, for one key. Eight random bytes.
     pub holder: [u8; 8],
     /// The permits granted so far, as far as the holder knows.
     pub granted: u64,

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// Microseconds: a point in time since the Unix epoch, or a span.
 pub(crate) type Micros = u64;
 
-/// The latest time of a clock: later times would leave the range of exact arithmetic.
+/// The latest time of a clock, because later times would leave the range of exact arithmetic.
 const LATEST: Micros = 200 * 366 * 24 * 60 * 60 * 1_000_000;
 
 /// Longer than any process runs.
@@ -38,7 +38,7 @@ fn micros(since_epoch: Duration) -> Micros {
 /// `acquire` and the delays of a leaky bucket wait by tokio's clock, which this one does not move.
 ///
 /// A test that only moves forwards needs no manual clock. In `#[tokio::test(start_paused = true)]`,
-/// tokio's paused time controls the embedded store: `tokio::time::advance` refills its budgets.
+/// tokio's paused time controls the embedded store. `tokio::time::advance` refills its budgets.
 ///
 /// ```
 /// use std::time::Duration;

@@ -47,8 +47,8 @@ impl ConfigError {
         }
     }
 
-    /// Returns whether the settings are valid, and the server could not be used: it was down, did
-    /// not answer in time, or turned the connection down. A later attempt may succeed.
+    /// Returns whether the settings are valid, and the server could not be used, because it was
+    /// down, did not answer in time, or turned the connection down. A later attempt may succeed.
     #[must_use]
     pub const fn is_of_server(&self) -> bool {
         self.is_of_server
@@ -88,7 +88,7 @@ impl ConfigError {
 /// it.
 const LONGEST: usize = 2_000;
 
-/// A message whose middle is left out, if it is too long: the start says where, and the end what to
+/// A message whose middle is left out, if it is too long. The start says where, and the end what to
 /// do.
 fn shortened(message: String) -> String {
     const KEPT: usize = LONGEST / 2;
@@ -107,7 +107,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// The message without quotes: a `main` that returns this error prints it.
+/// The message without quotes, because a `main` that returns this error prints it.
 impl fmt::Debug for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

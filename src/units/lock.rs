@@ -1,4 +1,4 @@
-//! Locks without poison: a panic while one is held leaves whole values, so others go on.
+//! Locks without poison. A panic while one is held leaves whole values, so others go on.
 
 use std::sync::{self, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Micros;
 
-/// The result of an algorithm for one check: the computed part of a [`Verdict`].
+/// The result of an algorithm for one check, the computed part of a [`Verdict`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) allowed: bool,
@@ -19,7 +19,7 @@ pub(crate) struct Outcome {
     pub(crate) blocked: Blocked,
 }
 
-/// Whether a key is blocked, and for how long: the time until the block ends, and one bit.
+/// Whether a key is blocked, and for how long, as the time until the block ends, and one bit.
 ///
 /// A number, so that a decision has 128 bytes. Larger values are not moved in registers.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -102,7 +102,7 @@ impl Quota {
 
     /// `limit` units per day of 24 hours.
     ///
-    /// A bucket (token bucket, leaky bucket, GCRA) refills all the time: one of 1,000 a day has
+    /// A bucket (token bucket, leaky bucket, GCRA) refills all the time. One of 1,000 a day has
     /// allowed up to 2,000 after a day, and an empty one gets a unit every 86 seconds. For an
     /// amount that is used up until the period ends, such as money or tokens, use a [fixed
     /// window](crate::Limit::fixed_window).
@@ -110,7 +110,7 @@ impl Quota {
         Self::new(limit, Duration::from_secs(24 * 60 * 60))
     }
 
-    /// Sets the burst: the most units at once, at the same rate. Default: `limit`.
+    /// Sets the burst, the most units at once, at the same rate. Default: `limit`.
     ///
     /// A burst below `limit` smooths traffic. A burst above it lets an idle client catch up.
     pub const fn burst(mut self, burst: u64) -> Self {

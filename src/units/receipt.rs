@@ -2,7 +2,7 @@
 
 use crate::units::Micros;
 
-/// The proof of a charge under one limit: its time, its cost, and the load of its bucket. A
+/// The proof of a charge under one limit, with its time, its cost, and the load of its bucket. A
 /// [refund](crate::RateLimiter::refund) with it takes back that charge and not a later one.
 ///
 /// An allowed [`Decision`](crate::Decision::receipt) that charged units has one. It is plain data:
@@ -22,7 +22,7 @@ pub struct Receipt {
     pub(crate) drains_at: Micros,
 }
 
-/// Added to the time of a charge that no store knows: a local one. It is a bit, because
+/// Added to the time of a charge that no store knows, a local one. It is a bit, because
 /// applications keep the numbers of a receipt. No clock of a store reaches it, and a signed number
 /// of 64 bits holds it.
 const LOCAL: Micros = 1 << 62;

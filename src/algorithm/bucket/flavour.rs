@@ -28,7 +28,7 @@ pub(crate) enum Flavour {
     LeakyBucket(Mode),
     /// GCRA: the guarantee of the token bucket as a schedule.
     ///
-    /// The generic cell rate algorithm keeps a theoretical arrival time (TAT): the time when the
+    /// The generic cell rate algorithm keeps a theoretical arrival time (TAT), the time when the
     /// budget is full if no other check comes. A check of cost `c` moves it by `c` emission
     /// intervals of `period / limit`. A check conforms while the TAT stays within `capacity`
     /// intervals of now. In any interval of length `t`, at most `capacity + t * limit / period`

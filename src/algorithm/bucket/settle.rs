@@ -1,9 +1,10 @@
 //! Refunds of a bucket, and charges beyond its capacity.
 //!
-//! A refund can lower a level by at most the level's minimum since the charge. Two lower bounds of
-//! that minimum are known, and at most the larger one is given back:
+//! A refund never lowers a level below what it would be without the charge, so it gives back at
+//! most the level's minimum since the charge. Two lower bounds of that minimum are known, and at
+//! most the larger one is given back:
 //!
-//! - The cost of the charge, less what has drained since: of several charges in a level, none
+//! - The cost of the charge, less what has drained since. Of several charges in a level, none
 //!   drains faster than if it were alone.
 //! - The level after the charge, less what has drained since, less what was given back since. It is
 //!   larger in a loaded bucket, such as a token budget with long responses. A level counts what was
@@ -14,7 +15,7 @@
 //! Checks that wait for reserved units keep their turns when units are given back before. Checks
 //! that come later would have theirs too soon, and many would be carried out at once. So while
 //! units are reserved, one of two more bounds holds. What is charged at a turn leaves room for
-//! `spare` units at least: so many can be given back. Or it is the cost less what was charged
+//! `spare` units at least. So many can be given back. Or it is the cost less what was charged
 //! since. The last charge can always be undone.
 //!
 //! In a queue, every charge has a place, and those that came later keep theirs. So only the last
@@ -59,9 +60,9 @@ impl Bucket {
     }
 
     /// Refunds `units` of a charge, as far as they have not drained, and in a queue only if no
-    /// other charge followed. The module says why. A receipt from
-    /// before `since` gives nothing back: since that charge, the level was empty, or it drained at
-    /// another rate or by another clock.
+    /// other charge followed. The module says why. A receipt from before `since` gives nothing
+    /// back, because since that charge, the level was empty, or it drained at another rate or by
+    /// another clock.
     pub(crate) fn refund(
         &self,
         state: &mut Option<Level>,

@@ -24,14 +24,14 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// After so many changes, the file is read although they go on.
 const MOST_CHANGES: usize = 10;
 
-/// How often the file is read even if no change was seen: some file systems report none.
+/// How often the file is read even if no change was seen, because some file systems report none.
 const POLL: Duration = Duration::from_secs(10);
 
 /// A file of limits that is watched. A new version is read within a second.
 ///
 /// - Its directory is watched, and not the file. So an editor may write a new file and rename it,
 ///   and Kubernetes may swap the symbolic link of a `ConfigMap`.
-/// - The file is also read every 10 seconds: network file systems report no changes.
+/// - The file is also read every 10 seconds, because network file systems report no changes.
 /// - A version is new if its text differs. One that cannot be read, or is not a configuration, is
 ///   reported once.
 ///
@@ -112,8 +112,8 @@ impl FileSource {
         Config::parse(&self.path.display().to_string(), &text, self.format)
     }
 
-    /// Reads the file in a thread that may block: a network file system can hang. `None` if the
-    /// runtime shuts down.
+    /// Reads the file in a thread that may block, because a network file system can hang. `None` if
+    /// the runtime shuts down.
     async fn read_again(&self) -> Option<Result<String, String>> {
         let file = Arc::clone(&self.file);
         spawn_blocking(move || {
@@ -132,7 +132,7 @@ impl WatchedFile {
     }
 
     /// Watches the directories of the file and of the symbolic links that lead to it. The watcher
-    /// is made anew each time: a directory of that name may be another one now.
+    /// is made anew each time, because a directory of that name may be another one now.
     fn watch(&mut self) {
         let watcher = self.new_watcher();
         if let Err((path, error)) = &watcher

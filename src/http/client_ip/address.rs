@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The longest entry that is parsed: an IPv6 address with a long zone and a port.
+/// The longest entry that is parsed, an IPv6 address with a long zone and a port.
 const LONGEST: usize = 128;
 
 /// Removes the optional whitespace of a header field's value (RFC 9110, 5.6.3).

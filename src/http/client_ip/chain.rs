@@ -17,7 +17,7 @@ pub(super) const MAX_BYTES: usize = 8192;
 /// Why a chain has no address at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Invalid {
-    /// The entry is not an address: garbage, `unknown`, or an obfuscated identifier.
+    /// The entry is not an address, but garbage, `unknown`, or an obfuscated identifier.
     NotAnAddress,
     /// The line does not follow the grammar, so its entries cannot be counted.
     Malformed,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Whitespace is accepted around `,` and `;`. A line that does not follow the grammar is rejected
-//! as a whole: a client that leaves a quote open must not change what later elements mean.
+//! as a whole, because a client that leaves a quote open must not change what later elements mean.
 
 use std::borrow::Cow;
 use std::net::IpAddr;

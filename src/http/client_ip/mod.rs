@@ -1,7 +1,7 @@
 //! The client's address, behind trusted proxies.
 //!
-//! The core is pure: from the peer's address and the request's headers to an address, or to the
-//! reason why there is none.
+//! The core is pure. It goes from the peer's address and the request's headers to an address, or to
+//! the reason why there is none.
 
 mod address;
 mod chain;
@@ -124,8 +124,8 @@ impl ClientIp {
         Ok(peer)
     }
 
-    /// The address in an entry of X-Forwarded-For, or as servers write it to their logs: with or
-    /// without a port, brackets, a zone and spaces around it. `None`: it is no address.
+    /// The address in an entry of X-Forwarded-For, or as servers write it to their logs, with or
+    /// without a port, brackets, a zone and spaces around it. `None` if it is no address.
     ///
     /// ```
     /// use tollgate::key::ClientIp;
@@ -206,7 +206,8 @@ impl ClientIp {
     /// [`skip`](crate::RateLimitLayer::skip).
     ///
     /// A request whose client is unknown is in no network. This includes requests that count for
-    /// the proxy: otherwise, a network that contains the proxy would let them pass without a limit.
+    /// the proxy, because otherwise, a network that contains the proxy would let them pass without
+    /// a limit.
     ///
     /// ```
     /// use tollgate::key::ClientIp;
@@ -238,7 +239,7 @@ impl ClientIp {
         })
     }
 
-    /// A predicate for the requests of clients that are in these networks, or may be: for
+    /// A predicate for the requests of clients that are in these networks, or may be, for
     /// [`forbid`](crate::RateLimitLayer::forbid).
     ///
     /// It also matches a request that would be rejected for its unknown client. So no client leaves

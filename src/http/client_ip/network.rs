@@ -60,7 +60,7 @@ fn in_range(name: &str, bits: u8, range: RangeInclusive<u8>) -> Result<u8, Confi
     )))
 }
 
-/// The network by which a client is counted: `192.0.2.1` or `2001:db8::/64`.
+/// The network by which a client is counted, such as `192.0.2.1` or `2001:db8::/64`.
 ///
 /// It converts into the [`Key`] that the extractor returns for all its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,13 +4,14 @@ use super::{ClientIp, Networks};
 use crate::units::ConfigError;
 
 /// The networks are those from which the proxy connects to this service. The crate contains no
-/// vendor's list, because lists change: see [`Networks::from_file`].
+/// vendor's list, because lists change. See [`Networks::from_file`].
 impl ClientIp {
     /// Behind nginx with `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;`, which
     /// appends the address of its peer.
     ///
     /// With `proxy_set_header X-Real-IP $remote_addr;` alone, use [`behind`](Self::behind) and
-    /// [`header("X-Real-IP")`](Self::header): `$remote_addr` overwrites what the client sent.
+    /// [`header("X-Real-IP")`](Self::header), because `$remote_addr` overwrites what the client
+    /// sent.
     ///
     /// # Errors
     ///
@@ -24,7 +25,7 @@ impl ClientIp {
     /// Behind HAProxy with `option forwardfor`, which adds a line of `X-Forwarded-For` at the end.
     ///
     /// With `option forwarded` (HAProxy 2.8 and later), add [`forwarded`](Self::forwarded). Do not
-    /// use `forwardfor if-none`: it keeps a header that the client sent.
+    /// use `forwardfor if-none`, because it keeps a header that the client sent.
     ///
     /// # Errors
     ///
@@ -49,10 +50,10 @@ impl ClientIp {
 
     /// Behind a Kubernetes ingress, which writes `X-Forwarded-For`. Pass the networks of the
     /// ingress controller's pods, or of its nodes with `hostNetwork`. If that is the network of all
-    /// pods, every pod can choose its address: restrict access to the service with a network
+    /// pods, every pod can choose its address, so restrict access to the service with a network
     /// policy.
     ///
-    /// The ingress sees clients only if its own service keeps their addresses: with
+    /// The ingress sees clients only if its own service keeps their addresses, with
     /// `externalTrafficPolicy: Local`, or with the PROXY protocol from the load balancer. In
     /// ingress-nginx, leave `use-forwarded-headers` off, or set `proxy-real-ip-cidr` to the load
     /// balancer. Its default then accepts the header of every client.
@@ -96,11 +97,11 @@ impl ClientIp {
     }
 
     /// Behind Cloudflare: `CF-Connecting-IP`, which Cloudflare overwrites. The networks are
-    /// Cloudflare's, which it publishes at `https://www.cloudflare.com/ips/`: two lists, for IPv4
-    /// and for IPv6.
+    /// Cloudflare's, which it publishes at `https://www.cloudflare.com/ips/`, as two lists, for
+    /// IPv4 and for IPv6.
     ///
     /// All customers of Cloudflare share these networks. Accept only your own zone, by
-    /// Authenticated Origin Pulls or a tunnel. Do not use `X-Forwarded-For` here: another
+    /// Authenticated Origin Pulls or a tunnel. Do not use `X-Forwarded-For` here, because another
     /// customer's Worker can send any. With a proxy of your own between Cloudflare and the service,
     /// let that proxy take the client from `CF-Connecting-IP`, if the request comes from
     /// Cloudflare, and send it as `X-Real-IP`.
@@ -115,7 +116,7 @@ impl ClientIp {
     }
 
     /// Behind Fly.io's proxy: `Fly-Client-IP`. The networks are those from which the proxy
-    /// connects. Fly.io publishes no list: log the peer's address of a few requests.
+    /// connects. Fly.io publishes no list, so log the peer's address of a few requests.
     ///
     /// With another proxy before Fly.io's, `Fly-Client-IP` is the address of that proxy. Use
     /// [`behind`](Self::behind) with the networks of both, and with the addresses that Fly.io

@@ -7,12 +7,13 @@ use std::sync::OnceLock;
 /// for further events.
 const MOST: usize = 16;
 
-/// The first addresses that were reported, without a lock: every request of a private client asks.
+/// The first addresses that were reported, without a lock, because every request of a private
+/// client asks.
 #[derive(Debug, Default)]
 pub(super) struct ReportedAddresses([OnceLock<IpAddr>; MOST]);
 
 impl ReportedAddresses {
-    /// Returns whether an address has to be reported: it was not, and few others were.
+    /// Returns whether an address has to be reported, because it was not, and few others were.
     pub(super) fn is_new(&self, address: IpAddr) -> bool {
         for place in &self.0 {
             let mut is_own = false;

@@ -14,9 +14,9 @@ use crate::units::ConfigError;
 impl ClientIp {
     /// Behind proxies in these networks, which append to `X-Forwarded-For`.
     ///
-    /// Trust the addresses from which your proxies connect, and no network in which clients are: a
-    /// client in a trusted network can choose its address. The proxies must write the header
-    /// themselves: see the [guide](crate::guide::behind_a_proxy). The networks can be
+    /// Trust the addresses from which your proxies connect, and no network in which clients are,
+    /// because a client in a trusted network can choose its address. The proxies must write the
+    /// header themselves. See the [guide](crate::guide::behind_a_proxy). The networks can be
     /// [replaced](Networks::replace) while the service runs. Without networks, no peer is trusted.
     ///
     /// # Errors
@@ -32,13 +32,13 @@ impl ClientIp {
         )))
     }
 
-    /// Behind `hops` proxies, 1 to 32, whatever their addresses: the client is the n-th address of
+    /// Behind `hops` proxies, 1 to 32, whatever their addresses. The client is the n-th address of
     /// `X-Forwarded-For` from the right.
     ///
     /// **Every request must come through all these proxies.** A client that reaches the service
     /// with fewer hops chooses its own address. If you know the addresses of the proxies, use
     /// [`behind`](Self::behind). Behind an Envoy with `use_remote_address` and
-    /// `xff_num_trusted_hops`, count also that Envoy: one more than its hops.
+    /// `xff_num_trusted_hops`, count also that Envoy, one more than its hops.
     ///
     /// A request with fewer addresses has no key, unless
     /// [`use_peer_if_missing`](Self::use_peer_if_missing) is set.
@@ -58,10 +58,10 @@ impl ClientIp {
         Ok(client.reject_if_missing())
     }
 
-    /// Without a proxy: the peer is the client, and headers are ignored.
+    /// Without a proxy. The peer is the client, and headers are ignored.
     ///
     /// This is [`PeerIp`](crate::key::PeerIp) with settings. [`forwarded`](Self::forwarded) and
-    /// [`header`](Self::header) have no effect: no peer is trusted.
+    /// [`header`](Self::header) have no effect, because no peer is trusted.
     #[must_use]
     pub fn direct() -> Self {
         Self::new(Trust::Networks(

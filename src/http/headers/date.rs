@@ -14,7 +14,7 @@ thread_local! {
 
 /// The HTTP date of a time in seconds since the Unix epoch. `None` after the year 9999.
 ///
-/// Each thread keeps the last one rendered: the denials of a second have the same.
+/// Each thread keeps the last one rendered, because the denials of a second have the same.
 pub(super) fn imf_fixdate(seconds: u64) -> Option<HeaderValue> {
     LAST.with_borrow_mut(|last| {
         if let Some((known, date)) = last

@@ -180,8 +180,8 @@ impl Ietf {
         }
     }
 
-    /// Limit, remaining and reset of the deciding limit. `None` if no wait helps: these numbers
-    /// would say that it does.
+    /// Limit, remaining and reset of the deciding limit. `None` if no wait helps, because these
+    /// numbers would say that it does.
     fn numbers(&self) -> Option<[u64; 3]> {
         let ReportedBudget {
             limit, remaining, ..
@@ -268,8 +268,8 @@ fn with_parameters<'a, const COUNT: usize>(
     item
 }
 
-/// Adds members to a list, in one line: revision 6 allows no second one. A list of which a member
-/// starts otherwise is of another revision, or malformed, and stays as it is.
+/// Adds members to a list, in one line, because revision 6 allows no second one. A list of which a
+/// member starts otherwise is of another revision, or malformed, and stays as it is.
 fn append(
     headers: &mut HeaderMap,
     name: HeaderName,

@@ -298,7 +298,8 @@ impl Fields {
     }
 }
 
-/// Writes the time of the decision, by the clock of `X-RateLimit-Reset`: clients subtract the two.
+/// Writes the time of the decision, by the clock of `X-RateLimit-Reset`, because clients subtract
+/// the two.
 fn write_date(decision: &Decision, headers: &mut HeaderMap) {
     if let Some(date) = date::imf_fixdate(Duration::from_micros(decided_at(decision)).as_secs()) {
         set(headers, DATE, date);
@@ -342,7 +343,8 @@ fn is_public(headers: &HeaderMap) -> bool {
     is_public
 }
 
-/// Sets a header, unless the map holds as many as it can: `HeaderMap::insert` would panic then.
+/// Sets a header, unless the map holds as many as it can, because `HeaderMap::insert` would panic
+/// then.
 pub(super) fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     // A response without the header is worth more to the client than none.
     drop(headers.try_insert(name, value));

@@ -12,7 +12,7 @@ use super::super::number::{number, seconds};
 use super::set;
 use crate::units::ConfigError;
 
-/// The longest jitter: a day.
+/// The longest jitter, a day.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// The `Retry-After` of a response, in whole seconds, rounded down. A line that
@@ -50,7 +50,7 @@ pub(super) fn lengthen(headers: &mut HeaderMap, seconds: u64) {
 #[derive(Clone, Default)]
 pub(super) struct Jitter {
     most: u64,
-    /// Seeds the jitter: each process has its own.
+    /// Seeds the jitter. Each process has its own.
     random: DefaultHashBuilder,
     count: Arc<AtomicU64>,
 }

@@ -55,8 +55,8 @@ impl XRateLimit {
         }
     }
 
-    /// Writes the fields, unless the map has stricter ones, or a limit or a reset alone: they say
-    /// too little to compare. With `reset_at`, `X-RateLimit-Reset-After` follows them.
+    /// Writes the fields, unless the map has stricter ones, or a limit or a reset alone, because
+    /// they say too little to compare. With `reset_at`, `X-RateLimit-Reset-After` follows them.
     #[inline]
     pub(super) fn write(self, headers: &mut HeaderMap, reset_at: Option<Instant>, used_up: UsedUp) {
         let reset = match self.reset {
@@ -117,8 +117,8 @@ fn replaces(
     is_stricter
 }
 
-/// Removes the times when the budget is full again: a request that exceeds the capacity is also
-/// denied then.
+/// Removes the times when the budget is full again, because a request that exceeds the capacity is
+/// also denied then.
 pub(super) fn remove_resets(headers: &mut HeaderMap) {
     headers.remove(RESET);
     headers.remove(RESET_AFTER);

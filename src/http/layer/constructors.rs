@@ -133,16 +133,16 @@ impl RateLimitLayer {
         Self::new(limiter, Limit::concurrency(name, limit)?, key)
     }
 
-    /// Sheds load: at most so many requests in flight in this process, of all clients together. The
-    /// next one is answered 503 at once.
+    /// Sheds load, with at most so many requests in flight in this process, of all clients
+    /// together. The next one is answered 503 at once.
     ///
     /// It protects the server, and each process counts for itself, in memory. It decides without a
     /// wait. A request is in flight until its response body has ended. The name stands for the
     /// limit in events and metrics, where a request that is shed has the outcome `shed`. The reason
     /// of its rejection is [`LoadShed`](crate::layer::Reason::LoadShed).
     ///
-    /// Put it outside of all that costs time. Exempt health checks: a busy server is alive. Other
-    /// limits have layers of their own.
+    /// Put it outside of all that costs time. Exempt health checks, because a busy server is alive.
+    /// Other limits have layers of their own.
     ///
     /// ```
     /// use axum::Router;
@@ -167,7 +167,7 @@ impl RateLimitLayer {
     /// # }
     /// ```
     ///
-    /// The number is fixed. A limit that follows the latency is another crate's work: see [where
+    /// The number is fixed. A limit that follows the latency is another crate's work. See [where
     /// the layer goes](crate::guide::where_the_layer_goes#a-server-that-is-busy).
     ///
     /// # Errors
@@ -194,11 +194,11 @@ impl RateLimitLayer {
         )
     }
 
-    /// Limits that a closure chooses for each request: by the plan of an account, by the size of a
-    /// request, for a part of the traffic.
+    /// Limits that a closure chooses for each request, such as by the plan of an account, by the
+    /// size of a request, for a part of the traffic.
     ///
     /// The closure creates the checks, with their keys and costs. All checks of the layer are
-    /// decided in one call: all are charged, or none. Limits of one name share a budget: a client
+    /// decided in one call. All are charged, or none. Limits of one name share a budget. A client
     /// that changes from one plan to another keeps what it used. [`cost`](Self::cost) does not
     /// apply. A check of a [concurrency limit](Limit::concurrency) asks for a permit.
     ///
@@ -284,8 +284,9 @@ impl RateLimitLayer {
         Self::of_rule(limiter.into(), LayerRule::Chosen(by_key(key, choose)))
     }
 
-    /// Limits that a closure chooses for each request, by what the application looks up: the plan
-    /// of an account in a database. See [`Lookup`] for its cache, and [`from_fn`](Self::from_fn).
+    /// Limits that a closure chooses for each request, by what the application looks up, such as
+    /// the plan of an account in a database. See [`Lookup`] for its cache, and
+    /// [`from_fn`](Self::from_fn).
     ///
     /// The closure gets the request's head, the id, and what was found. So it also chooses the
     /// outcome of an unknown id and of a look-up that failed.
@@ -313,9 +314,9 @@ impl RateLimitLayer {
     /// The limits of a configuration, which can be replaced while the service runs. See
     /// [`LimitSet`](crate::config::LimitSet).
     ///
-    /// One layer on a whole router is enough: the configuration says which limits apply to which
-    /// routes. All limits that apply to a request are decided in one call: all are charged, or
-    /// none.
+    /// One layer on a whole router is enough, because the configuration says which limits apply to
+    /// which routes. All limits that apply to a request are decided in one call. All are charged,
+    /// or none.
     ///
     /// # Errors
     ///

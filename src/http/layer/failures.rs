@@ -14,9 +14,10 @@ impl RateLimitLayer {
     /// for the limits without [one of their own](Limit::with_on_store_failure). Default: fail open.
     /// If several limits are unavailable, the strictest outcome decides.
     ///
-    /// A denial that is still in force stands all the same: a `RedisStore`
+    /// A denial that is still in force stands all the same, because a `RedisStore`
     /// [remembers](crate::store::RedisStoreBuilder::deny_for) it. A store that is
-    /// [full](crate::Error::is_full) always fails closed: clients send more keys than it may keep.
+    /// [full](crate::Error::is_full) always fails closed, because clients send more keys than it
+    /// may keep.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;
@@ -44,9 +45,9 @@ impl RateLimitLayer {
     }
 
     /// Forwards a request, unlimited and without rate limit headers, when the store [is
-    /// overloaded](crate::Error::is_overloaded): more checks wait for an answer than it was built
-    /// for. Default: the request is rejected with 503 and a `Retry-After` of at least a second,
-    /// because a flood of requests is not an outage, and would open the limit to itself.
+    /// overloaded](crate::Error::is_overloaded), because more checks wait for an answer than it was
+    /// built for. Default: the request is rejected with 503 and a `Retry-After` of at least a
+    /// second, because a flood of requests is not an outage, and would open the limit to itself.
     pub fn fail_open_when_overloaded(self) -> Self {
         self.with(|settings| settings.is_open_when_overloaded = true)
     }

@@ -67,12 +67,12 @@ impl RateLimitLayer {
     /// Also sends the `RateLimit` and `RateLimit-Policy` fields of an [IETF draft](IetfDraft). They
     /// are not a standard yet, so choose the revision that your clients read.
     ///
-    /// `RateLimit-Policy` has every limit that was checked: its capacity, and the seconds in which
-    /// it is replenished. A period below a second cannot be said: revisions 6 and 7 leave the limit
-    /// out, later ones the period. `RateLimit` has the units that are left, and the seconds until
-    /// the budget is full again. In a denial, it has the limits that denied, and the seconds until
-    /// each allows the request. Where a revision reports one limit only, it is the deciding one.
-    /// Numbers have at most 15 digits.
+    /// `RateLimit-Policy` has every limit that was checked, with its capacity, and the seconds in
+    /// which it is replenished. A period below a second cannot be said. Revisions 6 and 7 leave the
+    /// limit out, later ones the period. `RateLimit` has the units that are left, and the seconds
+    /// until the budget is full again. In a denial, it has the limits that denied, and the seconds
+    /// until each allows the request. Where a revision reports one limit only, it is the deciding
+    /// one. Numbers have at most 15 digits.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;
@@ -112,7 +112,7 @@ impl RateLimitLayer {
         self.with(|settings| settings.headers.sends_x_ratelimit = false)
     }
 
-    /// Also sends `X-RateLimit-Reset-After`: the seconds until the budget is full again, with three
+    /// Also sends `X-RateLimit-Reset-After`, the seconds until the budget is full again, with three
     /// decimals.
     pub fn reset_after_header(self) -> Self {
         self.with(|settings| settings.headers.sends_reset_after = true)

@@ -10,8 +10,8 @@ impl RateLimitLayer {
     /// there.
     ///
     /// The permits are given back when the response body has ended, and the last clone is dropped.
-    /// An upgraded connection outlasts its response: move the clone of a handler into the task that
-    /// serves it. So does work that continues in the background.
+    /// An upgraded connection outlasts its response, so move the clone of a handler into the task
+    /// that serves it. So does work that continues in the background.
     pub fn insert_permits(self) -> Self {
         self.with(|settings| settings.inserts_permits = true)
     }

@@ -13,7 +13,7 @@ use crate::units::ConfigError;
 /// # Limits and costs
 impl RateLimitLayer {
     /// Adds a limit, under a key of its own. A request costs 1 unit, or the [cost](Self::cost) of
-    /// the layer. All limits of the layer are decided in one call: all are charged, or none is.
+    /// the layer. All limits of the layer are decided in one call. All are charged, or none is.
     ///
     /// ```
     /// use tollgate::key::{Header, PeerIp};
@@ -32,7 +32,7 @@ impl RateLimitLayer {
     /// ```
     ///
     /// Under a [concurrency limit](Limit::concurrency), a request holds a permit until its response
-    /// body ends: a stream of events counts for as long as it is sent. See
+    /// body ends, so a stream of events counts for as long as it is sent. See
     /// [`insert_permits`](Self::insert_permits) for upgraded connections. A request first acquires
     /// its permits, the permit of the smallest limit before the others, and then is charged. So a
     /// request without a permit is charged under no limit, and one that a rate denies gives its
@@ -48,7 +48,7 @@ impl RateLimitLayer {
         self.with_rule(LayerRule::Fixed(KeyedLimit::new(limit, key, None)))
     }
 
-    /// Adds a limit, under a key and with a cost of its own: one request under one limit can be 800
+    /// Adds a limit, under a key and with a cost of its own. One request under one limit can be 800
     /// tokens under another, in one check.
     ///
     /// The headers report the limit that allows the fewest further requests of the same cost. The
@@ -81,7 +81,7 @@ impl RateLimitLayer {
     /// # Errors
     ///
     /// Returns an error like [`limit`](Self::limit), and for a [concurrency
-    /// limit](Limit::concurrency): a request holds one permit.
+    /// limit](Limit::concurrency), because a request holds one permit.
     pub fn limit_with_cost(
         self,
         limit: Limit,
@@ -108,8 +108,8 @@ impl RateLimitLayer {
     /// [cost of its own](Self::limit_with_cost).
     ///
     /// A request that carries several operations can cost as many, for example a GraphQL query or a
-    /// batch. Bound the cost: `cost` reads what a client sent. The whole path of a request is its
-    /// [`original_path`](crate::layer::original_path).
+    /// batch. Bound the cost, because `cost` reads what a client sent. The whole path of a request
+    /// is its [`original_path`](crate::layer::original_path).
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.cost = Some(Arc::new(cost)))
     }

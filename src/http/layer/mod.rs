@@ -27,8 +27,8 @@ use tower_layer::Layer;
 use super::RateLimit;
 use super::settings::LayerSettings;
 
-/// Limits a service: takes a key from each request, asks the limiter, and forwards the request or
-/// answers 429.
+/// Limits a service. It takes a key from each request, asks the limiter, and forwards the request
+/// or answers 429.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -54,13 +54,13 @@ use super::settings::LayerSettings;
 ///    request without a key is rejected with 400, unless [`on_missing_key`](Self::on_missing_key)
 ///    is set. If the layer has [concurrency limits](crate::Limit::concurrency), the request
 ///    acquires its permits then, and holds them until the body of its response ends.
-/// 3. All limits of the layer are decided in one call: all are charged, or none.
+/// 3. All limits of the layer are decided in one call. All are charged, or none.
 /// 4. A denied request is answered with 429, `Retry-After` in whole seconds, rounded up, at least
 ///    1, `Cache-Control: no-store`, and a line of text. A request whose [cost](Self::cost) is above
-///    the capacity is answered with 422, and no `Retry-After` or reset: no wait helps.
+///    the capacity is answered with 422, and no `Retry-After` or reset, because no wait helps.
 ///    [`respond_with`](Self::respond_with) changes these and all other responses of the layer.
 /// 5. An allowed request waits out a leaky bucket's delay, and is forwarded. A request that waits,
-///    for a decision or for its delay, does not hold the inner service ready: it waits for the
+///    for a decision or for its delay, does not hold the inner service ready. It waits for the
 ///    service again afterwards. A decision that needs no wait uses the service that is ready.
 ///    Dropping the response future cancels the wait.
 /// 6. Both responses carry `X-RateLimit-Limit`, `X-RateLimit-Remaining` and
@@ -73,7 +73,7 @@ use super::settings::LayerSettings;
 ///    request has the [`Decision`](crate::Decision) in its extensions, for layers outside. For
 ///    allowed requests, see [`insert_decision`](Self::insert_decision).
 /// 7. When the store is unavailable, the request is forwarded without rate limit headers, or
-///    answered with 503, or limited in this process: see
+///    answered with 503, or limited in this process. See
 ///    [`on_store_failure`](Self::on_store_failure). An event reports it.
 ///
 /// # Several layers
@@ -86,10 +86,10 @@ use super::settings::LayerSettings;
 /// If two of them share a budget, a request charges it twice. An event says so once.
 ///
 /// With stacked layers, the headers report a budget that is used up, or else the one with the
-/// fewest units left. Give the layers the same settings for headers: fields of different kinds are
-/// not compared. The headers of a denial come from the layer that denied. Its `Retry-After` names a
-/// time at which the layers outside also allow the request. The same holds for the `Retry-After` of
-/// a 429 or 503 of your service. There are three exceptions:
+/// fewest units left. Give the layers the same settings for headers, because fields of different
+/// kinds are not compared. The headers of a denial come from the layer that denied. Its
+/// `Retry-After` names a time at which the layers outside also allow the request. The same holds
+/// for the `Retry-After` of a 429 or 503 of your service. There are three exceptions:
 ///
 /// - The layers inside of one that denied were not asked, and may deny the next request.
 /// - When a sliding window or a log outside allows the next request is not known.
@@ -104,8 +104,8 @@ use super::settings::LayerSettings;
 ///
 /// Put the layer inside a CORS layer, so that its responses carry the CORS headers, and let that
 /// layer expose [its headers](Self::exposed_headers). Put it inside authentication if the key is a
-/// user. The headers belong to one client: a response that a shared cache may keep should not carry
-/// them.
+/// user. The headers belong to one client, so a response that a shared cache may keep should not
+/// carry them.
 ///
 /// The layer needs a tokio runtime with time enabled.
 #[derive(Clone)]

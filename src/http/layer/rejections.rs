@@ -42,7 +42,7 @@ impl RateLimitLayer {
     /// headers and `Retry-After` are set. The response that it returns is sent as it is, without
     /// its body if the request is a `HEAD`. Its body is anything that converts into `Bytes`:
     /// serialize JSON yourself, or see [`body_format`](Self::body_format). A gRPC call (feature
-    /// `grpc`) gets a response without a body, with status 200 and `grpc-status`: return that as it
+    /// `grpc`) gets a response without a body, with status 200 and `grpc-status`. Return that as it
     /// is.
     ///
     /// ```
@@ -77,12 +77,12 @@ impl RateLimitLayer {
         })
     }
 
-    /// Answers gRPC calls as all other requests: with an HTTP status and a body. Default: with HTTP
+    /// Answers gRPC calls as all other requests, with an HTTP status and a body. Default: with HTTP
     /// 200 and a gRPC status, if the request is a `POST` with the content type `application/grpc`.
     ///
     /// gRPC clients do not read an HTTP status. Use it for a service without gRPC, if something in
-    /// front of it counts rejected requests by their HTTP status: any client can send that content
-    /// type.
+    /// front of it counts rejected requests by their HTTP status, because any client can send that
+    /// content type.
     #[cfg(feature = "grpc")]
     pub fn without_grpc_status(self) -> Self {
         self.with(|settings| settings.responder.ignores_grpc = true)

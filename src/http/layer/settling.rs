@@ -67,7 +67,7 @@ impl RateLimitLayer {
     /// # Errors
     ///
     /// Returns an error if the layer has no limit of this name. The names of limits that are chosen
-    /// for each request are not known: a layer with such limits accepts any name, and an event
+    /// for each request are not known. A layer with such limits accepts any name, and an event
     /// reports one under which none of 100 requests was charged.
     pub fn settle_on_response(
         self,

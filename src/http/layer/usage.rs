@@ -14,7 +14,7 @@ impl RateLimitLayer {
     /// Returns what is left under each limit that would apply to a request, for its key and its
     /// plan, in one call to the store and without a charge.
     ///
-    /// It is right where a peek by hand is easily wrong: for a request whose limit is chosen by its
+    /// It is right where a peek by hand is easily wrong, for a request whose limit is chosen by its
     /// plan, and for a key that is blocked.
     ///
     /// ```

@@ -29,10 +29,10 @@ impl RateLimitLayer {
     ///
     /// `max_wait` starts when the request is sent. It bounds the wait for [permits](Self::limit)
     /// and for units together. It does not bound the store's answers, which have the store's own
-    /// deadline: a request that fits is forwarded, however short `max_wait` is. The time of a
+    /// deadline. A request that fits is forwarded, however short `max_wait` is. The time of a
     /// look-up counts, and is bounded by the [look-up](crate::layer::Lookup). If the store is
     /// unavailable, the layer's [failure policy](Self::on_store_failure) decides at once, also for
-    /// requests that wait. **By default it fails open: all of them are forwarded.** To protect a
+    /// requests that wait. **By default it fails open. All of them are forwarded.** To protect a
     /// provider during an outage, choose [`OnStoreFailure::Local`].
     ///
     /// ```

@@ -142,7 +142,7 @@ type Ended<T> = watch::Sender<Option<KnownValue<T>>>;
 /// The look-ups of one id.
 struct LookUpsOfId<T> {
     running: LookUpInFlight<T>,
-    /// Whether the id was forgotten since then: the value that is found may be the old one.
+    /// Whether the id was forgotten since then. The value that is found may be the old one.
     is_forgotten: bool,
     /// The look-up that runs next.
     next: Option<(LookUpInFlight<T>, Ended<T>)>,

@@ -44,7 +44,7 @@ const NO_ID: &str = "the request has no id to look up";
 /// | `timeout` | 500 ms |
 /// | `max_in_flight` | 64 |
 ///
-/// Each setter makes a new, empty cache. Look-ups need a tokio runtime: without one they fail.
+/// Each setter makes a new, empty cache. Look-ups need a tokio runtime. Without one they fail.
 ///
 /// ```
 /// use http::request::Parts;
@@ -98,7 +98,7 @@ where
     /// request.extensions.get::<UserId>().copied()`. For a [key
     /// extractor](crate::key::KeyExtractor) use [`by_key`](Self::by_key). A request without an id
     /// is handled [like one without a key](crate::RateLimitLayer::on_missing_key). `fetch` looks
-    /// the id up: `Ok(None)` says that it is not known. An error is reported as an event.
+    /// the id up. `Ok(None)` says that it is not known. An error is reported as an event.
     pub fn new<F, E>(
         id: impl Fn(&Parts) -> Option<I> + Send + Sync + 'static,
         fetch: impl Fn(I) -> F + Send + Sync + 'static,
@@ -153,7 +153,7 @@ where
     }
 
     /// Sets the time for which requests wait for a new look-up if there is an old value. Default:
-    /// 50 ms. Zero: they do not wait, and a later request gets the new value.
+    /// 50 ms. Zero means that they do not wait, and a later request gets the new value.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
         self.with(|settings| settings.patience = patience)
@@ -172,15 +172,15 @@ where
         self.with(|settings| settings.max_in_flight = lookups)
     }
 
-    /// Removes an id and its value from the cache: the next request looks it up. Call it when a
-    /// plan changes. Other processes have caches of their own: on Redis they can
+    /// Removes an id and its value from the cache. The next request looks it up. Call it when a
+    /// plan changes. Other processes have caches of their own. On Redis they can
     /// [`follow`](Self::follow) announcements. With another messaging system, call `forget` for
     /// each message, and [`expire_all`](Self::expire_all) after a lost connection.
     pub fn forget(&self, id: &I) {
         self.cache.forget(id);
     }
 
-    /// Ends the [`ttl`](Self::ttl) of all values: each id is looked up anew with its next request.
+    /// Ends the [`ttl`](Self::ttl) of all values. Each id is looked up anew with its next request.
     /// The old value is used if that fails or is slow.
     pub fn expire_all(&self) {
         self.cache.expire_all();

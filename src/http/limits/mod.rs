@@ -1,4 +1,4 @@
-//! Limits that are chosen for each request: by a closure, by the request's key, or by a look-up in
+//! Limits that are chosen for each request, by a closure, by the request's key, or by a look-up in
 //! the application.
 
 mod cache;
@@ -22,7 +22,7 @@ pub(super) use self::pending::PendingChoice;
 pub(super) use self::reject::Reject;
 use crate::model::Check;
 
-/// The limits of a request, which a closure chooses: see
+/// The limits of a request, which a closure chooses. See
 /// [`RateLimitLayer::from_fn`](crate::RateLimitLayer::from_fn).
 ///
 /// ```
@@ -40,7 +40,7 @@ use crate::model::Check;
 #[non_exhaustive]
 pub enum ChosenLimits {
     /// The request is decided by these checks and the checks of the layer's other limits, as one
-    /// group: all are charged, or none. No checks mean no limit. A limit without a failure policy
+    /// group. All are charged, or none. No checks mean no limit. A limit without a failure policy
     /// has the layer's.
     Checks(Vec<Check>),
     /// The request is not limited here. The layer's other limits decide.
@@ -49,7 +49,7 @@ pub enum ChosenLimits {
     Reject {
         /// From 400 to 599. Any other counts as 403.
         status: StatusCode,
-        /// The reason, which the client gets: one line of text.
+        /// The reason, which the client gets, as one line of text.
         reason: Cow<'static, str>,
         /// `Retry-After`, rounded up to whole seconds, at least 1.
         retry_after: Option<Duration>,
@@ -57,7 +57,7 @@ pub enum ChosenLimits {
 }
 
 impl ChosenLimits {
-    /// Rejects the request with 403. The client gets the reason: one line of text.
+    /// Rejects the request with 403. The client gets the reason, as one line of text.
     #[must_use]
     pub fn reject(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::reject_with(StatusCode::FORBIDDEN, reason)

@@ -143,8 +143,8 @@ impl Names {
         self
     }
 
-    /// Names a function that says the cost of a request, in units. Bound it: it reads what a client
-    /// sent.
+    /// Names a function that says the cost of a request, in units. Bound it, because it reads what
+    /// a client sent.
     #[must_use]
     pub fn cost(
         mut self,

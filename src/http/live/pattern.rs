@@ -1,4 +1,4 @@
-//! The requests that a limit applies to: by method and route.
+//! The requests that a limit applies to, by method and route.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use crate::units::ConfigError;
 /// The longest path, in bytes.
 const LONGEST_PATH: usize = 1_024;
 
-/// The most parameters of a path: routers have bounds of their own.
+/// The most parameters of a path, because routers have bounds of their own.
 const MOST_PARAMETERS: usize = 16;
 
 /// Requests of some methods to a route.
@@ -45,11 +45,11 @@ pub(in crate::http) struct RequestRoute<'a> {
 
 /// The other paths that a router or a proxy may read in a path.
 enum Spellings {
-    /// The path is plain: nothing that reads it takes it for another one, but for a slash at the
+    /// The path is plain. Nothing that reads it takes it for another one, but for a slash at the
     /// end.
     Plain(Vec<Segmented<'static>>),
     Some(Vec<Segmented<'static>>),
-    /// Anything: the path is not plain, and too long to find out.
+    /// Anything. The path is not plain, and too long to find out.
     Any,
 }
 
@@ -72,7 +72,7 @@ impl Pattern {
         })
     }
 
-    /// Returns whether this may be such a request: by its route, or by any spelling of its path.
+    /// Returns whether this may be such a request, by its route, or by any spelling of its path.
     /// For limits: a client must not leave one by another spelling.
     pub(super) fn may_match(&self, route: &RequestRoute<'_>) -> bool {
         self.matches_method(&route.method)
@@ -87,7 +87,7 @@ impl Pattern {
             })
     }
 
-    /// Returns whether this must be such a request: by its route, or by a path that has only one
+    /// Returns whether this must be such a request, by its route, or by a path that has only one
     /// spelling. For exceptions: a client must not take one by another spelling.
     pub(super) fn must_match(&self, route: &RequestRoute<'_>) -> bool {
         let is_plain = matches!(route.spellings, Spellings::Plain(_));
@@ -231,7 +231,7 @@ impl<'a> RequestRoute<'a> {
         }
     }
 
-    /// The same, if the path may also be this one: its rest in a nested router, or what a layer
+    /// The same, if the path may also be this one, its rest in a nested router, or what a layer
     /// outside rewrote it to.
     fn also_at(mut self, path: &str, is_rest: bool) -> Self {
         let before = self.spellings;

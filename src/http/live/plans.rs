@@ -1,4 +1,4 @@
-//! The plans of limits, and where the plan of a request comes from: a function of its head, or a
+//! The plans of limits, and where the plan of a request comes from, a function of its head, or a
 //! look-up that may take a while.
 
 use std::borrow::Cow;
@@ -57,7 +57,7 @@ struct LookedUpPlan {
     has_id: bool,
 }
 
-/// The plans of a request that are looked up, each once: a value may expire at any time.
+/// The plans of a request that are looked up, each once, because a value may expire at any time.
 #[derive(Default)]
 pub(in crate::http) struct LookedUpPlans(Vec<LookedUpPlan>);
 
@@ -138,10 +138,11 @@ pub(super) struct Plans {
     pub(super) source: PlanSource,
     /// In the order of their names.
     pub(super) outcomes: BTreeMap<String, PlanOutcome>,
-    /// The outcome of requests with a plan that is not here. `None`: they have the limit itself.
+    /// The outcome of requests with a plan that is not here. `None` means that they have the limit
+    /// itself.
     pub(super) unknown: Option<PlanOutcome>,
     pub(super) reported: Arc<ReportedPlans>,
-    /// The requests without a plan, until one has a plan: then [`ENOUGH`].
+    /// The requests without a plan, until one has a plan, and then [`ENOUGH`].
     pub(super) without_plan: Arc<AtomicU32>,
 }
 

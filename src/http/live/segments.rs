@@ -1,6 +1,6 @@
 //! Paths and templates of routes, segment by segment.
 //!
-//! A template matches the paths that Axum's router, `matchit`, finds for it: a test compares the
+//! A template matches the paths that Axum's router, `matchit`, finds for it. A test compares the
 //! two. The work for a path is bounded by the length of the template, however long the path is.
 
 use std::borrow::Cow;
@@ -19,7 +19,7 @@ pub(super) enum Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// A segment in the syntax of Axum's router: a brace in a literal is doubled.
+    /// A segment in the syntax of Axum's router. A brace in a literal is doubled.
     fn parse(text: &'a str) -> Self {
         if !text.contains(['{', '}']) {
             return Self::Literal(Cow::Borrowed(text));

@@ -22,11 +22,11 @@ use crate::units::{ConfigError, Mutex};
 /// The limits of a configuration that are in force, and can be replaced while requests are in
 /// flight.
 ///
-/// A set is a handle: its clones have the same limits. A layer of
+/// A set is a handle. Its clones have the same limits. A layer of
 /// [`RateLimitLayer::from_config`](crate::RateLimitLayer::from_config) asks the limits of its set
 /// for each request. A request in flight keeps the limits that it began with.
 ///
-/// Units that were used stay used: see the guide about [live
+/// Units that were used stay used. See the guide about [live
 /// configuration](crate::guide::live_configuration#what-a-change-does) for what a new version
 /// changes.
 ///
@@ -238,18 +238,18 @@ impl LimitSet {
             .any(|task| !task.is_finished())
     }
 
-    /// The number of the version in force, from 1. It counts in this process: replicas that started
+    /// The number of the version in force, from 1. It counts in this process. Replicas that started
     /// at other times have other numbers.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.in_force().version
     }
 
-    /// The limit of this name, as it is in force, without its plans: to
+    /// The limit of this name, as it is in force, without its plans, to
     /// [block](crate::RateLimiter::block) a key under it, or to reset a budget. `None` if there is
     /// none.
     ///
-    /// Do not peek it if it has plans: a request has the quota of its plan. See
+    /// Do not peek it if it has plans, because a request has the quota of its plan. See
     /// [`limit_of_plan`](Self::limit_of_plan) and [`usage`](Self::usage).
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Limit> {

@@ -1,4 +1,4 @@
-//! The spellings of a path: what routers and proxies may take it for.
+//! The spellings of a path, what routers and proxies may take it for.
 
 use std::borrow::Cow;
 
@@ -11,9 +11,9 @@ pub(super) const MOST_SPELLED: usize = 8_192;
 /// How often a path is decoded, at most. A proxy and a service behind may each do so.
 const MOST_DECODINGS: usize = 3;
 
-/// The paths that a router or a proxy behind may take a path for, if there are others: it may
-/// decode the path, and remove repeated slashes, dot segments, parameters after a `;`, and a slash
-/// at the end, before or after.
+/// The paths that a router or a proxy behind may take a path for, if there are others, because it
+/// may decode the path, and remove repeated slashes, dot segments, parameters after a `;`, and a
+/// slash at the end, before or after.
 pub(super) fn spellings(path: &str, is_plain: bool) -> Vec<String> {
     if is_plain && (path.len() == 1 || !path.ends_with('/')) {
         return Vec::new();

@@ -13,12 +13,12 @@ use super::pattern::{Pattern, RequestRoute};
 /// All methods or paths that the configuration does not name.
 const OTHERS: &str = "*";
 
-/// The widest column, in characters. A longer text stands out of it: `format!` panics at a width of
-/// 65,536.
+/// The widest column, in characters. A longer text stands out of it, because `format!` panics at a
+/// width of 65,536.
 const WIDEST: usize = 120;
 
 impl InForce {
-    /// A method, a path, and the limits that apply there: for each path, and for each method to
+    /// A method, a path, and the limits that apply there, for each path, and for each method to
     /// which other limits apply there.
     fn rows(&self) -> Vec<(&str, &str, Vec<&Applied>)> {
         let patterns = || {

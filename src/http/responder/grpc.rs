@@ -1,4 +1,4 @@
-//! Responses to gRPC calls: a status in the headers, without a body ("trailers-only").
+//! Responses to gRPC calls, a status in the headers, without a body ("trailers-only").
 //!
 //! A client reads an HTTP 429 as `UNAVAILABLE`, or fails to parse its body. So a rejected call is
 //! answered with HTTP 200 and a gRPC status. Its details have the time of the next try (gRFC A6,
@@ -21,7 +21,7 @@ pub(super) const NAMES: [HeaderName; 4] = [
     PUSHBACK,
 ];
 
-/// The most limits in the details of a status: clients read 8 to 16 kB of headers.
+/// The most limits in the details of a status, because clients read 8 to 16 kB of headers.
 const MAX_VIOLATIONS: usize = 16;
 
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");

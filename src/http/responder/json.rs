@@ -17,7 +17,7 @@ struct Object<'a> {
     retry_after: Option<u64>,
 }
 
-/// A JSON object: see [`BodyFormat::Json`](super::BodyFormat::Json).
+/// A JSON object. See [`BodyFormat::Json`](super::BodyFormat::Json).
 pub(super) fn object(rejection: &Rejection<'_>) -> Bytes {
     serialize(&Object {
         error: match rejection.reason() {
@@ -52,7 +52,7 @@ struct Problem<'a> {
     violated_policies: Vec<&'a str>,
 }
 
-/// Problem details: see [`BodyFormat::ProblemDetails`](super::BodyFormat::ProblemDetails).
+/// Problem details. See [`BodyFormat::ProblemDetails`](super::BodyFormat::ProblemDetails).
 pub(super) fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
     const TYPES: &str = "https://iana.org/assignments/http-problem-types";
     let (r#type, title) = match rejection.reason() {

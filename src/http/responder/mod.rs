@@ -1,4 +1,4 @@
-//! How a rejected request is answered: from the reason, the decision and the request's head to a
+//! How a rejected request is answered, from the reason, the decision and the request's head to a
 //! response.
 
 #[cfg(feature = "json")]
@@ -53,7 +53,8 @@ pub enum Reason {
     RateLimited,
     /// A limit denied the request, because its key is [blocked](Limit::with_block_policy).
     Blocked,
-    /// A [concurrency limit](Limit::concurrency) denied the request: all its permits are in use.
+    /// A [concurrency limit](Limit::concurrency) denied the request, because all its permits are in
+    /// use.
     TooManyInFlight,
     /// The server has as many requests in flight as it [takes](crate::RateLimitLayer::load_shed),
     /// from all clients together.
@@ -133,9 +134,9 @@ impl<'a> Rejection<'a> {
     }
 
     /// The time that `Retry-After` says: whole seconds, with jitter. `None` if no wait helps. It
-    /// may be longer than the time of the [decision](Self::decision): a layer outside may deny the
-    /// request for longer. If the store is unavailable, its circuit breaker probes it then. Without
-    /// a breaker, it is a second.
+    /// may be longer than the time of the [decision](Self::decision), because a layer outside may
+    /// deny the request for longer. If the store is unavailable, its circuit breaker probes it
+    /// then. Without a breaker, it is a second.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
@@ -200,7 +201,7 @@ impl<'a> Rejection<'a> {
     }
 }
 
-/// The message has no time: `Retry-After` is an estimate, because the end of a request is not known
+/// The message has no time. `Retry-After` is an estimate, because the end of a request is not known
 /// in advance.
 fn too_many_in_flight(limit: &Limit) -> String {
     let name = limit.name();

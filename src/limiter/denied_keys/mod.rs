@@ -75,9 +75,9 @@ const IN_EVENT: usize = 10;
 ///
 /// # Privacy
 ///
-/// Keys are often personal data: addresses, names. [`hashed`](Self::hashed) returns digests in
-/// their place, also to `tollgate top`. [`in_this_process`](Self::in_this_process) keeps them out
-/// of Redis.
+/// Keys are often personal data, such as addresses and names. [`hashed`](Self::hashed) returns
+/// digests in their place, also to `tollgate top`. [`in_this_process`](Self::in_this_process) keeps
+/// them out of Redis.
 #[derive(Clone)]
 pub struct DeniedKeys {
     shared: Arc<SharedCounts>,
@@ -108,7 +108,7 @@ impl DeniedKeys {
         Self::build(None)
     }
 
-    /// Shows digests in place of keys: the first 16 bytes of an HMAC-SHA256 of the limit's name and
+    /// Shows digests in place of keys, the first 16 bytes of an HMAC-SHA256 of the limit's name and
     /// the key, in hexadecimal. They are the same on all replicas with this secret, and equal the
     /// partition keys of `RateLimitLayer::partition_key` with it.
     ///
@@ -153,7 +153,7 @@ impl DeniedKeys {
         }
     }
 
-    /// The summary of the period that has begun: it is at most a minute old.
+    /// The summary of the period that has begun. It is at most a minute old.
     #[must_use]
     pub fn current(&self) -> DeniedSummary {
         let shared = &self.shared;

@@ -1,4 +1,4 @@
-//! The event about the most denied keys: once in each minute with a denial.
+//! The event about the most denied keys, once in each minute with a denial.
 //!
 //! A period begins with its first denial, which starts a task that sleeps for the period. While
 //! nothing is denied, the limiter has no task.
@@ -37,7 +37,7 @@ impl SharedCounts {
     }
 }
 
-/// Ends the period when it is dropped: after its time, or with its runtime.
+/// Ends the period when it is dropped, after its time, or with its runtime.
 struct PeriodEnd(Weak<SharedCounts>);
 
 impl Drop for PeriodEnd {

@@ -1,8 +1,8 @@
-//! The denied keys of one shard: a sketch of a sample of its denials.
+//! The denied keys of one shard, a sketch of a sample of its denials.
 //!
 //! A flood of denials of ever new keys is what an attack looks like, and each of them replaces a
 //! key of the sketch. So after the first [`ALL_COUNTED`] denials every second one counts, for two,
-//! then every fourth, and so on: the time for counting grows with the logarithm of the denials.
+//! then every fourth, and so on, so the time for counting grows with the logarithm of the denials.
 
 use super::sketch::{Counted, Sketch};
 use crate::model::Key;
@@ -64,7 +64,7 @@ impl SketchShard {
     }
 }
 
-/// How many denials one stands for, after so many others: a power of two.
+/// How many denials one stands for, after so many others, a power of two.
 const fn times(denials: u64) -> u64 {
     match (denials / ALL_COUNTED).checked_ilog2() {
         Some(doublings) => 2 << doublings,

@@ -1,5 +1,6 @@
-//! The most frequent of a stream, in bounded memory: the space-saving algorithm (Metwally, Agrawal
-//! and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams", 2005).
+//! The most frequent of a stream, in bounded memory, by the space-saving algorithm (Metwally,
+//! Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams",
+//! 2005).
 //!
 //! There are `capacity` counters. A new item takes the counter with the smallest count and adds to
 //! it, so a count is too large by at most the one that was taken over: its `error`. After `n` items
@@ -21,7 +22,7 @@ pub(super) struct Sketch<T> {
     /// Places in the vectors, by the hash of their items.
     places: HashTable<usize>,
     hashes: Vec<u64>,
-    /// Apart from the items: the smallest is searched for often.
+    /// Apart from the items, because the smallest is searched for often.
     counts: Vec<u64>,
     errors: Vec<u64>,
     items: Vec<T>,

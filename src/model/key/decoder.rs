@@ -1,4 +1,4 @@
-//! Whether a text is the encoded form of a key: the grammar in the module's documentation.
+//! Whether a text is the encoded form of a key, by the grammar in the module's documentation.
 
 use super::encoder::{EMPTY_PART, HASHED, is_plain};
 use super::text;
@@ -50,7 +50,7 @@ fn after_part(text: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Returns whether this is the escape of a byte that needs one: each byte has one encoded form.
+/// Returns whether this is the escape of a byte that needs one. Each byte has one encoded form.
 fn is_escape(high: u8, low: u8) -> bool {
     let digit = |digit: u8| {
         char::from(digit)

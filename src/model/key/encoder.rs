@@ -9,7 +9,7 @@ use super::text::{self, Text};
 /// The encoding of an empty part.
 pub(super) const EMPTY_PART: &[u8] = b"~";
 
-/// The first byte of a hashed key: the SHA-256 of an encoded form of more than 128 bytes.
+/// The first byte of a hashed key, the SHA-256 of an encoded form of more than 128 bytes.
 pub(super) const HASHED: u8 = b'#';
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
@@ -34,7 +34,7 @@ pub(super) fn is_plain(part: &[u8]) -> bool {
     (1..=text::MAX).contains(&part.len()) && part.iter().all(|byte| IS_PLAIN[usize::from(*byte)])
 }
 
-/// A partial encoded form: its bytes while they fit, then their running hash.
+/// A partial encoded form, its bytes while they fit, then their running hash.
 pub(super) struct Encoder {
     bytes: [u8; text::MAX],
     len: usize,

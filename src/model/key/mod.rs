@@ -1,6 +1,6 @@
 //! Keys: the owners of budgets.
 //!
-//! A key is a tree: its leaves are lists of parts, and joins and fallbacks are its nodes. The
+//! A key is a tree. Its leaves are lists of parts, and joins and fallbacks are its nodes. The
 //! encoding is an unambiguous grammar, so different trees have different encodings:
 //!
 //! ```text
@@ -34,10 +34,10 @@ const MAX_SHOWN: usize = 128;
 /// [`join`](Self::join) combines two keys, and [`fallback`](Self::fallback) marks a key. Two keys
 /// are equal only if their trees are equal, whatever the parts contain:
 ///
-/// - A list of one part is that part: `from_parts(["a"])` is `new("a")`.
+/// - A list of one part is that part. `from_parts(["a"])` is `new("a")`.
 /// - A list of no parts is [`global`](Self::global).
-/// - A number or an address is its text: `from(42)` is `new("42")`. The key extractors count
-///   clients by network: see `PeerIp::key_of`.
+/// - A number or an address is its text. `from(42)` is `new("42")`. The key extractors count
+///   clients by network. See `PeerIp::key_of`.
 /// - All other trees differ. `["a:b", "c"]` is not `["a", "b:c"]`. A join is not a list, and
 ///   `a.join(b).join(c)` is not `a.join(b.join(c))`.
 ///
@@ -137,7 +137,7 @@ impl Key {
             .count()
     }
 
-    /// The encoded form: printable ASCII without braces, at most 128 bytes.
+    /// The encoded form, printable ASCII without braces, at most 128 bytes.
     #[must_use]
     pub fn as_str(&self) -> &str {
         // The encoding is ASCII, so this cannot fail.

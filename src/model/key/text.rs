@@ -1,11 +1,12 @@
-//! The text of a key: short texts in place, longer ones behind an `Arc`, so that clones are cheap.
+//! The text of a key, with short texts in place, longer ones behind an `Arc`, so that clones are
+//! cheap.
 
 use std::sync::Arc;
 
 /// The longest text, in bytes.
 pub(super) const MAX: usize = 128;
 
-/// The most bytes in place: enough for an address, a number or a UUID.
+/// The most bytes in place, enough for an address, a number or a UUID.
 const SHORT: usize = 38;
 
 #[derive(Clone)]

@@ -44,7 +44,7 @@ const DEFAULT_LENGTH: Duration = Duration::from_secs(10 * 60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct BlockPolicy {
-    /// `None`: only operators block.
+    /// `None` means that only operators block.
     denials: Option<u32>,
     within: Duration,
     length: Duration,
@@ -55,8 +55,8 @@ pub struct BlockPolicy {
 impl BlockPolicy {
     /// Blocks a key that is denied `denials` times in a window of `within`, which starts with the
     /// first of these denials. Ranges: 1 to 1,000,000 denials, 1 us to 366 days. Use a window that
-    /// is several times as long as the period of the limit: within one, a client that retries once
-    /// or twice a period is not an offender.
+    /// is several times as long as the period of the limit, because within one, a client that
+    /// retries once or twice a period is not an offender.
     pub const fn after(denials: u32, within: Duration) -> Self {
         Self {
             denials: Some(denials),
@@ -103,7 +103,7 @@ impl BlockPolicy {
         self.denials.map(|denials| (denials, self.within))
     }
 
-    /// The length of the first block. Zero if only operators block: they say for how long.
+    /// The length of the first block. Zero if only operators block, because they say for how long.
     #[must_use]
     pub const fn length(&self) -> Duration {
         self.length

@@ -10,7 +10,7 @@ use crate::units::{ConfigError, Quota};
 
 /// # Constructors
 ///
-/// Each returns an error if the name or a number of the quota is out of its range: the error says
+/// Each returns an error if the name or a number of the quota is out of its range. The error says
 /// which, and what to use.
 impl Limit {
     /// A bucket that holds `burst` tokens and refills `limit` tokens every `period`, evenly.
@@ -34,7 +34,7 @@ impl Limit {
         Self::bucket(name, quota, Flavour::LeakyBucket(Mode::Queue))
     }
 
-    /// A leaky bucket without delays: a check that fits is allowed at once.
+    /// A leaky bucket without delays. A check that fits is allowed at once.
     pub fn leaky_bucket_meter(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::bucket(name, quota, Flavour::LeakyBucket(Mode::Meter))
     }
@@ -61,7 +61,7 @@ impl Limit {
         Self::fixed(name, quota, Anchor::First)
     }
 
-    /// At most `limit` units in each window aligned to the clock: a `per_day` window starts at
+    /// At most `limit` units in each window aligned to the clock, so a `per_day` window starts at
     /// midnight UTC. Windows are multiples of the period since 1970 in UTC, so a window of 7 days
     /// starts on Thursday. It knows neither months nor time zones.
     pub fn fixed_window_aligned(name: &str, quota: Quota) -> Result<Self, ConfigError> {
@@ -74,7 +74,7 @@ impl Limit {
         })
     }
 
-    /// The two-counter sliding window: the count of this period, plus the count of the previous
+    /// The two-counter sliding window, the count of this period, plus the count of the previous
     /// period weighted by its overlap with the window.
     ///
     /// For example, 15 seconds into a minute, three quarters of the previous minute's requests
@@ -111,7 +111,7 @@ impl Limit {
 
     /// At most `limit` requests of a key at once. Range: 1 to 1,000,000.
     ///
-    /// A rate says how many requests may start in a time. This says how many may be in flight: a
+    /// A rate says how many requests may start in a time. This says how many may be in flight. A
     /// slow endpoint with ten connections to its database needs the second. A layer acquires a
     /// permit for each request, and holds it until the response ends. Without HTTP, see
     /// [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit).

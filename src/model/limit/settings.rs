@@ -31,8 +31,8 @@ impl Limit {
     /// # Errors
     ///
     /// Returns an error if the number of replicas is out of its range, or if a replica's share
-    /// cannot be decided: the share of a bucket has a period of as many periods as there are
-    /// replicas, at most 366 days.
+    /// cannot be decided, because the share of a bucket has a period of as many periods as there
+    /// are replicas, at most 366 days.
     pub fn with_on_store_failure(self, policy: OnStoreFailure) -> Result<Self, ConfigError> {
         let share = match policy.replicas() {
             Ok(Some(replicas)) => share::share(&self, replicas).map(Some),
@@ -49,7 +49,7 @@ impl Limit {
     /// Enforces the limit for a share of its keys, in percent. Default: 100. For all other keys,
     /// the limit is in *shadow mode*: it decides, counts and reports, and never denies.
     ///
-    /// A limit in shadow mode charges its budget as if it were enforced: a check that would be
+    /// A limit in shadow mode charges its budget as if it were enforced. A check that would be
     /// denied consumes nothing. A concurrency limit in shadow mode grants permits and reports, and
     /// a layer forwards a request that gets none. It is a setting for layers there:
     /// [`acquire_permit`](crate::RateLimiter::acquire_permit) ignores it.
@@ -59,7 +59,7 @@ impl Limit {
     /// do](crate::decision::Verdict::would_deny). A layer reports it by an event and, with the
     /// feature `metrics`, by a counter, and not by headers.
     ///
-    /// The share is stable: the same keys are enforced on all replicas, after a restart, and at a
+    /// The share is stable. The same keys are enforced on all replicas, after a restart, and at a
     /// higher percentage. Each name of a limit has a share of its own.
     ///
     /// ```
@@ -154,12 +154,12 @@ impl Limit {
     }
 
     /// Sets the `Retry-After` of a request without a permit. Default: 1 second. Range: 1 second to
-    /// 1 hour. The end of a request is not known in advance: choose about the duration of one.
+    /// 1 hour. The end of a request is not known in advance, so choose about the duration of one.
     ///
     /// # Errors
     ///
-    /// Returns an error if the time is out of range, and for a limit that is not a
-    /// [concurrency limit](Self::concurrency): a rate knows when units are available.
+    /// Returns an error if the time is out of range, and for a limit that is not a [concurrency
+    /// limit](Self::concurrency), because a rate knows when units are available.
     pub fn with_retry_after(self, wait: Duration) -> Result<Self, ConfigError> {
         let check = || {
             if !self.is_concurrency() {

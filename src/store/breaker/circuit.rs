@@ -1,4 +1,4 @@
-//! The states of a circuit breaker, and its changes: without tasks, and by times that it is given.
+//! The states of a circuit breaker, and its changes, without tasks, and by times that it is given.
 //!
 //! ```text
 //!            half of the calls failed               a probe is due
@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Checks read the state without a lock. A call belongs to the era in which it began. Its outcome
-//! counts in that era only: a call that began before the breaker opened must not open it again.
+//! counts in that era only, because a call that began before the breaker opened must not open it
+//! again.
 //!
 //! A task probes the store. Its runtime may be blocked. Or it is driven only while a check waits,
 //! and no check waits while the breaker is open. So a check is sent in place of an overdue probe.
@@ -56,7 +57,7 @@ pub(super) struct Circuit {
     rejected: AtomicU64,
     origin: Instant,
     changes: Mutex<Changes>,
-    /// Seeds the jitter: each process has its own.
+    /// Seeds the jitter. Each process has its own.
     random: DefaultHashBuilder,
 }
 
@@ -152,7 +153,7 @@ impl Circuit {
         Err(until_probe)
     }
 
-    /// Returns whether a check is sent in place of an overdue probe: one in a while.
+    /// Returns whether a check is sent in place of an overdue probe, one in a while.
     fn stands_in(&self, now: Instant) -> bool {
         let is_overdue = || now.saturating_duration_since(self.instant(&self.at)) > OVERDUE;
         if !is_overdue() {

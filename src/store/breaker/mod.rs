@@ -1,4 +1,4 @@
-//! A circuit breaker: it stops asking a store that does not answer.
+//! A circuit breaker. It stops asking a store that does not answer.
 //!
 //! `circuit` has the states, `window` the calls that decide, `prober` the task that finds out when
 //! the store answers again. They know nothing of checks. `RedisStore` counts its calls, each of
@@ -9,8 +9,8 @@
 //! recloser and tower-resilience-circuitbreaker are the ones in use. Both let requests of clients
 //! find out whether the store answers again, and then send all of them. Here no request waits for a
 //! probe, and a store that recovers gets a growing share. Their windows are of many calls, or of
-//! seconds. A hang fails two calls, those in flight, after thousands that succeeded: such a window
-//! notices it late.
+//! seconds. A hang fails two calls, those in flight, after thousands that succeeded, so such a
+//! window notices it late.
 
 mod circuit;
 mod prober;

@@ -16,10 +16,10 @@ use crate::telemetry::BreakerEvents;
 
 /// Asks the store one harmless question.
 pub(crate) trait Probe: Send + Sync + 'static {
-    /// Probes the store: `true` if it answers. Bounded in time.
+    /// Probes the store. `true` if it answers. Bounded in time.
     fn probe(&self) -> BoxFuture<'_, bool>;
 
-    /// The breaker opened: the checks that wait to be sent are failed.
+    /// The breaker opened, so the checks that wait to be sent are failed.
     fn opened(&self) {}
 }
 
@@ -27,7 +27,7 @@ pub(crate) trait Probe: Send + Sync + 'static {
 pub(crate) struct Breaker {
     circuit: Circuit,
     probe: Box<dyn Probe>,
-    /// Whether a task probes. It ends with its runtime: then a check of another runtime starts one.
+    /// Whether a task probes. It ends with its runtime. Then a check of another runtime starts one.
     is_probed: AtomicBool,
     /// Wakes the task when the breaker opens.
     opened: Arc<Notify>,
@@ -142,7 +142,7 @@ impl Prober {
         }
     }
 
-    /// When to look again: at the next probe, or at the end of the recovery.
+    /// When to look again, at the next probe, or at the end of the recovery.
     fn next(&self) -> Option<(Instant, Arc<Notify>)> {
         let breaker = self.0.upgrade()?;
         Some((breaker.circuit.next()?, Arc::clone(&breaker.opened)))

@@ -13,11 +13,11 @@ const LONGEST: Duration = Duration::from_secs(60);
 ///
 /// Without it, every check of an outage waits for the store's deadline. It opens when half of the
 /// calls of the last 250 ms failed, or two of the last three, where fewer than three ended in that
-/// time. Then each check fails at once: the error [says so](crate::Error::is_circuit_open), and
+/// time. Then each check fails at once. The error [says so](crate::Error::is_circuit_open), and
 /// [when the store is probed](crate::Error::probe_after). What happens to a request is the layer's
 /// setting [`on_store_failure`](crate::RateLimitLayer::on_store_failure).
 ///
-/// A task probes the store: after 100 ms, then with pauses that double up to a second. No check
+/// A task probes the store, after 100 ms, then with pauses that double up to a second. No check
 /// waits for a probe. If the task cannot run, because its runtime is blocked, a check is sent in
 /// its place once a second. When a probe is answered, a growing share of the checks is sent, all of
 /// them after half a second. A failure in that time opens the breaker again.
@@ -82,10 +82,10 @@ impl BreakerSettings {
     }
 
     /// Sets the time over which calls are counted. Default: 250 ms, or the deadline of a
-    /// `RedisStore`, if it is shorter. Range: 1 ms to a minute. It is counted in fifths: a call
+    /// `RedisStore`, if it is shorter. Range: 1 ms to a minute. It is counted in fifths, so a call
     /// counts for 80 to 100 % of it.
     ///
-    /// A server that hangs fails few calls: those in flight. The successful calls before them count
+    /// A server that hangs fails few calls, those in flight. The successful calls before them count
     /// for this long, so the breaker opens later with a longer window.
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = Some(window);

@@ -9,7 +9,7 @@ use crate::units::later;
 /// The number of parts of a window. The oldest one leaves it as a whole.
 const PARTS: usize = 5;
 
-/// Calls that ended: within the window, and the last 32 of all.
+/// Calls that ended, within the window, and the last 32 of all.
 #[derive(Debug)]
 pub(super) struct CallWindow {
     part: Duration,

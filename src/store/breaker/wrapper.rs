@@ -11,7 +11,7 @@ use crate::store::{Answer, Note, Store};
 use crate::units::{ConfigError, Quota};
 
 /// Any store with a circuit breaker, which counts groups. It exists for tests of the breaker in
-/// virtual time: `RedisStore` has its own, which counts calls.
+/// virtual time, because `RedisStore` has its own, which counts calls.
 pub struct CircuitBreaker<S> {
     store: Arc<S>,
     breaker: Arc<Breaker>,

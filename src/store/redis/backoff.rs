@@ -1,4 +1,4 @@
-//! When to reconnect: with growing pauses, and with jitter, so that replicas do not reconnect all
+//! When to reconnect, with growing pauses, and with jitter, so that replicas do not reconnect all
 //! at once.
 
 use std::hash::BuildHasher;
@@ -15,15 +15,15 @@ const FIRST: Duration = Duration::from_millis(50);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// A connection that was lost sooner counts as a failed attempt: a server that accepts connections
-/// and then fails them must not be flooded with attempts.
+/// A connection that was lost sooner counts as a failed attempt, because a server that accepts
+/// connections and then fails them must not be flooded with attempts.
 const WORTHWHILE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(super) struct Backoff {
     failures: u32,
     next_attempt: Option<Instant>,
-    /// Seeds the jitter: each process has its own.
+    /// Seeds the jitter. Each process has its own.
     random: DefaultHashBuilder,
 }
 

@@ -204,7 +204,7 @@ impl Batch {
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
-    /// Marks the checks that are sent: not those that were cancelled, or that have expired, which
+    /// Marks the checks that are sent, not those that were cancelled, or that have expired, which
     /// are answered. Returns how many have expired.
     pub(super) fn mark_sent(&mut self, now: Instant, server: &str) -> usize {
         let mut late = self.answer_expired(now, || Error::timeout_unsent().at_server(server));
@@ -235,7 +235,7 @@ impl Batch {
         Some(halves)
     }
 
-    /// Prepares to ask again a server that does not write at the moment: charges become peeks,
+    /// Prepares to ask again a server that does not write at the moment. Charges become peeks,
     /// because a denial needs no write, and refunds and resets fail. A server that `deletes` may
     /// have carried one of those out. Returns how many failed.
     pub(super) fn make_read_only(&mut self, reason: Arc<str>, deletes: bool) -> usize {

@@ -129,11 +129,11 @@ impl RedisStoreBuilder {
     }
 
     /// Sets a provider of the user and the password, in place of those in the URL. It is asked for
-    /// each new connection: a password can be rotated, or be a token that expires, such as one of
-    /// IAM. Default: none.
+    /// each new connection, so a password can be rotated, or be a token that expires, such as one
+    /// of IAM. Default: none.
     ///
     /// Connecting includes its answer, so a provider should cache what is slow to get. A connection
-    /// lasts as long as the server lets it: one that is closed because its token expired is
+    /// lasts as long as the server lets it. One that is closed because its token expired is
     /// replaced by the next check.
     ///
     /// ```no_run
@@ -201,12 +201,12 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the number of lanes: connections with a queue each. Range: 1 to 16. Default: 1. All
+    /// Sets the number of lanes, connections with a queue each. Range: 1 to 16. Default: 1. All
     /// checks of a key use the same lane. The first key of a group chooses it.
     ///
     /// One lane keeps a nearby Redis busy, because it sends checks in batches. More lanes make
     /// smaller batches. On the same machine, they were not measurably faster. On a cluster this has
-    /// no effect: see [`partitions`](Self::partitions).
+    /// no effect. See [`partitions`](Self::partitions).
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
@@ -218,8 +218,8 @@ impl RedisStoreBuilder {
     /// Every key belongs to a partition, and a partition to a slot of the cluster. Checks of one
     /// partition share a call, and have a queue: [`max_waiting`](Self::max_waiting) is divided
     /// among the partitions, with at least 1,024 for each. So fewer partitions make larger batches,
-    /// and more of them can be spread over more masters: use several for each master. All replicas
-    /// need the same number. Another number changes all keys, so that budgets start anew.
+    /// and more of them can be spread over more masters, so use several for each master. All
+    /// replicas need the same number. Another number changes all keys, so that budgets start anew.
     pub fn partitions(mut self, partitions: usize) -> Self {
         self.partitions = partitions;
         self
@@ -227,10 +227,10 @@ impl RedisStoreBuilder {
 
     /// Sets the most checks that are queued or in flight, at least 1. Default: 16,384.
     ///
-    /// When the queue is full, a check fails at once: the store
-    /// [is overloaded](crate::Error::is_overloaded). A cancelled check counts until its batch ends.
-    /// The maximum is divided among the lanes. Past half full, a lane rejects a key with more than
-    /// 256 checks in the newest batch. So one hot key does not crowd out the others.
+    /// When the queue is full, a check fails at once. The store [is
+    /// overloaded](crate::Error::is_overloaded). A cancelled check counts until its batch ends. The
+    /// maximum is divided among the lanes. Past half full, a lane rejects a key with more than 256
+    /// checks in the newest batch. So one hot key does not crowd out the others.
     pub fn max_waiting(mut self, checks: usize) -> Self {
         self.max_waiting = checks;
         self
@@ -247,8 +247,8 @@ impl RedisStoreBuilder {
     /// - Only an identical check is denied so: same limits, keys and costs. Peeks always ask Redis.
     /// - `retry_after` and `reset_after` decrease as time passes. `remaining` does not change.
     /// - A refund, a reset, a block or its end by this store counts at once, and so does the
-    ///   identical check under another quota. Any other change counts after this time: one by
-    ///   another replica, another check under another quota, a loss of Redis' data.
+    ///   identical check under another quota. Any other change counts after this time, such as one
+    ///   by another replica, another check under another quota, a loss of Redis' data.
     /// - At most 100,000 denials are remembered, in about 40 MB. One of several limits counts as
     ///   one more for each four of them.
     pub fn deny_for(mut self, at_most: Duration) -> Self {
@@ -268,14 +268,14 @@ impl RedisStoreBuilder {
 
     /// Sets when the circuit breaker opens, and how it closes. Default: [`BreakerSettings::new`].
     ///
-    /// While it is open, a check fails at once, and Redis is not asked: the error [says
+    /// While it is open, a check fails at once, and Redis is not asked. The error [says
     /// so](crate::Error::is_circuit_open). See [`BreakerSettings`].
     pub fn circuit_breaker(mut self, settings: BreakerSettings) -> Self {
         self.breaker = Some(settings);
         self
     }
 
-    /// Removes the circuit breaker: every check asks Redis, and may wait for its deadline.
+    /// Removes the circuit breaker. Every check asks Redis, and may wait for its deadline.
     pub fn without_circuit_breaker(mut self) -> Self {
         self.breaker = None;
         self

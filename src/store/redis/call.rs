@@ -57,9 +57,9 @@ pub(super) async fn run(
     }
 }
 
-/// Loads the script and sends a command, in one round trip: with two, a distant server could not
-/// answer within the deadline. The script is loaded rather than sent with EVAL, because newer
-/// servers forget scripts of EVAL.
+/// Loads the script and sends a command, in one round trip, because with two, a distant server
+/// could not answer within the deadline. The script is loaded rather than sent with EVAL, because
+/// newer servers forget scripts of EVAL.
 async fn load_and_send(
     by_hash: &Cmd,
     connection: &mut MultiplexedConnection,
@@ -80,7 +80,7 @@ async fn load_and_send(
 }
 
 /// The numbers of the reply to a call, as a list or packed, without the call's own. A reply of
-/// another type is not described: it may have any length.
+/// another type is not described, because it may have any length.
 fn verdicts(call: u16, reply: Value) -> RedisResult<Vec<i64>> {
     match reply {
         Value::Array(values) => behind_number(
@@ -177,8 +177,8 @@ pub(super) async fn dry_run(
     }
 }
 
-/// Loads the script. A server or a proxy that does not know how may still run it: `EVAL` has the
-/// whole script, and the server keeps it.
+/// Loads the script. A server or a proxy that does not know how may still run it, because `EVAL`
+/// has the whole script, and the server keeps it.
 pub(super) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
     known(loading().query_async(connection).await)
 }
@@ -225,7 +225,7 @@ fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// The start of an error's text: a server may send any length, and each check repeats it.
+/// The start of an error's text, because a server may send any length, and each check repeats it.
 pub(super) fn brief(error: &RedisError) -> String {
     const LONGEST: usize = 300;
     let text = script::with_files(&error.to_string()).replace(['\r', '\n'], " ");
@@ -235,7 +235,7 @@ pub(super) fn brief(error: &RedisError) -> String {
     }
 }
 
-/// Why a call failed, if it did: in one word, and with the code of the server's error. No answer is
+/// Why a call failed, if it did, in one word, and with the code of the server's error. No answer is
 /// a timeout.
 pub(super) fn failure(
     answer: Option<&RedisResult<Vec<i64>>>,
@@ -331,8 +331,8 @@ pub(super) fn is_of_cluster(error: &RedisError) -> bool {
         .any(|code| error.code() == Some(code))
 }
 
-/// Returns whether to reconnect: this connection is broken, or leads to a server that is no longer
-/// the primary.
+/// Returns whether to reconnect, because this connection is broken, or leads to a server that is no
+/// longer the primary.
 pub(super) fn ends_connection(error: &RedisError) -> bool {
     let elsewhere = [
         "READONLY",

@@ -103,7 +103,7 @@ impl Feed {
         }
     }
 
-    /// Waits for messages, for [`CHECK_EVERY`] at most. `None`: none came, or nothing is
+    /// Waits for messages, for [`CHECK_EVERY`] at most. `None` if none came, or nothing is
     /// subscribed.
     pub(super) async fn received(&self) -> Option<Received> {
         let Some((subscription, _)) = &self.subscription else {
@@ -148,8 +148,8 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<(), ConfigError> {
 /// ```
 ///
 /// - A message is the id of what changed, in at most 256 bytes.
-/// - A [`RedisSource`](crate::config::RedisSource) has a channel of the same kind: use a different
-///   name.
+/// - A [`RedisSource`](crate::config::RedisSource) has a channel of the same kind, so use a
+///   different name.
 /// - Redis does not keep messages. After a pause of the subscription, any value may have changed,
 ///   and each id is looked up again.
 /// - The store's Redis user needs `&prefix-config:* +subscribe`, and the user of
@@ -179,7 +179,7 @@ impl RedisChannel {
     /// # Errors
     ///
     /// Returns an error if the name is not 1 to 64 letters, digits, `.`, `_` and `-` (ASCII), or if
-    /// the store has a pool: a pool has no connections for messages.
+    /// the store has a pool, because a pool has no connections for messages.
     pub fn new(store: &RedisStore, name: &str) -> Result<Self, ConfigError> {
         check_name("channel", name)?;
         let lanes = store.lanes.clone();

@@ -1,4 +1,4 @@
-//! A command outside of the lanes: it decides nothing, and its caller is not a request.
+//! A command outside of the lanes. It decides nothing, and its caller is not a request.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! The connection that a lane keeps.
 //!
 //! A lane keeps a connection for as long as it works, and multiplexes all checks on it. So does one
-//! with a pool of the application: a pool pings a connection each time it is checked out. After a
-//! failure, the next check reconnects. A task of its own connects, one at a time, with a growing
-//! pause between attempts. So a connection that takes longer than one check's deadline is there for
-//! the next check.
+//! with a pool of the application, because a pool pings a connection each time it is checked out.
+//! After a failure, the next check reconnects. A task of its own connects, one at a time, with a
+//! growing pause between attempts. So a connection that takes longer than one check's deadline is
+//! there for the next check.
 
 use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
@@ -25,7 +25,7 @@ use crate::units::Mutex;
 /// The most time that one attempt to connect takes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection that was silent for longer may be closed: it is pinged in front of a charge.
+/// A connection that was silent for longer may be closed, so it is pinged in front of a charge.
 const SILENT: Duration = Duration::from_millis(100);
 
 /// After a longer silence, a charge waits for the ping. The connection may have been closed while
@@ -162,7 +162,7 @@ impl Connections {
             .unwrap_or_else(|_| Err(self.shared.failed("the attempt to connect panicked")))
     }
 
-    /// The same as [`get`](Self::get), with an attempt at once: its caller paces itself.
+    /// The same as [`get`](Self::get), with an attempt at once, because its caller paces itself.
     pub(super) async fn get_now(&self) -> Result<Handle, String> {
         self.shared.lock().backoff.skip_pause();
         self.get().await
@@ -348,8 +348,8 @@ impl SharedConnection {
     }
 }
 
-/// The number of a connection's first call. It differs between connections: a proxy that has a
-/// fault may give one the reply to a call of another.
+/// The number of a connection's first call. It differs between connections, because a proxy that
+/// has a fault may give one the reply to a call of another.
 fn any_number() -> u16 {
     let bits = RandomState::new().hash_one(());
     // The lowest bits.

@@ -1,4 +1,4 @@
-//! A call in flight: from the connection to the answers of all its checks; and the tasks that send
+//! A call in flight, from the connection to the answers of all its checks; and the tasks that send
 //! one call after another.
 
 mod divide;
@@ -46,7 +46,7 @@ pub(super) async fn send(mut place: CallPlace) {
     }
 }
 
-/// Lets answered callers run first: their next checks are sent together.
+/// Lets answered callers run first, so that their next checks are sent together.
 ///
 /// A task that wakes itself goes to the end of its worker's queue, from which idle workers steal.
 /// `tokio::task::yield_now` keeps it out of that queue until the worker has run all other tasks. A
@@ -116,7 +116,8 @@ pub(super) fn send_lone(
 
 /// Returns whether a connection is open, as far as is known. A connection that was silent is
 /// pinged. A closed one fails the ping before any charge is handed over, and is replaced. A charge
-/// that was handed over is never sent again: it may have left. Does not wait for the ping's reply.
+/// that was handed over is never sent again, because it may have left. Does not wait for the ping's
+/// reply.
 fn is_open(node: &Node, handle: &Handle, cx: &mut Context<'_>) -> bool {
     if !handle.was_silent() {
         return true;
@@ -219,7 +220,7 @@ impl Call {
     }
 
     /// The reply. Each check fails at its own deadline. After the last one, the reply is awaited
-    /// for one more deadline: a late denial still stands.
+    /// for one more deadline, because a late denial still stands.
     async fn reply(
         &mut self,
         observed: &mut Option<ObservedCall<'_>>,

@@ -1,4 +1,4 @@
-//! The validation of a new connection: the server answers, loads the script, and permits the user
+//! The validation of a new connection. The server answers, loads the script, and permits the user
 //! all commands of the script.
 
 use std::hash::{BuildHasher, RandomState};
@@ -99,7 +99,7 @@ async fn load(connection: &mut MultiplexedConnection, terms: &Terms) -> Result<(
     }
 }
 
-/// Returns whether the calls of all keys reach the same server: what is written by a call with one
+/// Returns whether the calls of all keys reach the same server. What is written by a call with one
 /// key is found by calls with other keys in front.
 async fn is_one_server(connection: &mut MultiplexedConnection, terms: &Terms) -> RedisResult<bool> {
     // A new key, so that others who connect do not disturb.

@@ -1,14 +1,13 @@
 //! A lane: one connection, the queue of checks for it, and places for its calls in flight.
 //!
 //! Two calls are in flight at a time, so that the server has the next one at hand when it finishes
-//! one. Checks that arrive meanwhile are queued, and are sent together: batches grow with the load,
-//! and no check waits for a later one.
+//! one. Checks that arrive meanwhile are queued, and are sent together, so batches grow with the
+//! load, and no check waits for a later one.
 //!
 //! A distant server would make a check wait for a whole round trip before it leaves. So if the
 //! newest call has been in flight for a [pace](LaneSettings::pace), the next one leaves beside it.
-//! The newest call sees to that: a check leaves at most one pace after the call before. A server
-//! that answers sooner never has more than two calls, and one that does not has a bounded number of
-//! them.
+//! The newest call starts it, so a check leaves at most one pace after the call before. A fast
+//! server has at most two calls in flight, a slow one at most 128.
 //!
 //! Every check counts from its arrival until its call is answered or given up, whether its caller
 //! still waits or not. So a server that hangs cannot pile up checks without bound.
@@ -127,7 +126,7 @@ pub(super) enum Urgency {
 /// A queued check.
 pub(super) struct QueuedCheck {
     pub(super) promised: Promised,
-    /// Whether its caller sends it, unless another check arrives before: the lane was idle.
+    /// Whether its caller sends it, unless another check arrives before, because the lane was idle.
     pub(super) is_alone: bool,
     /// Whether a place is free for a task that sends it.
     pub(super) has_place: bool,
@@ -240,7 +239,8 @@ impl Lane {
         }
     }
 
-    /// Fails all queued checks: the circuit breaker opened. Checks in flight may still be answered.
+    /// Fails all queued checks, because the circuit breaker opened. Checks in flight may still be
+    /// answered.
     pub(super) fn fail_queued(&self) {
         let _one_by_one = self.leave_in_order();
         let batches = mem::take(&mut self.queue().batches);
@@ -298,7 +298,7 @@ impl LaneQueue {
     }
 
     /// Frees the places if none has moved for three deadlines. A server that hangs holds a place
-    /// for two: until the deadline, and as long again for a late answer. So the tasks that hold the
+    /// for two, until the deadline, and as long again for a late answer. So the tasks that hold the
     /// places stand still, and other tasks must not wait for them.
     fn give_up_lost_places(&mut self, now: Instant, deadline: Duration) {
         let at_most = deadline.saturating_mul(3);
@@ -308,7 +308,7 @@ impl LaneQueue {
         }
     }
 
-    /// Returns whether a place is free: for a second call at once, and for one more when the pace
+    /// Returns whether a place is free, for a second call at once, and for one more when the pace
     /// is over.
     fn has_place(&self, now: Instant, pace: Duration) -> bool {
         self.in_flight < IN_FLIGHT

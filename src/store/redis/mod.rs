@@ -75,9 +75,9 @@ use crate::units::{Claim, ConfigError};
 ///   closed while the process was stopped.
 /// - A connection on which a call was not answered within its deadline is replaced.
 /// - A budget has the key `prefix:{key}:kind:limit`. It expires in the second after it is full
-///   again. On a cluster it is `prefix:{partition}{key}:kind:limit`: see
+///   again. On a cluster it is `prefix:{partition}{key}:kind:limit`. See
 ///   [`partitions`](RedisStoreBuilder::partitions).
-/// - The key `prefix:limits` has the quotas of limits in use, for five minutes: see
+/// - The key `prefix:limits` has the quotas of limits in use, for five minutes. See
 ///   [`RateLimiter::register`](crate::RateLimiter::register). Keys such as `prefix:denied:29744102`
 ///   have clients that were denied, for 65 minutes, if they [are
 ///   counted](crate::denied_keys::DeniedKeys).
@@ -150,10 +150,10 @@ impl RedisStore {
     }
 
     /// The state of the circuit breaker, for health endpoints. Closed if there is none. Each node
-    /// of a cluster has a breaker: this is the state of the one that is most open.
+    /// of a cluster has a breaker. This is the state of the one that is most open.
     ///
-    /// A readiness check should report it, and not fail because of it: a service that limits
-    /// locally or fails open serves its clients without Redis.
+    /// A readiness check should report it, and not fail because of it, because a service that
+    /// limits locally or fails open serves its clients without Redis.
     #[must_use]
     pub fn breaker_state(&self) -> BreakerState {
         let states = self
@@ -197,8 +197,9 @@ impl RedisStore {
     /// The prefix begins every key in Redis, and is a name for the service: 1 to 64 printable ASCII
     /// characters without spaces and braces. Stores with the same prefix share the budgets of
     /// limits with the same name, so all replicas of a service have the same one, and another
-    /// service on the same Redis has another one. It has no default: two services would share it
-    /// without knowing, and a client that one of them served would have less left at the other.
+    /// service on the same Redis has another one. It has no default, because two services would
+    /// share it without knowing, and a client that one of them served would have less left at the
+    /// other.
     pub fn builder(prefix: impl Into<String>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(prefix.into())
     }
@@ -215,7 +216,7 @@ impl Lanes {
         }
     }
 
-    /// The lane of a group: its first key chooses it.
+    /// The lane of a group. Its first key chooses it.
     fn lane(&self, group: &[Check]) -> &Arc<Lane> {
         &self.all[group.first().map_or(0, |first| self.index(first.key()))]
     }

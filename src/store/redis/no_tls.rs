@@ -1,4 +1,4 @@
-//! TLS without the feature `tls`: nothing can be built with it.
+//! TLS without the feature `tls`. Nothing can be built with it.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! A server that decides: the connection to it, and its circuit breaker.
+//! A server that decides, with the connection to it, and its circuit breaker.
 
 use std::sync::Arc;
 use std::time::Duration;

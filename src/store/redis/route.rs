@@ -1,4 +1,4 @@
-//! Where the calls of a lane go: to one server, or to the node of a cluster that has the slot.
+//! Where the calls of a lane go, to one server, or to the node of a cluster that has the slot.
 
 use std::sync::Arc;
 

@@ -97,7 +97,8 @@ pub(super) fn hash() -> &'static str {
     &SCRIPT.hash
 }
 
-/// An error's text with the files' own lines: `scripts/bucket.lua:57` for `user_script:123`.
+/// An error's text with the files' own lines, such as `scripts/bucket.lua:57` for
+/// `user_script:123`.
 pub(super) fn with_files(text: &str) -> String {
     let mut parts = text.split("user_script:");
     let mut named = parts.next().unwrap_or_default().to_owned();

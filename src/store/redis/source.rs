@@ -34,15 +34,15 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// On a cluster, the key also has the hash tag of a partition: [`key`](Self::key) returns it.
 ///
 /// - All replicas read the new version within a second. The text of a message is ignored.
-/// - A message that was missed costs at most 10 seconds: the key is read that often. Without a
-///   subscription, it is read each second. A store with a pool has none.
+/// - A message that was missed costs at most 10 seconds, because the key is read that often.
+///   Without a subscription, it is read each second. A store with a pool has none.
 /// - If Redis is unavailable, the limits stay as they are. An event reports it once.
 /// - A key that is missing, or is not a string or not a configuration, is reported once. The limits
 ///   stay as they are. So is a value of more than 1 MiB.
 ///
 /// The store's Redis user needs `~prefix-config:*` (from Redis 7 on, `%R~prefix-config:*` is
-/// enough) and `&prefix-config:* +subscribe`. The user of [`publish`](Self::publish) needs
-/// `+set +publish`. Write access to the key allows removing all limits: give it to operators alone.
+/// enough) and `&prefix-config:* +subscribe`. The user of [`publish`](Self::publish) needs `+set
+/// +publish`. Write access to the key allows removing all limits, so give it to operators alone.
 ///
 /// ```no_run
 /// use tollgate::config::{Format, LimitSet, Names, RedisSource};
@@ -122,7 +122,7 @@ impl RedisSource {
     ///
     /// Returns an error like [`Config::parse`], or if a limit is out of range, without writing
     /// anything. Also returns an error if Redis does not write. Routes and the names of the
-    /// application are not checked: check the limits with
+    /// application are not checked, so check the limits with
     /// [`LimitSet::new`](crate::config::LimitSet::new) before. A replica that cannot use them keeps
     /// those that it has.
     pub async fn publish(&self, text: &str) -> Result<Config, ConfigError> {

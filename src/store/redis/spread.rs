@@ -8,13 +8,12 @@
 //!
 //! A refund of a bucket gives back the cost less what has drained since. So a flood of denied
 //! groups would take from the budgets of others, a little for each. In the second after a denied
-//! group, groups are peeked first, and charged only if all parts would allow them: one more round
-//! trip then. Groups whose denials are counted are always charged.
+//! group, groups are peeked first, and charged only if all parts would allow them, which takes one
+//! more round trip. Groups whose denials are counted are always charged.
 //!
 //! A task does that, because a caller that is dropped must not keep the units of a denied group.
-//! The denial waits for the refunds: their answers have the budgets as they are without the
-//! charges, and the next check of this caller finds them so. A refund that fails without being
-//! carried out is repeated for a few seconds.
+//! The denial waits for the refunds: they return the restored budgets, so the caller's next check
+//! sees them. A refund that fails without being carried out is repeated for a few seconds.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

@@ -1,7 +1,7 @@
 //! The path of a check: queued, sent, answered.
 //!
 //! Every check is queued. A check that finds its lane idle is sent by its caller, at the first poll
-//! of its answer: no other task has to wake up for it. Tasks send all others.
+//! of its answer, so no other task has to wake up for it. Tasks send all others.
 
 use std::future::Future;
 use std::mem;
@@ -171,8 +171,8 @@ impl Future for SentByCaller {
 }
 
 impl Drop for SentByCaller {
-    /// If the caller is dropped, or its deadline is over, the call becomes a task of its own: a
-    /// connection that hangs has to be noticed, and a late denial counts.
+    /// If the caller is dropped, or its deadline is over, the call becomes a task of its own,
+    /// because a connection that hangs has to be noticed, and a late denial counts.
     fn drop(&mut self) {
         if let LoneCall::InFlight(flight, runtime) = mem::replace(&mut self.call, LoneCall::Done) {
             runtime.spawn(async { flight::send(flight.await).await });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// The terms that a new connection has to meet.
 pub(super) struct Terms {
-    /// The start of every key: a Redis user may have rights to no other.
+    /// The start of every key, because a Redis user may have rights to no other.
     pub(super) prefix: Arc<str>,
     /// The name in `CLIENT LIST`.
     pub(super) client_name: Option<Arc<str>>,

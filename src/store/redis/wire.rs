@@ -129,13 +129,13 @@ impl WireCheck {
     }
 }
 
-/// Stands for a missing receipt: no charge was made that late.
+/// Stands for a missing receipt, because no charge was made that late.
 const NO_RECEIPT: Receipt = Receipt::new(MAX_EXACT, 0);
 
 /// Added to the op of a run if a check has terms.
 const WITH_TERMS: u64 = 8;
 
-/// `ARGV[1]` of a batch: the number of the call, the limits, then the runs.
+/// `ARGV[1]` of a batch, with the number of the call, the limits, then the runs.
 pub(super) struct Body(Vec<u8>);
 
 /// The longest delay of an allowed check under a limit that is a queue. 0: any.
@@ -313,7 +313,7 @@ impl Body {
     }
 }
 
-/// In place of the count of a run's answers: the short form follows.
+/// In place of the count of a run's answers. The short form follows.
 pub(super) const IN_SHORT: u16 = 0;
 
 /// The numbers of a packed reply. The call's number has two bytes, and each other number eight.
@@ -329,7 +329,7 @@ pub(super) fn unpack(packed: &[u8]) -> Option<impl Iterator<Item = i64>> {
 /// The script's reply behind the number of its call, read from the start.
 pub(super) struct Reply<'a>(&'a [i64]);
 
-/// A verdict in the reply: without its limit.
+/// A verdict in the reply, without its limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawVerdict {
     status: i64,

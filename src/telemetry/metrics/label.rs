@@ -46,7 +46,7 @@ impl OutcomeLabel {
     }
 }
 
-/// The words for the place where a decision was made. `None`: the caller got an error.
+/// The words for the place where a decision was made. `None` if the caller got an error.
 pub(in crate::telemetry) const fn source_name(source: Option<Source>) -> &'static str {
     match source {
         Some(Source::Store) => "store",

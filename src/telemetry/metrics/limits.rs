@@ -1,7 +1,8 @@
-//! The metrics of limits, which each request changes: their handles are kept in each thread.
+//! The metrics of limits, which each request changes. Their handles are kept in each thread.
 //!
 //! In memory, a request takes about a microsecond. To find a handle in the recorder takes a third
-//! of that: labels are copied, hashed and compared. Here it takes a look-up of the limit's name.
+//! of that, because labels are copied, hashed and compared. Here it takes a look-up of the limit's
+//! name.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -185,8 +186,8 @@ pub(super) fn denied_from_cache() {
     });
 }
 
-/// Calls `act` with the handles of a limit. `None` if this thread keeps none: the limit has no
-/// label of its own, or the thread ends.
+/// Calls `act` with the handles of a limit. `None` if this thread keeps none, because the limit has
+/// no label of its own, or the thread ends.
 fn with_handles<T>(limit: &str, act: impl FnOnce(&dyn Recorder, &mut OfLimit) -> T) -> Option<T> {
     recorder::with(|recorder, address| {
         with_handles_of(address, |handles| {
@@ -223,7 +224,7 @@ fn with_handles_of<T>(
     done.ok().flatten()
 }
 
-/// The label of a limit: its name, or a common one if there are too many.
+/// The label of a limit, its name, or a common one if there are too many.
 pub(super) fn label(limit: &str) -> &str {
     let mut names = NAMES.lock();
     if names.contains(limit) || (names.len() < MAX_NAMES && names.insert(limit.into())) {

@@ -66,7 +66,7 @@ pub(super) fn decided(decision: &Decision) {
 }
 
 /// Counts a group that has no decision, under each of its limits. `source` stands in for the store.
-/// `None`: the caller got an error.
+/// `None` if the caller got an error.
 pub(super) fn undecided<'a>(
     limits: impl Iterator<Item = &'a Limit>,
     error: &Error,

@@ -8,7 +8,7 @@ use super::names::{
 };
 use super::recorder::{self, GaugeLevel};
 
-/// A call ended: with a reply, or because the wait for it did.
+/// A call ended, with a reply, or because the wait for it did.
 pub(in crate::telemetry) fn called(store: &str, took: Duration, checks: usize) {
     let labels = [("store", store)];
     recorder::record(&STORE_CALL_DURATION, &labels, took.as_secs_f64());
@@ -25,7 +25,7 @@ pub(in crate::telemetry) fn queued(store: &str, level: &mut GaugeLevel, checks: 
     level.set(&QUEUED_CHECKS, &[("store", store)], checks);
 }
 
-/// A circuit breaker changed: counts the transition, and sets the gauge of each state. `levels` are
+/// A circuit breaker changed. Counts the transition, and sets the gauge of each state. `levels` are
 /// its parts in them, open and half-open.
 pub(in crate::telemetry) fn breaker(
     store: &str,

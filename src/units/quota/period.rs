@@ -1,4 +1,4 @@
-//! The text format of periods: numbers with units, as `humantime` reads them.
+//! The text format of periods, numbers with units, as `humantime` reads them.
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use crate::model::{Check, Decision, Error, Op, Verdict};
 use crate::store::redis::wire::{IN_SHORT, RawVerdict, Reply};
 use crate::telemetry::RedisEvents;
 
-/// The indices of a run's verdicts: for its next group, and for its last.
+/// The indices of a run's verdicts, for its next group, and for its last.
 struct RunCursor {
     next: usize,
     last: usize,
@@ -148,7 +148,7 @@ impl Batch {
     }
 }
 
-/// Describes a malformed reply by its start: it may be as long as the server likes.
+/// Describes a malformed reply by its start, because it may be as long as the server likes.
 fn malformed(reply: &[i64]) -> String {
     const SHOWN: usize = 8;
     let start = &reply[..reply.len().min(SHOWN)];

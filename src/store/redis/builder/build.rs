@@ -31,11 +31,11 @@ const MAX_LABEL: usize = 64;
 
 const MAX_LANES: usize = 16;
 
-/// The fewest places of the queue of a lane, unless the whole queue has fewer: many partitions must
-/// not make a queue too short for a hot key.
+/// The fewest places of the queue of a lane, unless the whole queue has fewer, because many
+/// partitions must not make a queue too short for a hot key.
 const MIN_WAITING: usize = 1_024;
 
-/// The most partitions of which one is probed on a node of a cluster: enough for as many masters.
+/// The most partitions of which one is probed on a node of a cluster, enough for as many masters.
 const MOST_PROBED: usize = 64;
 
 impl RedisStoreBuilder {
@@ -239,7 +239,7 @@ impl RedisStoreBuilder {
 
     /// Builds the store and connects, so that a wrong address or password is an error at once.
     ///
-    /// A slot of a cluster that no node serves at the moment is not an error: only the checks of
+    /// A slot of a cluster that no node serves at the moment is not an error. Only the checks of
     /// its keys fail.
     ///
     /// # Errors

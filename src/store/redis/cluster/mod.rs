@@ -1,4 +1,4 @@
-//! A Redis Cluster: its nodes, and which of them has the slot of a partition.
+//! A Redis Cluster, with its nodes, and which of them has the slot of a partition.
 //!
 //! A task reads the table of slots when it is first needed, and again when a slot has moved or a
 //! node has failed. It reads at most ten times a second. If reading fails, the pause grows to a
@@ -316,7 +316,7 @@ impl Peer {
     }
 }
 
-/// Held by the task that refreshes. It ends with its runtime: then another may start.
+/// Held by the task that refreshes. It ends with its runtime. Then another may start.
 struct Refreshing(Weak<Cluster>);
 
 impl Drop for Refreshing {

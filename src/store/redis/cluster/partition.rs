@@ -2,7 +2,7 @@
 //!
 //! A call touches keys of one slot only. If each key had a slot of its own, no two keys would share
 //! a call. So keys are hashed into a bounded number of partitions. A partition has a hash tag, and
-//! so a slot: in the middle of an equal range of all slots, so that partitions are spread over the
+//! so a slot, in the middle of an equal range of all slots, so that partitions are spread over the
 //! nodes as evenly as slots are.
 
 /// The slots of every Redis Cluster.
@@ -57,7 +57,7 @@ impl Partitions {
     }
 }
 
-/// The slot of a hash tag: its CRC16, as in the specification of Redis Cluster.
+/// The slot of a hash tag, its CRC16, as in the specification of Redis Cluster.
 fn slot(tag: &[u8]) -> u16 {
     crc16(tag) % SLOTS as u16
 }

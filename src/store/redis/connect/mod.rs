@@ -25,8 +25,8 @@ pub(super) trait Connect: Send + Sync + 'static {
     /// Makes and validates a connection, or says why it cannot. Its caller bounds the time.
     fn connect<'a>(&'a self, terms: &'a Terms) -> BoxFuture<'a, Result<Link, String>>;
 
-    /// Subscribes to a channel, on a connection of its own. Its caller bounds the time.
-    /// `None` if there are no connections for that: a pool has none.
+    /// Subscribes to a channel, on a connection of its own. Its caller bounds the time. `None` if
+    /// there are no connections for that, because a pool has none.
     fn subscribe<'a>(
         &'a self,
         prefix: &'a str,

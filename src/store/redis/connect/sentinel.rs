@@ -1,13 +1,14 @@
 //! Connections to the master that the sentinels name.
 //!
-//! All sentinels are asked at once, and the majority decides: one that hangs delays nothing, and
-//! one that was cut off names an old master alone. Without a majority, the most votes count.
-//! ("Guidelines for Redis clients with support for Redis Sentinel", which asks one after another.)
+//! All sentinels are asked at once, and the majority decides, because one that hangs delays
+//! nothing, and one that was cut off names an old master alone. Without a majority, the most votes
+//! count. ("Guidelines for Redis clients with support for Redis Sentinel", which asks one after
+//! another.)
 //!
-//! A planned failover leaves the old master running: sentinels demote it about ten seconds after
-//! they name the new one. So a task watches the election of each connection. It asks again when a
-//! sentinel announces another master, and every second. When a majority names another master, the
-//! connection is over.
+//! A planned failover leaves the old master running, because sentinels demote it about ten seconds
+//! after they name the new one. So a task watches the election of each connection. It asks again
+//! when a sentinel announces another master, and every second. When a majority names another
+//! master, the connection is over.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};

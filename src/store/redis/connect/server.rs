@@ -153,7 +153,7 @@ async fn connect(
     connection.await
 }
 
-/// Why a server dropped a new connection: in its own words, if it has any.
+/// Why a server dropped a new connection, in its own words, if it has any.
 async fn dropped(error: &RedisError, address: &ConnectionAddr, prefix: &str) -> String {
     match turned_away::why(address).await {
         Some(sentence) => turned_away::in_words(&sentence),

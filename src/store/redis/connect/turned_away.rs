@@ -33,7 +33,7 @@ pub(super) async fn last_answer(connection: &mut MultiplexedConnection) -> Optio
     next.is_connection_dropped().then_some(error)
 }
 
-/// The sentence as the server wrote it: the code of the error, and its text. `None`: the error is
+/// The sentence as the server wrote it: the code of the error, and its text. `None` if the error is
 /// not the server's.
 pub(super) fn sentence_of(error: &RedisError) -> Option<String> {
     if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) {

@@ -1,4 +1,4 @@
-//! URLs: one string says which servers there are, and how to reach them.
+//! URLs. One string says which servers there are, and how to reach them.
 //!
 //! redis-rs reads the URL of one server. A URL with several hosts is taken apart, and each host put
 //! into a URL of one server.
@@ -101,8 +101,8 @@ fn server(url: &str, tls: Option<Tls>) -> Result<ConnectionInfo, ConfigError> {
     Ok(client.get_connection_info().clone())
 }
 
-/// Rejects settings that redis-rs would ignore. The message does not repeat them: after a raw `&`
-/// in the password of a socket's URL, the name of a setting is the rest of the password.
+/// Rejects settings that redis-rs would ignore. The message does not repeat them, because after a
+/// raw `&` in the password of a socket's URL, the name of a setting is the rest of the password.
 fn check_settings<'a>(
     scheme: &str,
     mut names: impl Iterator<Item = Cow<'a, str>>,

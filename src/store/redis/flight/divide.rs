@@ -8,8 +8,8 @@ use super::super::call::{self, CallFailure};
 use super::Call;
 use crate::model::Error;
 
-/// The divisions of a call, which are bounded: if the user of the server has no rights to any key,
-/// as after a mistake in its rules, a part for each key would be a flood.
+/// The divisions of a call, which are bounded, because if the user of the server has no rights to
+/// any key, as after a mistake in its rules, a part for each key would be a flood.
 #[derive(Default)]
 struct Divisions {
     parts: usize,

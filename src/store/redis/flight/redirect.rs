@@ -69,8 +69,8 @@ impl Call {
         }
     }
 
-    /// Goes back to the node that has the slot: a redirection of the group before may have led
-    /// elsewhere.
+    /// Goes back to the node that has the slot, because a redirection of the group before may have
+    /// led elsewhere.
     pub(super) async fn return_to_owner(&mut self) {
         self.is_asking = false;
         let Some(deadline) = self.place.batch.first_deadline() else {
@@ -119,7 +119,7 @@ impl Call {
     }
 
     /// Sends a group again while its keys are partly on another node, until they are on one, or its
-    /// time is over: then `answer`, by which nothing was charged, is theirs. The groups of a lane
+    /// time is over. Then `answer`, by which nothing was charged, is theirs. The groups of a lane
     /// that wait for this take turns.
     async fn complete_when_moved(mut self, mut answer: Option<RedisResult<Vec<i64>>>) {
         let lane = Arc::clone(self.place.lane());

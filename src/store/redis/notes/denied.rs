@@ -23,7 +23,7 @@ pub(super) fn note(notes: &Arc<Notes>, keys: &[(&str, &str, u64)]) {
     runtime.spawn(async move { add(&notes, &keys).await });
 }
 
-/// Adds the keys. Not twice: a note that may have arrived is not repeated.
+/// Adds the keys. Not twice, because a note that may have arrived is not repeated.
 async fn add(notes: &Notes, keys: &[(String, String, u64)]) -> Option<()> {
     let minute = seconds(notes).await? / 60;
     let mut command = redis::cmd("EVAL");

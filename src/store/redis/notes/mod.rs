@@ -48,7 +48,7 @@ impl Notes {
         quotas::sample(self, group);
     }
 
-    /// Runs a command, and perhaps again: it must not matter how often. `None`: it failed. An
+    /// Runs a command, and perhaps again. It must not matter how often. `None` if it failed. An
     /// outage is known elsewhere, and the next minute brings another note.
     async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Option<T> {
         command::run(&self.lanes, command, &self.prefix).await.ok()

@@ -192,7 +192,7 @@ impl Drop for Task {
     }
 }
 
-/// The start of a text: a limit may have a thousand plans.
+/// The start of a text, because a limit may have a thousand plans.
 fn brief(text: &str) -> String {
     text.chars().take(LONGEST).collect()
 }

@@ -1,4 +1,4 @@
-//! The quotas of limits that nobody registers: those that a closure chooses, and those of direct
+//! The quotas of limits that nobody registers, those that a closure chooses, and those of direct
 //! calls.
 //!
 //! To look at every check would cost too much, so the first checks of each round are a sample. A
@@ -28,11 +28,11 @@ pub(super) const SEVERAL: &str = "several";
 pub(super) struct Sample {
     /// How many checks are missing in this round.
     missing: AtomicU32,
-    names: Mutex<Names>,
+    names: Mutex<SampledNames>,
 }
 
 #[derive(Default)]
-struct Names {
+struct SampledNames {
     round: u32,
     /// By `kind:name`.
     sampled: HashMap<String, Sampled>,
