@@ -5,24 +5,16 @@
 //! request itself holds the permit. So with some requests, a layer leaves what it charges, and a
 //! layer further inside compares.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::request::Parts;
 
 use super::request_checks::RequestChecks;
+use super::sampled::is_sampled;
 use crate::limiter::RateLimiter;
 use crate::model::Check;
 use crate::telemetry;
-
-/// A layer leaves its charges with one of so many requests of a thread. A prime, so that with any
-/// number of layers, each of them has its turn.
-const ONE_OF: u32 = 61;
-
-thread_local! {
-    static REQUESTS: Cell<u32> = const { Cell::new(0) };
-}
 
 /// The checks of the layers outside, each with its limiter.
 #[derive(Clone)]
@@ -39,12 +31,7 @@ impl Comparison {
     /// the charges of this layer with some requests.
     #[inline]
     pub(super) fn compare(&self, limiter: &RateLimiter, asked: &RequestChecks, parts: &mut Parts) {
-        let is_chosen = REQUESTS.with(|requests| {
-            let number = requests.get();
-            requests.set(number.wrapping_add(1));
-            number.is_multiple_of(ONE_OF)
-        });
-        if is_chosen || parts.extensions.get::<ChargedOutside>().is_some() {
+        if is_sampled() || parts.extensions.get::<ChargedOutside>().is_some() {
             self.compare_and_leave(limiter, asked, parts);
         }
     }

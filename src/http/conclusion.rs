@@ -301,7 +301,7 @@ impl LayerSettings {
     #[inline]
     pub(super) fn insert_empty_settlement(&self, request: &mut Parts) {
         if self.settlement.inserts && request.extensions.get::<Settlement>().is_none() {
-            let empty = Settlement::new(&self.events, &self.settlement);
+            let empty = Settlement::new(&self.settlement);
             request.extensions.insert(empty);
         }
     }
@@ -315,15 +315,9 @@ impl LayerSettings {
         extensions: &mut Extensions,
     ) -> Option<Box<Closing>> {
         let outside = extensions.get::<Settlement>();
-        let settlement = Settlement::from_charges(
-            &self.limiter,
-            group,
-            decision,
-            outside,
-            &self.events,
-            &self.settlement,
-        );
-        let closing = self.settlement.closing(&settlement, &self.events);
+        let settlement =
+            Settlement::from_charges(&self.limiter, group, decision, outside, &self.settlement);
+        let closing = self.settlement.closing(&settlement);
         if self.settlement.inserts {
             extensions.insert(settlement);
         }

@@ -27,6 +27,7 @@ mod policy;
 mod request_checks;
 mod request_fn;
 mod responder;
+mod sampled;
 mod service;
 mod settings;
 mod settlement;

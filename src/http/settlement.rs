@@ -13,6 +13,7 @@ use http::{Response, response};
 use tokio::runtime::Handle as Runtime;
 
 use self::unseen::Unseen;
+use super::sampled::is_sampled;
 use crate::limiter::{RateLimiter, UnansweredSettlement};
 use crate::model::{Check, Decision, Error, Group, Limit, MAX_GROUP, Op, Source};
 use crate::telemetry::{self, Throttle};
@@ -62,8 +63,7 @@ struct SharedCharges {
     /// Whether any charge was settled.
     has_settled: AtomicBool,
     runtime: Option<Runtime>,
-    events: Arc<Throttle>,
-    mistakes: Arc<Mistakes>,
+    layer: Arc<SettlingLayer>,
 }
 
 /// After so many requests that settle a name, one of them should have been charged under it.
@@ -73,27 +73,59 @@ const ENOUGH_UNCHARGED: u32 = 100;
 /// estimate.
 const ENOUGH_FREE: u32 = 1_000;
 
-/// Mistakes that are known after many requests.
+/// What the settlements of a layer share.
 #[derive(Default)]
-struct Mistakes {
-    /// Names that are settled, and under which no request was charged. A mistyped name leaves every
-    /// estimate as it is.
-    uncharged: Unseen,
-    /// Limits under which no request had an estimate above 0. Such a check always passes, also in
-    /// debt.
+pub(super) struct SettlingLayer {
+    events: Throttle,
+    /// The names under which requests were charged. A mistyped name leaves every estimate as it is.
+    charged: Unseen,
+    /// The names under which a request had an estimate above 0. A check of cost 0 always passes,
+    /// also in debt.
     estimated: Unseen,
+    /// Whether one of the two missed a name. Until then, a sample of the settlements is enough to
+    /// know which names are used.
+    has_missed: AtomicBool,
+}
+
+impl SettlingLayer {
+    /// Notes a settlement of this cost. Returns whether it is time to report that the limit has no
+    /// estimates.
+    #[inline]
+    fn note(&self, estimate: &Check, cost: u32) -> bool {
+        let is_free = estimate.cost() == 0 && cost > 0;
+        (is_free || self.has_missed.load(Ordering::Relaxed) || is_sampled())
+            && self.note_in_full(estimate, is_free)
+    }
+
+    #[cold]
+    fn note_in_full(&self, estimate: &Check, is_free: bool) -> bool {
+        let name = estimate.limit().name();
+        self.charged.see(name);
+        if estimate.cost() > 0 {
+            self.estimated.see(name);
+        }
+        is_free && self.count(&self.estimated, name) == ENOUGH_FREE
+    }
+
+    /// Counts a settlement that misses a name.
+    fn count(&self, names: &Unseen, name: &str) -> u32 {
+        if !self.has_missed.load(Ordering::Relaxed) {
+            self.has_missed.store(true, Ordering::Relaxed);
+        }
+        names.count(name)
+    }
 }
 
 /// A check with the receipt of its charge.
 struct OpenCharge {
-    /// Identifies the layer that charged it.
-    layer: Arc<Throttle>,
+    /// The layer that charged it.
+    layer: Arc<SettlingLayer>,
     limiter: RateLimiter,
     check: Check,
 }
 
 impl OpenCharge {
-    fn is_of(&self, layer: &Arc<Throttle>) -> bool {
+    fn is_of(&self, layer: &Arc<SettlingLayer>) -> bool {
         Arc::ptr_eq(&self.layer, layer)
     }
 }
@@ -119,12 +151,9 @@ impl Settlement {
         group: &Group,
         decision: &Decision,
         outside: Option<&Self>,
-        events: &Arc<Throttle>,
         settings: &SettlementSettings,
     ) -> Self {
-        let settlement = outside
-            .cloned()
-            .unwrap_or_else(|| Self::new(events, settings));
+        let settlement = outside.cloned().unwrap_or_else(|| Self::new(settings));
         if matches!(
             decision.source(),
             Source::Store | Source::Prefetched | Source::Local
@@ -134,7 +163,7 @@ impl Settlement {
             settlement
                 .charges()
                 .extend(charged.map(|(check, receipt)| OpenCharge {
-                    layer: Arc::clone(events),
+                    layer: Arc::clone(&settings.layer),
                     limiter: limiter.clone(),
                     check: check.clone().with_receipt(receipt),
                 }));
@@ -143,7 +172,7 @@ impl Settlement {
     }
 
     /// A settlement without charges.
-    pub(super) fn new(events: &Arc<Throttle>, settings: &SettlementSettings) -> Self {
+    pub(super) fn new(settings: &SettlementSettings) -> Self {
         let charges = Mutex::default();
         let runtime = Runtime::try_current().ok();
         Self {
@@ -151,8 +180,7 @@ impl Settlement {
                 charges,
                 has_settled: AtomicBool::new(false),
                 runtime,
-                events: Arc::clone(events),
-                mistakes: Arc::clone(&settings.mistakes),
+                layer: Arc::clone(&settings.layer),
             }),
         }
     }
@@ -193,9 +221,9 @@ impl Settlement {
         };
         // A request that was not limited, or failed open, has no charges.
         let was_charged = !open.is_empty() || self.shared.has_settled.load(Ordering::Relaxed);
-        let uncharged = &self.shared.mistakes.uncharged;
-        if was_charged && uncharged.count(limit) == ENOUGH_UNCHARGED {
-            let charged = uncharged.seen();
+        let layer = &self.shared.layer;
+        if was_charged && layer.count(&layer.charged, limit) == ENOUGH_UNCHARGED {
+            let charged = layer.charged.seen();
             let settled = charged.iter().map(|name| &**name);
             let names: BTreeSet<&str> = open.iter().map(Limit::name).chain(settled).collect();
             let names: Vec<&str> = names.into_iter().collect();
@@ -231,7 +259,7 @@ impl Settlement {
     }
 
     fn settle_by(&self, cost: impl Fn(&OpenCharge) -> Option<u32>) -> usize {
-        let mistakes = &self.shared.mistakes;
+        let layer = &self.shared.layer;
         let mut without_estimate = Vec::new();
         let settled: Vec<OpenCharge> = {
             let mut charges = self.charges();
@@ -239,13 +267,10 @@ impl Settlement {
                 let Some(cost) = cost(charge) else {
                     return false;
                 };
-                let name = charge.check.limit().name();
-                if charge.check.cost() > 0 {
-                    mistakes.estimated.see(name);
-                } else if cost > 0 && mistakes.estimated.count(name) == ENOUGH_FREE {
+                if layer.note(&charge.check, cost) {
                     without_estimate.push(charge.check.limit().clone());
                 }
-                charge.check = charge.check.clone().with_cost(cost);
+                charge.check.set_cost(cost);
                 true
             });
             taken.collect()
@@ -257,8 +282,6 @@ impl Settlement {
         let count = settled.len();
         if count > 0 {
             self.shared.has_settled.store(true, Ordering::Relaxed);
-            let names = settled.iter().map(|charge| charge.check.limit().name());
-            names.for_each(|name| mistakes.uncharged.see(name));
         }
         self.send(settled);
         count
@@ -288,11 +311,11 @@ impl Settlement {
 
     fn apply(&self, limiter: &RateLimiter, checks: Vec<Check>) {
         let limit = checks[0].limit().clone();
-        let events = Arc::clone(&self.shared.events);
+        let layer = Arc::clone(&self.shared.layer);
         let unanswered = limiter.track_settlement();
         let pending = PendingSettlement {
             limit,
-            events,
+            layer,
             is_over: false,
             _unanswered: unanswered,
         };
@@ -363,7 +386,7 @@ impl Drop for Meter {
 /// shut down.
 struct PendingSettlement {
     limit: Limit,
-    events: Arc<Throttle>,
+    layer: Arc<SettlingLayer>,
     is_over: bool,
     _unanswered: UnansweredSettlement,
 }
@@ -372,7 +395,7 @@ impl PendingSettlement {
     fn answered(mut self, answer: Result<Decision, Error>) {
         self.is_over = true;
         if let Err(error) = answer {
-            telemetry::unsettled(&self.events, self.limit.name(), &error);
+            telemetry::unsettled(&self.layer.events, self.limit.name(), &error);
         }
     }
 }
@@ -381,7 +404,7 @@ impl Drop for PendingSettlement {
     fn drop(&mut self) {
         if !self.is_over {
             let error = Error::store("the runtime was shut down");
-            telemetry::unsettled(&self.events, self.limit.name(), &error);
+            telemetry::unsettled(&self.layer.events, self.limit.name(), &error);
         }
     }
 }
@@ -412,7 +435,7 @@ pub(super) struct SettlementSettings {
     /// Whether handlers get a [`Settlement`].
     pub(super) inserts: bool,
     on_response: Vec<OnResponse>,
-    mistakes: Arc<Mistakes>,
+    layer: Arc<SettlingLayer>,
 }
 
 impl SettlementSettings {
@@ -429,14 +452,10 @@ impl SettlementSettings {
     }
 
     /// The end of a request that its layer settles.
-    pub(super) fn closing(
-        &self,
-        settlement: &Settlement,
-        layer: &Arc<Throttle>,
-    ) -> Option<Box<Closing>> {
+    pub(super) fn closing(&self, settlement: &Settlement) -> Option<Box<Closing>> {
         let closing = || Closing {
             settlement: settlement.clone(),
-            layer: Arc::clone(layer),
+            layer: Arc::clone(&self.layer),
             on_response: self.on_response.clone(),
         };
         (!self.on_response.is_empty()).then(|| Box::new(closing()))
@@ -447,7 +466,7 @@ impl SettlementSettings {
 pub(super) struct Closing {
     settlement: Settlement,
     /// Charges of other layers are theirs to settle.
-    layer: Arc<Throttle>,
+    layer: Arc<SettlingLayer>,
     on_response: Vec<OnResponse>,
 }
 

@@ -117,6 +117,10 @@ impl Check {
         self
     }
 
+    pub(crate) const fn set_cost(&mut self, cost: u32) {
+        self.cost = cost;
+    }
+
     /// Sets the longest time that the caller waits for the units. Default: zero. Longer than a year
     /// counts as a year.
     ///

@@ -1,6 +1,5 @@
 //! The limits of one version of a configuration, ready to be asked.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use crate::configuration::Config;
 use crate::http::copied_limit::CopiedLimit;
 use crate::http::limits::Reject;
 use crate::http::request_fn::RequestFn;
+use crate::http::sampled::{ONE_OF, is_sampled};
 use crate::http::{KeyExtractor, MissingKey};
 use crate::model::{Check, Limit};
 use crate::telemetry;
@@ -23,20 +23,13 @@ use crate::telemetry;
 const ENOUGH: u32 = 10_000;
 const LONG_ENOUGH: Duration = Duration::from_secs(3_600);
 
-/// One of so many requests of a thread is counted.
-const ONE_OF: u32 = 64;
-
-thread_local! {
-    static REQUESTS: Cell<u32> = const { Cell::new(0) };
-}
-
 /// One version of a configuration.
 pub(in crate::http) struct InForce {
     /// Counts up from 1.
     pub(super) version: u64,
     pub(super) config: Arc<Config>,
     pub(super) limits: Vec<Applied>,
-    /// About the requests so far, up to [`ENOUGH`].
+    /// About the requests since the last look for such limits.
     pub(super) requests: Arc<AtomicU32>,
     /// Whether the limits that applied to no request are known.
     pub(super) is_examined: Arc<AtomicBool>,
@@ -97,32 +90,34 @@ impl InForce {
         }
     }
 
-    /// Counts a request. After enough of them, reports the limits that applied to none.
+    /// Counts a request. After enough of them, looks for limits that applied to none.
+    #[inline]
     pub(in crate::http) fn count_request(&self) {
         if self.is_examined.load(Ordering::Relaxed) {
             return;
         }
-        let number = REQUESTS.with(|requests| requests.replace(requests.get().wrapping_add(1)));
-        if number.is_multiple_of(ONE_OF) {
-            self.count_some();
+        if is_sampled() && self.requests.fetch_add(ONE_OF, Ordering::Relaxed) >= ENOUGH {
+            self.requests.store(0, Ordering::Relaxed);
+            self.report_unused();
         }
     }
 
+    /// Reports each limit that applied to no request for long, once.
     #[cold]
-    fn count_some(&self) {
-        if self.requests.load(Ordering::Relaxed) < ENOUGH {
-            self.requests.fetch_add(ONE_OF, Ordering::Relaxed);
-            return;
-        }
-        let is_unused = |limit: &&Applied| !limit.use_so_far.has_applied.load(Ordering::Relaxed);
-        let unused: Vec<&Applied> = self.limits.iter().filter(is_unused).collect();
-        let is_due = |limit: &&&Applied| limit.use_so_far.since.elapsed() >= LONG_ENOUGH;
-        for limit in unused.iter().filter(is_due) {
-            if !limit.use_so_far.has_applied.swap(true, Ordering::Relaxed) {
+    fn report_unused(&self) {
+        let mut are_due = true;
+        for limit in &self.limits {
+            let UseSoFar { has_applied, since } = &*limit.use_so_far;
+            if has_applied.load(Ordering::Relaxed) {
+                continue;
+            }
+            if since.elapsed() < LONG_ENOUGH {
+                are_due = false;
+            } else if !has_applied.swap(true, Ordering::Relaxed) {
                 telemetry::matched_nothing(limit.limit().name());
             }
         }
-        if unused.iter().all(|limit| is_due(&limit)) {
+        if are_due {
             self.is_examined.store(true, Ordering::Relaxed);
         }
     }
