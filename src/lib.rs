@@ -173,11 +173,11 @@ pub mod guide {
     //! | what if Redis is away? | [outages] |
     #![cfg_attr(
         feature = "yaml",
-        doc = "| how do limits change? | [live configuration](live_configuration) |"
+        doc = "| limits in a file? | [their format](limit_files), [changes](live_configuration) |"
     )]
     #![cfg_attr(
         not(feature = "yaml"),
-        doc = "| how do limits change? | live_configuration (feature `yaml`) |"
+        doc = "| limits in a file? | limit_files, live_configuration (feature `yaml`) |"
     )]
     #![cfg_attr(
         feature = "metrics",
@@ -217,6 +217,10 @@ pub mod guide {
 
     #[doc = include_str!("guide/keys.md")]
     pub mod keys {}
+
+    #[cfg(feature = "config")]
+    #[doc = include_str!("guide/limit_files.md")]
+    pub mod limit_files {}
 
     #[cfg(feature = "config")]
     #[doc = include_str!("guide/live_configuration.md")]

@@ -32,7 +32,7 @@ use crate::model::{Algorithm, BlockFields, LimitFields, OnStoreFailure, Written}
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 ///
-/// The guide about [live configuration](crate::guide::live_configuration) has all fields. `Config`
+/// The guide about [files of limits](crate::guide::limit_files) has all fields. `Config`
 /// is [deserializable](serde::Deserialize) for other formats.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
