@@ -109,18 +109,22 @@ impl Quotas {
         self.sample.count();
         for check in group {
             let (name, quota) = (name(check.limit()), quota(check.limit()));
-            match self.registered_quotas(&name) {
-                Some(quotas) if quotas.contains(&quota) => {}
-                Some(_) => self.sample.add(name, SEVERAL.to_owned()),
+            match self.is_registered(&name, &quota) {
+                Some(true) => {}
+                Some(false) => self.sample.add(name, SEVERAL.to_owned()),
                 None => self.sample.add(name, quota),
             }
         }
     }
 
-    fn registered_quotas(&self, name: &str) -> Option<BTreeSet<String>> {
+    /// Returns whether an owner registered the name with this quota. `None` if no owner registered
+    /// the name.
+    fn is_registered(&self, name: &str, quota: &str) -> Option<bool> {
         let registered = self.registered.lock();
-        let mut owners = registered.iter();
-        owners.find_map(|(_, names)| names.get(name)).cloned()
+        let quotas = registered.iter().filter_map(|(_, names)| names.get(name));
+        quotas
+            .map(|quotas| quotas.contains(quota))
+            .reduce(|one, other| one || other)
     }
 
     /// Each name with its quotas. They are sorted, so that all processes write one text.
@@ -255,6 +259,17 @@ mod tests {
         charge(&quotas, 10);
         charge(&quotas, 20);
         assert_eq!(texts(&quotas), ["10 per 1s (gcra); 20 per 1s (gcra)"]);
+    }
+
+    #[test]
+    fn limiters_that_registered_two_quotas_of_a_name_are_compared() {
+        let quotas = Quotas::default();
+        let owners = [(); 2].map(|()| Arc::new(()));
+        for (owner, limit) in owners.iter().zip([10, 20]) {
+            quotas.register(&Arc::downgrade(owner), &[&api(limit)], false);
+            charge(&quotas, limit);
+        }
+        assert_eq!(texts(&quotas), ["10 per 1s (gcra)", "20 per 1s (gcra)"]);
     }
 
     #[test]

@@ -1,10 +1,9 @@
-//! The quotas of limits that nobody registers, those that a closure chooses, and those of direct
-//! calls.
+//! A sample of the quotas of unregistered limits, from closures and direct calls.
 //!
-//! To look at every check would cost too much, so the first checks of each round are a sample. A
-//! closure may choose among several quotas of one name, such as those of plans. A sample need not
-//! contain all of them, so two samples may differ although the closures are the same. Only a name
-//! with a single quota can be compared.
+//! Looking at every check would cost too much, so the first checks of each round are the sample. A
+//! closure may choose among several quotas of one name, for example by plan. A sample may miss some
+//! of them, so two replicas of one service may have different samples. Only a name with a single
+//! quota is compared.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,6 +16,10 @@ const CHECKS: u32 = 1_024;
 
 /// A quota that is not in so many samples is not used any more.
 const KEPT: u32 = 10;
+
+/// A name with several quotas may have one for hours, as at night. After a day of rounds, it may
+/// have had them only for a moment, as when a limit was replaced.
+const SEVERAL_KEPT: u32 = 1_440;
 
 /// The most names. An application with more probably makes a limit for each client. Their notes
 /// would take much room in Redis, so none of them is noted.
@@ -108,9 +111,13 @@ impl Sample {
     pub(super) fn end_round(&self) -> Vec<(String, String)> {
         let mut names = self.names.lock();
         let round = names.round;
-        // A name that once had several quotas may have them again.
-        let is_in_use = |it: &Sampled| it.quota == SEVERAL || round - it.round < KEPT;
-        names.sampled.retain(|_, sampled| is_in_use(sampled));
+        names.sampled.retain(|_, sampled| {
+            let kept = match sampled.quota.as_str() {
+                SEVERAL => SEVERAL_KEPT,
+                _ => KEPT,
+            };
+            round - sampled.round < kept
+        });
         names.round += 1;
         let sampled = names.sampled.iter();
         let quotas = sampled.map(|(name, it)| (name.clone(), it.quota.clone()));
@@ -152,14 +159,15 @@ mod tests {
     }
 
     #[test]
-    fn name_with_two_quotas_has_several_from_then_on() {
+    fn name_with_two_quotas_has_several_for_a_day_of_rounds() {
         let sample = Sample::default();
         add(&sample, "10 per 1s");
         add(&sample, "20 per 1s");
         add(&sample, "20 per 1s");
-        for _ in 0..50 {
+        for _ in 0..1_440 {
             assert_eq!(quotas(&sample), [SEVERAL]);
         }
+        assert_eq!(quotas(&sample), [""; 0]);
     }
 
     #[test]
