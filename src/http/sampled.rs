@@ -2,7 +2,8 @@
 
 use std::cell::Cell;
 
-/// One of so many is in the sample. A prime, so that whoever asks in a fixed order has its turn.
+/// The sample has one of so many. The number is a prime, so that callers in a fixed order all have
+/// their turns.
 pub(super) const ONE_OF: u32 = 61;
 
 thread_local! {

@@ -73,7 +73,7 @@ const ENOUGH_UNCHARGED: u32 = 100;
 /// estimate.
 const ENOUGH_FREE: u32 = 1_000;
 
-/// What the settlements of a layer share.
+/// The events and the mistakes of a layer, shared by its settlements.
 #[derive(Default)]
 pub(super) struct SettlingLayer {
     events: Throttle,
@@ -275,7 +275,7 @@ impl Settlement {
             });
             taken.collect()
         };
-        // Not while the charges are locked: a subscriber of the event may settle.
+        // The charges are not locked here, because a subscriber of the event may settle.
         for limit in without_estimate {
             telemetry::settled_without_estimate(limit.name(), ENOUGH_FREE);
         }

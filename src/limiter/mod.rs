@@ -157,10 +157,9 @@ impl RateLimiter {
     /// deployment that takes longer. The quota of a process that has ended is forgotten after two
     /// and a half minutes.
     ///
-    /// A closure may choose a limit that nobody registered, and so may a direct call. The process
-    /// takes the quotas of such limits from the first 1,024 charges of each minute, for up to 32
-    /// names. It may miss a limit that is rarely charged. A name with several quotas, such as those
-    /// of plans, is not compared.
+    /// Closures and direct calls can use unregistered limits. The process takes their quotas from
+    /// the first 1,024 charges of each minute, for up to 32 names, and may miss a limit that is
+    /// rarely charged. A name with several quotas, for example by plan, is not compared.
     ///
     /// # Errors
     ///

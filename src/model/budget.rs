@@ -5,8 +5,8 @@ use std::hash::{Hash, Hasher};
 
 use super::{Key, Limit};
 
-/// What a key has under a limit. Limits of one name and kind share it, whatever their quotas and
-/// settings are. So two budgets are equal if the names, the kinds and the keys are.
+/// The budget of a key under a limit. Limits of one name and kind share it, with any quotas and
+/// settings. So two budgets are equal if their names, kinds and keys are equal.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     limit: Limit,

@@ -276,7 +276,7 @@ impl Check {
         self.budget.key()
     }
 
-    /// What its cost is charged to.
+    /// The budget that is charged.
     #[inline]
     pub(crate) const fn budget(&self) -> &Budget {
         &self.budget
@@ -362,7 +362,7 @@ impl Check {
     }
 }
 
-/// Checks are equal if nothing differs, also not the settings of their limits.
+/// Equal checks have equal limits with equal settings, which is more than equal budgets.
 impl PartialEq for Check {
     fn eq(&self, other: &Self) -> bool {
         self.limit() == other.limit()

@@ -1,4 +1,4 @@
-//! What the crate is about: limits, keys, checks and their groups, decisions and errors.
+//! Limits, keys, checks and their groups, decisions and errors.
 
 mod budget;
 mod check;

@@ -4,8 +4,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::units::Mutex;
 use tokio::time::Instant;
+
+use crate::units::Mutex;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 

@@ -1,4 +1,4 @@
-//! What algorithms count with: quotas and times, outcomes and receipts, and the claims of permits.
+//! The types below the algorithms, such as quotas, times, outcomes, receipts and claims of permits.
 
 mod claim;
 pub(crate) mod clock;

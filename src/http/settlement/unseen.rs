@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::units::Mutex;
 use arc_swap::ArcSwap;
+
+use crate::units::Mutex;
 
 /// Counts the settlements that miss a name, until one has it.
 #[derive(Debug, Default)]

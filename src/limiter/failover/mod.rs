@@ -12,12 +12,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::local::Local;
-use crate::model::{Check, Decision, Error, Group, Limit, OnStoreFailure, Op};
-use crate::model::{Source, Verdict};
+use crate::model::{Check, Decision, Error, Group, Limit, OnStoreFailure, Op, Source, Verdict};
 use crate::store::{Answer, Store};
 use crate::telemetry::{self, Throttle};
-use crate::units::Receipt;
-use crate::units::{ConfigError, Micros};
+use crate::units::{ConfigError, Micros, Receipt};
 
 /// The time until the next try, if no circuit breaker knows better.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::units::RwLock;
 use tokio::runtime::{Handle as Runtime, Id};
+
+use crate::units::RwLock;
 
 /// The most runtimes that are known.
 const MOST_RUNTIMES: usize = 64;

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::units::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::units::Mutex;
 
 /// More callers at once are as fast as they will be.
 const WIDEST: usize = 1_024;

@@ -4,10 +4,11 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::units::Mutex;
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
+
+use crate::units::Mutex;
 
 /// The most messages that wait to be taken, so that they cannot pile up.
 const MOST_WAITING: usize = 1_024;
