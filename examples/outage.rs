@@ -26,7 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tollgate::decision::Source;
 use tollgate::key::Global;
 use tollgate::layer::OnStoreFailure;
-use tollgate::store::{Group, Op, Store};
+use tollgate::store::{Group, Operation, Store};
 use tollgate::{Check, Decision, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
 use tower::ServiceExt;
 
@@ -172,7 +172,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     for store in &stores {
         // Redis starts beside this program.
         while store
-            .apply(Op::Peek, Group::from(probe.clone()))
+            .apply(Operation::Peek(Group::from(probe.clone())))
             .await
             .is_err()
         {

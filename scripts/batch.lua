@@ -7,9 +7,9 @@
 --          zero byte, I7 denials, I7 within, I7 length, I7 longest, B factor (offences.lua);
 --          then runs: B op, B size, I2 times, and for each charge: I2 key, I2 limit (both from 1),
 --          I4 cost; if the limit blocks keys I2 key of the offences; of a block I7 its length; of
---          a refund or a settlement I7 time, I4 cost and I7 drains_at of its charge, and of a
---          settlement I7 the largest debt; of a claim what permits.lua says; of a charge or a peek
---          with terms (8 is added to the op)
+--          a settlement I7 time, I4 cost and I7 drains_at of its charge, and I7 the largest debt;
+--          of a claim what permits.lua says; of a charge or a peek with terms (8 is added to the
+--          op)
 --          B 1 if its limit is in shadow mode, and 2 more if a denied peek counts as an offence, I7
 --          the longest wait for reserved units, I7 the longest wait.
 --          A run is one group of `size` charges that is asked `times` times in a row. With the op
@@ -23,7 +23,7 @@
 --          the parts that were given back to a bucket; if any are not, their verdict. After each
 --          charge `cost` less remains, and reset_after grows at the limit's rate
 local call, now, grace, at, request = ...
-local EACH, CHARGE, ALLOWED = 4, 0, 1
+local EACH, CHARGE, ALLOWED = 6, 0, 1
 local LIMIT, RUN = '>sI7I7I7I7', '>BBI2I2I2I4'
 -- Of a key that is read as a whole.
 local WHOLE = {}

@@ -1,5 +1,5 @@
--- Decides what batch.lua's fast path does not: groups, peeks, refunds, resets, budgets that several
--- runs touch, denials, keys with offences, changed quotas, clocks that were set back. Each key is
+-- Decides what batch.lua's fast path does not: groups, peeks, changes, budgets that several runs
+-- touch, denials, keys with offences, changed quotas, clocks that were set back. Each key is
 -- written once, at the end.
 --
 -- A budget, which an algorithm's `new_budget` makes for a limit, holds the state of one key at a
@@ -18,12 +18,12 @@
 local now, grace, request, write, value_of, values, limits, reply, answer = ...
 local keys = KEYS
 local DENIED, ALLOWED, BLOCKED, BLOCK_BEGINS = 0, 1, 16, 48
-local CHARGE, PEEK, REFUND, RESET, SETTLE, BLOCK = 0, 1, 2, 3, 5, 6
+local CHARGE, PEEK, SETTLE, RESET, BLOCK = 0, 1, 2, 3, 4
 -- Added to a charge or a peek whose checks have terms.
 local WITH_TERMS = 8
 -- In place of the number of answers.
 local IN_SHORT = 0
-local NEXT_CHARGE, RECEIPT, TERMS = '>I2I2I4', '>I7I4I7', '>BI7I7'
+local NEXT_CHARGE, SETTLEMENT, TERMS = '>I2I2I4', '>I7I4I7I7', '>BI7I7'
 -- Of a key that is read as a whole.
 local WHOLE = {}
 -- The policy of a limit that does not block keys.
@@ -136,7 +136,7 @@ end
 -- The checks of a group. Their tables are used again for the next one. A check has: k and l, the
 -- numbers of its key and its limit; cost; offences, the key of the offences; is_shadow and
 -- peek_counts (whether a denied peek counts as an offence), max_wait and patience, its terms; of a
--- refund or a settlement charged_at, charged, drains_at and max_debt; of a block its length.
+-- settlement charged_at, charged, drains_at and max_debt; of a block its length.
 local checks = {}
 
 -- Charges the group if each check is one for the fast path, and of a budget of its own. Returns
@@ -233,39 +233,36 @@ local function decide_group(op, size)
   return all_charged or may_differ
 end
 
--- Refunds, settles or resets each budget of a group, or blocks its key.
-local function change_each(op, size)
-  for i = 1, size do
-    local check = checks[i]
-    local k, l = check.k, check.l
-    local budget, unreadable = load(k, l)
-    if op == BLOCK then
-      if check.offences then
-        unreadable = math.max(unreadable, load_offences(check))
-        offences.block(check.length)
-        keep(check.offences, offences.save())
-      end
-      block_key(k, l, check.length)
-    elseif op == RESET then
-      keep(k, false)
-      if operator_blocks[k] then operator_blocks[k].ends_at = 0 end
-      if check.offences then keep(check.offences, false) end
-    else
-      local cost, charged = check.cost, check.charged
-      local back = op == REFUND and math.min(cost, charged) or charged - cost
-      if back < 0 then
-        budget.overdraw(-back, check.max_debt)
-      elseif back > 0 or op == REFUND then
-        budget.refund(back, check.charged_at, charged, check.drains_at)
-      end
-      keep(k, budget.save())
+-- Settles or resets a budget, or blocks its key. Returns whether the next identical change may have
+-- another answer.
+local function change(op)
+  local check = checks[1]
+  local k, l = check.k, check.l
+  local budget, unreadable = load(k, l)
+  if op == BLOCK then
+    if check.offences then
+      unreadable = math.max(unreadable, load_offences(check))
+      offences.block(check.length)
+      keep(check.offences, offences.save())
     end
-    local cost = op == BLOCK and check.cost or 0
-    local _, status, remaining, retry_after, reset_after, delay, _, left =
-      decide_check(check, cost, 'dry')
-    answer(status + unreadable, remaining, retry_after, reset_after, delay, nil, left)
+    block_key(k, l, check.length)
+  elseif op == RESET then
+    keep(k, false)
+    if operator_blocks[k] then operator_blocks[k].ends_at = 0 end
+    if check.offences then keep(check.offences, false) end
+  else
+    local back = check.charged - check.cost
+    if back < 0 then
+      budget.overdraw(-back, check.max_debt)
+    elseif back > 0 then
+      budget.refund(back, check.charged_at, check.charged, check.drains_at)
+    end
+    keep(k, budget.save())
   end
-  return op == REFUND or op == SETTLE
+  local _, status, remaining, retry_after, reset_after, delay, _, left =
+    decide_check(check, 0, 'dry')
+  answer(status + unreadable, remaining, retry_after, reset_after, delay, nil, left)
+  return op == SETTLE
 end
 
 -- Reads what a check has beside its key, limit and cost. Returns where the request goes on.
@@ -277,9 +274,9 @@ local function read_terms(check, op, has_terms, at)
     check.is_shadow, check.peek_counts = flags % 2 == 1, flags >= 2
   elseif op == BLOCK then
     check.length, at = struct.unpack('>I7', request, at)
-  elseif op == REFUND or op == SETTLE then
-    check.charged_at, check.charged, check.drains_at, at = struct.unpack(RECEIPT, request, at)
-    if op == SETTLE then check.max_debt, at = struct.unpack('>I7', request, at) end
+  elseif op == SETTLE then
+    check.charged_at, check.charged, check.drains_at, check.max_debt, at =
+      struct.unpack(SETTLEMENT, request, at)
   end
   return at
 end
@@ -309,7 +306,7 @@ local function decide(op, size, times, k, l, cost, offences_k, next)
     end
     next = read_terms(check, op, has_terms, next)
   end
-  local decide_once = op <= PEEK and decide_group or change_each
+  local decide_once = op <= PEEK and decide_group or change
   repeated(times, function() return decide_once(op, size) end)
   return next
 end

@@ -3,7 +3,7 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
-use tollgate::store::{Op, decide};
+use tollgate::store::{Operation, decide};
 use tollgate::{Check, Key, Limit, Quota};
 
 fn decisions(criterion: &mut Criterion) {
@@ -21,14 +21,14 @@ fn decisions(criterion: &mut Criterion) {
     let key = Key::new("user");
     let mut group = criterion.benchmark_group("decide");
     for limit in limits.map(|it| it.expect("the numbers are in range")) {
-        let charge = Check::new(&limit, &key).into();
+        let charge = Operation::Charge(Check::new(&limit, &key).into());
         let mut states = [None];
         let mut now = 1_700_000_000_000_000;
         group.bench_function(limit.name(), |bencher| {
             bencher.iter(|| {
                 // At the rate of the limit, so that every check is allowed.
                 now += 1_000;
-                black_box(decide(Op::Charge, &charge, &mut states, now))
+                black_box(decide(&charge, &mut states, now))
             });
         });
     }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use tollgate::store::{Op, Store};
+use tollgate::store::{Operation, Store};
 use tollgate::{Check, ConfigError, Key, Limit, MemoryStore, Quota};
 
 /// Limits that no key exhausts. Only the log denies most checks if there is one key.
@@ -43,10 +43,9 @@ fn stores(criterion: &mut Criterion) {
             let check = {
                 let (limit, users) = (limit.clone(), Arc::clone(&users));
                 move |number: usize| {
-                    drop(black_box(store.apply(
-                        Op::Charge,
+                    drop(black_box(store.apply(Operation::Charge(
                         Check::new(&limit, &users[number]).into(),
-                    )));
+                    ))));
                 }
             };
             group.bench_function(limit.name(), |bencher| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use tollgate::clock::ManualClock;
-use tollgate::store::{Op, Store};
+use tollgate::store::{Operation, Store};
 use tollgate::{Check, Key, Limit, Quota, RateLimiter, RedisStore};
 
 use crate::contenders::{ALGORITHMS, Allowance};
@@ -204,8 +204,11 @@ async fn check_again(
         .collect();
     let before = micros_in(connection, "evalsha").await?;
     for first in (0..CHECKS).step_by(together) {
-        let asked = (first..first + together)
-            .map(|number| store.apply(Op::Charge, Check::new(limit, &keys[number % KEYS]).into()));
+        let asked = (first..first + together).map(|number| {
+            store.apply(Operation::Charge(
+                Check::new(limit, &keys[number % KEYS]).into(),
+            ))
+        });
         for answer in asked.collect::<Vec<_>>() {
             drop(answer.await?);
         }

@@ -12,7 +12,7 @@ use http::Request;
 use tollgate::decision::{Decision, Source};
 use tollgate::key::Extension;
 use tollgate::layer::IetfDraft;
-use tollgate::store::Op;
+use tollgate::store::{Group, Operation};
 use tollgate::{Check, ConfigError, Key, Limit, RateLimitLayer, RateLimiter};
 use tower::ServiceExt;
 
@@ -163,7 +163,10 @@ impl LimitedServices {
             .map(|service| (service.algorithm, 0))
             .collect();
         for limiter in &self.limiters {
-            let Ok(decision) = limiter.apply(Op::Peek, self.checks_of(client)).await else {
+            let Ok(group) = Group::new(self.checks_of(client)) else {
+                return Vec::new();
+            };
+            let Ok(decision) = limiter.apply(Operation::Peek(group)).await else {
                 return Vec::new();
             };
             if matches!(decision.source(), Source::FailOpen | Source::FailClosed) {
@@ -182,16 +185,13 @@ impl LimitedServices {
 
     /// Resets the budgets of a client, and in an outage its shares.
     pub(crate) async fn reset(&self, client: &Client) -> Result<(), tollgate::Error> {
-        if self.all.is_empty() {
-            return Ok(());
+        for service in &self.all {
+            for limiter in &self.limiters[1..] {
+                drop(limiter.reset(&service.limit, &client.0).await);
+            }
+            self.limiters[0].reset(&service.limit, &client.0).await?;
         }
-        for limiter in &self.limiters[1..] {
-            drop(limiter.apply(Op::Reset, self.checks_of(client)).await);
-        }
-        self.limiters[0]
-            .apply(Op::Reset, self.checks_of(client))
-            .await
-            .map(drop)
+        Ok(())
     }
 
     fn checks_of(&self, client: &Client) -> Vec<Check> {

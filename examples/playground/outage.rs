@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tollgate::Error;
-use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::store::{Answer, Operation, Store};
 
 /// The budgets, as one tab reaches them.
 #[derive(Clone, Debug)]
@@ -31,10 +31,10 @@ impl Reach {
 }
 
 impl Store for Reach {
-    fn apply(&self, op: Op, group: Group) -> Answer {
+    fn apply(&self, operation: Operation) -> Answer {
         match self.is_cut_off() {
             true => Answer::ready(Err(Error::unreachable("the outage of the playground"))),
-            false => self.budgets.apply(op, group),
+            false => self.budgets.apply(operation),
         }
     }
 }

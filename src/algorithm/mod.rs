@@ -44,7 +44,7 @@ mod sliding_window;
 pub(crate) use bucket::{Bucket, BucketRule, Flavour, Mode};
 pub(crate) use fixed_window::{Anchor, FixedWindow};
 pub(crate) use permits::Concurrency;
-pub(crate) use range::MAX_PERIOD;
+pub(crate) use range::{MAX_PERIOD, at_most_a_year};
 pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
 

@@ -8,6 +8,11 @@ use crate::units::{ConfigError, Micros, Quota};
 /// The longest period, a leap year.
 pub(crate) const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
+/// A time that somebody asked for, cut to 366 days.
+pub(crate) fn at_most_a_year(time: Duration) -> Micros {
+    Micros::try_from(time.min(MAX_PERIOD).as_micros()).unwrap_or(Micros::MAX)
+}
+
 /// The largest product of two numbers. The sum of two such products stays below [`MAX_EXACT`].
 pub(crate) const MAX_PRODUCT: u64 = MAX_EXACT / 2;
 

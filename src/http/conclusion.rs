@@ -14,7 +14,7 @@ use super::settlement::{Closing, Settlement};
 use super::stacked::NextAllowed;
 use super::{Reason, ResponseBody};
 use crate::limiter::Observed;
-use crate::model::{Decision, Digest, Error, Group, Op, Source};
+use crate::model::{Decision, Digest, Error, Group, Operation, Source};
 use crate::store::Answer;
 use crate::telemetry;
 
@@ -61,7 +61,7 @@ impl LayerSettings {
     #[inline]
     pub(super) fn charge(&self, group: Group, undecided: &Undecided) -> Answer {
         undecided.observed.span.within(|| match self.wait.is_on() {
-            false => self.limiter.apply_unobserved(Op::Charge, group),
+            false => self.limiter.apply_unobserved(Operation::Charge(group)),
             true => self.limiter.charge_within(group, &self.wait),
         })
     }

@@ -15,9 +15,9 @@ use tokio::runtime::Handle as Runtime;
 use self::unseen::Unseen;
 use super::sampled::is_sampled;
 use crate::limiter::{RateLimiter, UnansweredSettlement};
-use crate::model::{Check, Decision, Error, Group, Limit, MAX_GROUP, Op, Source};
+use crate::model::{Budget, Change, Decision, Error, Group, Limit, Source};
 use crate::telemetry::{self, Throttle};
-use crate::units::Mutex;
+use crate::units::{Mutex, Receipt};
 
 /// The costs that a request was charged, to be settled when the real costs are known, such as
 /// tokens of a language model, bytes sent, the cost of a query. It is in the request's extensions
@@ -91,17 +91,17 @@ impl SettlingLayer {
     /// Notes a settlement of this cost. Returns whether it is time to report that the limit has no
     /// estimates.
     #[inline]
-    fn note(&self, estimate: &Check, cost: u32) -> bool {
-        let is_free = estimate.cost() == 0 && cost > 0;
+    fn note(&self, charge: &OpenCharge, cost: u32) -> bool {
+        let is_free = charge.cost == 0 && cost > 0;
         (is_free || self.has_missed.load(Ordering::Relaxed) || is_sampled())
-            && self.note_in_full(estimate, is_free)
+            && self.note_in_full(charge, is_free)
     }
 
     #[cold]
-    fn note_in_full(&self, estimate: &Check, is_free: bool) -> bool {
-        let name = estimate.limit().name();
+    fn note_in_full(&self, charge: &OpenCharge, is_free: bool) -> bool {
+        let name = charge.limit_name();
         self.charged.see(name);
-        if estimate.cost() > 0 {
+        if charge.cost > 0 {
             self.estimated.see(name);
         }
         is_free && self.count(&self.estimated, name) == ENOUGH_FREE
@@ -116,17 +116,47 @@ impl SettlingLayer {
     }
 }
 
-/// A check with the receipt of its charge.
+/// A charge that may be settled.
 struct OpenCharge {
     /// The layer that charged it.
     layer: Arc<SettlingLayer>,
     limiter: RateLimiter,
-    check: Check,
+    budget: Budget,
+    /// The cost that was charged, and later the real one, in units.
+    cost: u32,
+    receipt: Receipt,
 }
 
 impl OpenCharge {
     fn is_of(&self, layer: &Arc<SettlingLayer>) -> bool {
         Arc::ptr_eq(&self.layer, layer)
+    }
+
+    fn limit_name(&self) -> &str {
+        self.budget.limit().name()
+    }
+
+    /// Settles the charge at its real cost, in the background.
+    fn settle(self, runtime: Option<&Runtime>) {
+        let pending = PendingSettlement {
+            limit: self.budget.limit().clone(),
+            layer: self.layer,
+            is_over: false,
+            _unanswered: self.limiter.track_settlement(),
+        };
+        let settle = Change::Settle {
+            receipt: self.receipt,
+            cost: self.cost,
+        };
+        let mut answer = self.limiter.change(self.budget, settle);
+        match (answer.take_ready(), runtime) {
+            (Some(answer), _) => pending.answered(answer),
+            (None, Some(runtime)) => drop(runtime.spawn(async move {
+                let answer = answer.await;
+                pending.answered(answer);
+            })),
+            (None, None) => {}
+        }
     }
 }
 
@@ -165,7 +195,9 @@ impl Settlement {
                 .extend(charged.map(|(check, receipt)| OpenCharge {
                     layer: Arc::clone(&settings.layer),
                     limiter: limiter.clone(),
-                    check: check.clone().with_receipt(receipt),
+                    budget: check.budget().clone(),
+                    cost: check.cost(),
+                    receipt: receipt.unwrap_or_default(),
                 }));
         }
         settlement
@@ -196,13 +228,13 @@ impl Settlement {
         self.settle_all([(limit, cost)]) > 0
     }
 
-    /// Settles the charges under several limits. Charges on one limiter are settled in one call to
-    /// the store. Returns how many there are. Of equal names, the first cost counts.
+    /// Settles the charges under several limits, on Redis in one call. Returns how many there are.
+    /// Of equal names, the first cost counts.
     #[must_use = "fewer than the costs were settled if the request was not charged under some"]
     pub fn settle_all<'a>(&self, costs: impl IntoIterator<Item = (&'a str, u32)>) -> usize {
         let costs: Vec<_> = costs.into_iter().collect();
         let count = self.settle_by(|charge| {
-            let of_limit = |(limit, _): &&(&str, u32)| *limit == charge.check.limit().name();
+            let of_limit = |(limit, _): &&(&str, u32)| *limit == charge.limit_name();
             costs.iter().find(of_limit).map(|(_, cost)| *cost)
         });
         if count < costs.len() {
@@ -216,7 +248,7 @@ impl Settlement {
         // Copies: a subscriber of the event may settle, which locks the charges.
         let open: Vec<Limit> = {
             let charges = self.charges();
-            let limits = charges.iter().map(|charge| charge.check.limit());
+            let limits = charges.iter().map(|charge| charge.budget.limit());
             limits.cloned().collect()
         };
         // A request that was not limited, or failed open, has no charges.
@@ -252,10 +284,8 @@ impl Settlement {
     #[must_use]
     pub fn charged(&self, limit: &str) -> Option<u32> {
         let charges = self.charges();
-        let mut checks = charges.iter().map(|charge| &charge.check);
-        checks
-            .find(|check| check.limit().name() == limit)
-            .map(Check::cost)
+        let charge = charges.iter().find(|charge| charge.limit_name() == limit);
+        charge.map(|charge| charge.cost)
     }
 
     fn settle_by(&self, cost: impl Fn(&OpenCharge) -> Option<u32>) -> usize {
@@ -267,10 +297,10 @@ impl Settlement {
                 let Some(cost) = cost(charge) else {
                     return false;
                 };
-                if layer.note(&charge.check, cost) {
-                    without_estimate.push(charge.check.limit().clone());
+                if layer.note(charge, cost) {
+                    without_estimate.push(charge.budget.limit().clone());
                 }
-                charge.check.set_cost(cost);
+                charge.cost = cost;
                 true
             });
             taken.collect()
@@ -283,56 +313,15 @@ impl Settlement {
         if count > 0 {
             self.shared.has_settled.store(true, Ordering::Relaxed);
         }
-        self.send(settled);
-        count
-    }
-
-    /// Sends one group for each limiter, and another for charges that share a budget with an
-    /// earlier one.
-    fn send(&self, mut charges: Vec<OpenCharge>) {
-        while let Some(OpenCharge { limiter, check, .. }) = charges.pop() {
-            let mut checks = vec![check];
-            let shares_budget = |checks: &[Check], other: &Check| {
-                checks.iter().any(|check| check.budget() == other.budget())
-            };
-            let of_limiter = charges.extract_if(.., |charge| {
-                let is_of_group = checks.len() < MAX_GROUP
-                    && charge.limiter.is(&limiter)
-                    && !shares_budget(&checks, &charge.check);
-                if is_of_group {
-                    checks.push(charge.check.clone());
-                }
-                is_of_group
-            });
-            drop(of_limiter.collect::<Vec<_>>());
-            self.apply(&limiter, checks);
-        }
-    }
-
-    fn apply(&self, limiter: &RateLimiter, checks: Vec<Check>) {
-        let limit = checks[0].limit().clone();
-        let layer = Arc::clone(&self.shared.layer);
-        let unanswered = limiter.track_settlement();
-        let pending = PendingSettlement {
-            limit,
-            layer,
-            is_over: false,
-            _unanswered: unanswered,
-        };
         // A handler may settle in a thread without a runtime.
         let runtime = Runtime::try_current()
             .ok()
             .or_else(|| self.shared.runtime.clone());
         let _entered = runtime.as_ref().map(Runtime::enter);
-        let mut answer = limiter.apply(Op::Settle, Group::of_distinct(checks));
-        match (answer.take_ready(), &runtime) {
-            (Some(answer), _) => pending.answered(answer),
-            (None, Some(runtime)) => drop(runtime.spawn(async move {
-                let answer = answer.await;
-                pending.answered(answer);
-            })),
-            (None, None) => {}
+        for charge in settled {
+            charge.settle(runtime.as_ref());
         }
+        count
     }
 
     fn charges(&self) -> MutexGuard<'_, Vec<OpenCharge>> {
@@ -412,8 +401,7 @@ impl Drop for PendingSettlement {
 impl fmt::Debug for Settlement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let charges = self.charges();
-        let of =
-            |charge: &OpenCharge| (charge.check.limit().name().to_owned(), charge.check.cost());
+        let of = |charge: &OpenCharge| (charge.limit_name().to_owned(), charge.cost);
         f.debug_map().entries(charges.iter().map(of)).finish()
     }
 }
@@ -479,9 +467,7 @@ impl Closing {
                 _ if !charge.is_of(&self.layer) => None,
                 Settled::Nothing => None,
                 Settled::Refunded => Some(0),
-                Settled::At(limit, cost) => {
-                    (**limit == *charge.check.limit().name()).then_some(*cost)
-                }
+                Settled::At(limit, cost) => (**limit == *charge.limit_name()).then_some(*cost),
             });
             if let (0, Settled::At(limit, _)) = (count, &settled) {
                 self.settlement.note_settled(limit);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::RateLimiter;
 use crate::algorithm::MAX_PERIOD;
-use crate::model::{Check, Error, Group, Key, Limit, Op, Source};
+use crate::model::{Budget, Change, Error, Key, Limit, Operation, Source};
 use crate::store::Answer;
 use crate::telemetry;
 
@@ -69,13 +69,11 @@ impl RateLimiter {
                  such a client before its limits",
             ));
         }
-        let check = Check::new(limit, key);
-        let decision = self
-            .apply(Op::Block, check.clone().with_block(length))
-            .await?;
+        let budget = Budget::new(limit, key);
+        let decision = self.change(budget.clone(), Change::Block(length)).await?;
         telemetry::blocked_by_operator(
             limit,
-            check.key(),
+            budget.key(),
             decision.deciding().blocked_for().unwrap_or(length),
         );
         Ok(())
@@ -95,22 +93,25 @@ impl RateLimiter {
     ///
     /// Returns an error like [`block`](Self::block).
     pub async fn unblock(&self, limit: &Limit, key: impl Into<Key>) -> Result<(), Error> {
-        let check = Check::new(limit, key);
-        let answer = self.apply(Op::Block, check.clone()).await;
-        answer.map(|_| telemetry::unblocked_by_operator(limit, check.key()))
+        let budget = Budget::new(limit, key);
+        let ends = Change::Block(Duration::ZERO);
+        let answer = self.change(budget.clone(), ends).await;
+        answer.map(|_| telemetry::unblocked_by_operator(limit, budget.key()))
     }
 
     /// Charges or peeks, and reports a block that begins with its denial. A store that answers
     /// later reports it itself, because its caller may not wait for the answer.
-    pub(super) fn apply_reporting_blocks(&self, op: Op, group: Group) -> Answer {
-        let mut answer = self.shared.store.apply(op, group.clone());
+    pub(super) fn apply_reporting_blocks(&self, operation: Operation) -> Answer {
+        let mut answer = self.shared.store.apply(operation.clone());
         let Some(answer) = answer.take_ready() else {
             return answer;
         };
         if let Ok(decision) = &answer
             && decision.source() == Source::Store
+            && let Operation::Charge(group) | Operation::Peek(group) = &operation
         {
-            telemetry::blocks_of(&self.shared.blocked, op, group.iter(), decision);
+            let is_charge = matches!(operation, Operation::Charge(_));
+            telemetry::blocks_of(&self.shared.blocked, group, is_charge, decision);
         }
         Answer::ready(answer)
     }

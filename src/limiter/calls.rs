@@ -1,7 +1,7 @@
 //! The calls of an application.
 
 use super::RateLimiter;
-use crate::model::{Check, Decision, Error, Group, Key, Limit, Op, Usage};
+use crate::model::{Budget, Change, Check, Decision, Error, Group, Key, Limit, Operation, Usage};
 use crate::store::Answer;
 use crate::units::Receipt;
 
@@ -28,7 +28,7 @@ impl RateLimiter {
         key: impl Into<Key>,
         n: u32,
     ) -> Result<Decision, Error> {
-        self.apply(Op::Charge, Check::new(limit, key).with_cost(n))
+        self.charge(Check::new(limit, key).with_cost(n).into())
             .await
     }
 
@@ -42,8 +42,8 @@ impl RateLimiter {
         key: impl Into<Key>,
         n: u32,
     ) -> Result<Decision, Error> {
-        self.apply(Op::Peek, Check::new(limit, key).with_cost(n))
-            .await
+        let check = Check::new(limit, key).with_cost(n);
+        self.apply(Operation::Peek(check.into())).await
     }
 
     /// Returns the remaining budgets under the limits of one check or several, in one call to the
@@ -82,9 +82,8 @@ impl RateLimiter {
     ) -> Result<Vec<Usage>, Error> {
         let checks = checks.try_into().map_err(Into::into)?;
         let free = checks.iter().map(|check| check.clone().with_cost(0));
-        let peeked = self
-            .apply(Op::Peek, Group::of_distinct(free.collect()))
-            .await?;
+        let free = Group::of_distinct(free.collect());
+        let peeked = self.apply(Operation::Peek(free)).await?;
         let known = peeked
             .verdicts()
             .iter()
@@ -103,30 +102,25 @@ impl RateLimiter {
         &self,
         group: impl TryInto<Group, Error: Into<Error>>,
     ) -> Result<Decision, Error> {
-        self.apply(Op::Charge, group).await
+        self.charge(group.try_into().map_err(Into::into)?).await
     }
 
-    /// Applies an operation to a check or to a group of checks, in one call to the store.
+    /// Applies an [`Operation`], in one call to the store.
     ///
-    /// The answer is an error that [is misuse](Error::is_misuse) if the checks [are not a
-    /// group](Group::new), if the store cannot decide their limits together, or, on Redis, if this
-    /// is called outside of a tokio runtime.
-    pub fn apply(&self, op: Op, group: impl TryInto<Group, Error: Into<Error>>) -> Answer {
-        let group = match group.try_into() {
-            Ok(group) => group,
-            Err(error) => return Answer::ready(Err(error.into())),
-        };
-        match op {
-            Op::Charge => self.charge(group),
-            _ => self.apply_unobserved(op, group),
+    /// The answer is an error that [is misuse](Error::is_misuse) if the store cannot decide the
+    /// limits of a group together, or, on Redis, if this is called outside of a tokio runtime.
+    pub fn apply(&self, operation: Operation) -> Answer {
+        match operation {
+            Operation::Charge(group) => self.charge(group),
+            operation => self.apply_unobserved(operation),
         }
     }
 }
 
 /// # Refunds, real costs and resets
 ///
-/// Each call returns an error if the store does not answer. [`apply`](Self::apply) with the
-/// operation also returns the decision of a peek afterwards.
+/// Each call returns an error if the store does not answer. To also learn what is left afterwards,
+/// [apply](Self::apply) the [`Change`].
 impl RateLimiter {
     /// Gives back `n` units of a charge, for example of work that was not done.
     ///
@@ -177,8 +171,8 @@ impl RateLimiter {
         n: u32,
         receipt: Receipt,
     ) -> Result<(), Error> {
-        let refund = Check::new(limit, key).with_cost(n).with_receipt(receipt);
-        self.apply(Op::Refund, refund).await.map(drop)
+        let cost = receipt.cost().saturating_sub(n);
+        self.settle(limit, key, cost, receipt).await
     }
 
     /// Replaces the cost of a charge by its real cost, when that is known, such as tokens of a
@@ -193,8 +187,7 @@ impl RateLimiter {
     /// counts: here, until the store is charged for it after the outage. After that, a higher cost
     /// is charged to the store, and a lower one gives nothing back.
     ///
-    /// A group is settled in one call: [apply](Self::apply) [`Op::Settle`] to checks with their
-    /// receipts.
+    /// Settlements that are in flight at the same time leave in one call.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -226,14 +219,15 @@ impl RateLimiter {
         cost: u32,
         receipt: impl Into<Option<Receipt>>,
     ) -> Result<(), Error> {
-        let settled = Check::new(limit, key).with_cost(cost).with_receipt(receipt);
-        self.apply(Op::Settle, settled).await.map(drop)
+        let receipt = receipt.into().unwrap_or_default();
+        let settle = Change::Settle { receipt, cost };
+        self.change(Budget::new(limit, key), settle).await.map(drop)
     }
 
     /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to
     /// full. Also deletes the local budget, even if the store then fails.
     pub async fn reset(&self, limit: &Limit, key: impl Into<Key>) -> Result<(), Error> {
-        self.apply(Op::Reset, Check::new(limit, key))
+        self.change(Budget::new(limit, key), Change::Reset)
             .await
             .map(drop)
     }

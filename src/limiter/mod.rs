@@ -35,7 +35,7 @@ use self::unanswered::Unanswered;
 pub(crate) use self::unanswered::UnansweredSettlement;
 use self::waiting::Turns;
 pub(crate) use self::waiting::WaitSettings;
-use crate::model::{Group, Limit, Op};
+use crate::model::{Budget, Change, Limit, Operation};
 use crate::store::{Answer, Note};
 use crate::telemetry::{self, Throttles};
 use crate::units::ConfigError;
@@ -116,25 +116,28 @@ struct Shared {
 impl RateLimiter {
     /// Applies an operation, without observing it.
     #[inline]
-    pub(crate) fn apply_unobserved(&self, op: Op, group: Group) -> Answer {
-        match op {
-            Op::Charge | Op::Peek if group.iter().any(|check| check.limit().counts_denials()) => {
-                self.apply_reporting_blocks(op, group)
+    pub(crate) fn apply_unobserved(&self, operation: Operation) -> Answer {
+        match operation {
+            Operation::Charge(ref group) | Operation::Peek(ref group)
+                if group.iter().any(|check| check.limit().counts_denials()) =>
+            {
+                self.apply_reporting_blocks(operation)
             }
-            Op::Charge | Op::Peek | Op::Claim => self.shared.store.apply(op, group),
-            Op::Refund | Op::Settle | Op::Reset | Op::Block => self.apply_change(op, group),
+            Operation::Charge(_) | Operation::Peek(_) => self.shared.store.apply(operation),
+            Operation::Change(budget, change) => self.change(budget, change),
         }
     }
 
-    /// Applies a refund, a settlement, a reset or a block. Wakes the waiters of its budgets when it
-    /// is answered.
-    fn apply_change(&self, op: Op, group: Group) -> Answer {
+    /// Changes a budget. Wakes its waiters when the store has answered.
+    pub(crate) fn change(&self, budget: Budget, change: Change) -> Answer {
         // A limiter that is dropped has no waiters.
         let shared = Arc::downgrade(&self.shared);
-        let answer = self.shared.store.apply(op, group.clone());
+        let is_reset = matches!(change, Change::Reset);
+        let changed = budget.clone();
+        let answer = self.shared.store.apply(Operation::Change(budget, change));
         answer.resolved(move |answer| {
             if let Some(shared) = shared.upgrade() {
-                shared.turns.changed(op, &group);
+                shared.turns.changed(&changed, is_reset);
             }
             answer
         })

@@ -8,7 +8,7 @@ use std::pin::pin;
 
 use super::RateLimiter;
 use super::permits::Acquired;
-use crate::model::{Check, Decision, Error, Group, Op, Source};
+use crate::model::{Check, Decision, Error, Group, Operation, Source};
 use crate::store::Answer;
 use crate::telemetry::{self, CheckSpan, OutcomeLabel};
 
@@ -70,7 +70,7 @@ impl RateLimiter {
         let observed = self.observe(&group);
         let mut answer = observed
             .span
-            .within(|| self.apply_unobserved(Op::Charge, group));
+            .within(|| self.apply_unobserved(Operation::Charge(group)));
         if let Some(answer) = answer.take_ready() {
             self.observe_answer(&observed, &answer);
             return Answer::ready(answer);

@@ -4,30 +4,65 @@ use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 
 use super::{Key, Limit};
+use crate::algorithm::offences::Blocking;
 
-/// The budget of a key under a limit. Limits of one name and kind share it, with any quotas and
-/// settings. So two budgets are equal if their names, kinds and keys are equal.
+/// What is counted for a key under a limit.
+///
+/// Limits of one name and [kind of state](Limit::kind) share a budget, with any quotas and settings.
+/// So two budgets are equal if their names, kinds and keys are equal.
+///
+/// ```
+/// use tollgate::store::Budget;
+/// use tollgate::{Limit, Quota};
+///
+/// # fn main() -> Result<(), tollgate::ConfigError> {
+/// let free = Limit::token_bucket("api", Quota::per_second(5))?;
+/// let pro = Limit::token_bucket("api", Quota::per_second(50))?;
+/// assert_eq!(Budget::new(&free, "alice"), Budget::new(&pro, "alice"));
+/// assert_ne!(Budget::new(&free, "alice"), Budget::new(&free, "bob"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     limit: Limit,
     key: Key,
 }
 
 impl Budget {
+    /// The budget of a key under a limit.
     #[inline]
-    pub(crate) const fn new(limit: Limit, key: Key) -> Self {
-        Self { limit, key }
+    #[must_use]
+    pub fn new(limit: &Limit, key: impl Into<Key>) -> Self {
+        Self {
+            limit: limit.clone(),
+            key: key.into(),
+        }
     }
 
     /// One of the limits that share it.
     #[inline]
-    pub(crate) const fn limit(&self) -> &Limit {
+    pub const fn limit(&self) -> &Limit {
         &self.limit
     }
 
+    /// The key that owns it.
     #[inline]
-    pub(crate) const fn key(&self) -> &Key {
+    #[must_use]
+    pub const fn key(&self) -> &Key {
         &self.key
+    }
+
+    /// Returns whether its limit is in shadow mode for the key.
+    #[inline]
+    pub(crate) fn is_shadow(&self) -> bool {
+        !self.limit.enforces(&self.key)
+    }
+
+    /// How its key is blocked, if the limit does that, and is enforced for the key.
+    #[inline]
+    pub(crate) fn blocking(&self) -> Option<&Blocking> {
+        self.limit.blocking().filter(|_| !self.is_shadow())
     }
 
     /// The same budget, by another limit that shares it.
@@ -41,6 +76,12 @@ impl Budget {
 
     fn order(&self) -> (&str, &str, &str) {
         (self.limit.name(), self.limit.kind(), self.key.as_str())
+    }
+}
+
+impl AsRef<Self> for Budget {
+    fn as_ref(&self) -> &Self {
+        self
     }
 }
 
@@ -82,7 +123,7 @@ mod tests {
     use crate::units::{ConfigError, Quota};
 
     fn budget(limit: Result<Limit, ConfigError>, key: &str) -> Budget {
-        Budget::new(limit.unwrap(), Key::new(key))
+        Budget::new(&limit.unwrap(), key)
     }
 
     #[test]

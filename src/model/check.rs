@@ -1,56 +1,12 @@
-//! Checks, and the operations that a store applies to them.
+//! Checks: the input of a decision.
 
 use std::time::Duration;
 
 use super::Enforced;
 use super::{Budget, Key, Limit, OnStoreFailure};
 use crate::algorithm::offences::Blocking;
-use crate::algorithm::{Cost, MAX_PERIOD};
-use crate::units::{Claim, ConfigError, Micros, Receipt};
-
-/// The operation that a store applies to a group of checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Op {
-    /// Charges the cost of every check of the group, or of none.
-    Charge,
-    /// Returns the decision that a charge would return. Changes nothing. A denial that would begin
-    /// a block is reported without the block.
-    Peek,
-    /// Gives back the cost of every check, as far as the charge of its
-    /// [receipt](Check::receipt) still counts. The decision equals a peek of cost 0 afterwards.
-    Refund,
-    /// Replaces the charge of each check's [receipt](Check::receipt) by the check's cost. If that
-    /// is less, the difference is given back like a refund. If it is more, the difference is
-    /// charged now, even if it does not fit. The debt delays later checks. Without a receipt, the
-    /// whole cost is charged. The decision equals a peek of cost 0 afterwards.
-    Settle,
-    /// Deletes the state of every budget, and ends every block. The decision equals a peek of cost
-    /// 0 afterwards.
-    Reset,
-    /// Blocks every key for the [time of its check](Check::with_block), in place of a block that it
-    /// may have. Zero ends the block, and forgets the denials that were counted. The decision
-    /// equals a peek of the check afterwards.
-    ///
-    /// The limits need not [block keys](Limit::with_block_policy).
-    Block,
-    /// Reports the permits and the waiters of a process for a key under a [concurrency
-    /// limit](Limit::concurrency), and grants permits. The group has one check, which
-    /// [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit) makes. The
-    /// [remaining](crate::Decision::remaining) units of the decision are the granted permits that
-    /// the claim does not count. A claim can be repeated.
-    Claim,
-}
-
-impl Op {
-    /// Returns whether the operation changes each budget of a group by itself, and is never denied.
-    pub(crate) const fn changes_each(self) -> bool {
-        match self {
-            Self::Charge | Self::Peek => false,
-            Self::Refund | Self::Settle | Self::Reset | Self::Block | Self::Claim => true,
-        }
-    }
-}
+use crate::algorithm::{Cost, at_most_a_year};
+use crate::units::{ConfigError, Micros};
 
 /// A limit, a key and a cost, the input of a decision.
 ///
@@ -89,11 +45,8 @@ struct Rare {
     patience: Micros,
     /// Whether the caller of a peek is denied.
     is_denied_caller: bool,
-    block: Micros,
-    receipt: Option<Receipt>,
     /// If the limit has none.
     on_store_failure: Option<OnStoreFailure>,
-    claim: Option<Claim>,
 }
 
 impl Check {
@@ -102,7 +55,7 @@ impl Check {
     #[must_use]
     pub fn new(limit: &Limit, key: impl Into<Key>) -> Self {
         Self {
-            budget: Budget::new(limit.clone(), key.into()),
+            budget: Budget::new(limit, key),
             cost: 1,
             rare: None,
         }
@@ -117,17 +70,13 @@ impl Check {
         self
     }
 
-    pub(crate) const fn set_cost(&mut self, cost: u32) {
-        self.cost = cost;
-    }
-
     /// Sets the longest time that the caller waits for the units. Default: zero. Longer than a year
     /// counts as a year.
     ///
     /// Under a token bucket, GCRA, or a leaky bucket as a meter, a check that fits within this time
     /// is allowed with a [delay](crate::Decision::delay), because its units are reserved. So
     /// waiting checks are served in the order in which the store decided them, on all replicas.
-    /// [Refund](Op::Refund) the check if it is given up. Other algorithms, and groups of several
+    /// [Refund](crate::RateLimiter::refund) the check if it is given up. Other algorithms, and groups of several
     /// checks, do not reserve units.
     ///
     /// Under a leaky bucket as a queue, a check whose delay would be longer is denied, and consumes
@@ -164,11 +113,6 @@ impl Check {
         self.rare.as_ref().is_some_and(|rare| rare.is_denied_caller)
     }
 
-    /// Returns whether a block may begin with its denial. A peek says what a charge would do.
-    pub(crate) fn may_begin_block(&self, op: Op) -> bool {
-        op == Op::Charge || (op == Op::Peek && self.is_denied_caller())
-    }
-
     /// The same check under a limit that neither counts denials nor blocks keys.
     pub(crate) fn without_blocks(self) -> Self {
         match self.limit().blocking() {
@@ -178,17 +122,6 @@ impl Check {
             }
             None => self,
         }
-    }
-
-    /// Sets the time for which [`Op::Block`] blocks the key. Default: zero, which ends a block.
-    /// Longer than 366 days counts as 366 days.
-    #[must_use]
-    pub fn with_block(mut self, length: Duration) -> Self {
-        let length = at_most_a_year(length);
-        if length > 0 || self.rare.is_some() {
-            self.rare.get_or_insert_default().block = length;
-        }
-        self
     }
 
     /// Sets the failure policy of a limit that has none.
@@ -238,33 +171,6 @@ impl Check {
         Ok(share.map(|share| self.clone().under(share)))
     }
 
-    /// Sets the receipt of the charge to [refund](Op::Refund) or to [settle](Op::Settle). Default:
-    /// none. Without a receipt, a refund gives nothing back, and a settlement charges the whole
-    /// cost.
-    #[must_use]
-    pub fn with_receipt(mut self, receipt: impl Into<Option<Receipt>>) -> Self {
-        let receipt = receipt.into();
-        if receipt.is_some() || self.rare.is_some() {
-            self.rare.get_or_insert_default().receipt = receipt;
-        }
-        self
-    }
-
-    /// Sets the claim, for [`Op::Claim`].
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_claim(mut self, claim: Claim) -> Self {
-        self.rare.get_or_insert_default().claim = Some(claim.within_range());
-        self
-    }
-
-    /// The claim, for [`Op::Claim`].
-    #[doc(hidden)]
-    #[must_use]
-    pub fn claim(&self) -> Option<&Claim> {
-        self.rare.as_ref()?.claim.as_ref()
-    }
-
     /// The limit under which the cost counts.
     pub const fn limit(&self) -> &Limit {
         self.budget.limit()
@@ -278,7 +184,8 @@ impl Check {
 
     /// The budget that is charged.
     #[inline]
-    pub(crate) const fn budget(&self) -> &Budget {
+    #[must_use]
+    pub const fn budget(&self) -> &Budget {
         &self.budget
     }
 
@@ -294,24 +201,12 @@ impl Check {
         Duration::from_micros(self.max_wait_us())
     }
 
-    /// The time for which [`Op::Block`] blocks the key. Zero ends a block.
-    #[must_use]
-    pub fn block(&self) -> Duration {
-        Duration::from_micros(self.block_us())
-    }
-
     /// Returns whether this check is in shadow mode. Its limit decides and reports, and never
     /// denies. See [`Limit::with_enforced_percent`].
     #[must_use]
     #[inline]
     pub fn is_shadow(&self) -> bool {
-        !self.limit().enforces(self.key())
-    }
-
-    /// The receipt of the charge to refund or to settle.
-    #[must_use]
-    pub fn receipt(&self) -> Option<Receipt> {
-        self.rare.as_ref()?.receipt
+        self.budget.is_shadow()
     }
 
     /// The cost that the check asks of its algorithm.
@@ -331,12 +226,7 @@ impl Check {
     /// How its key is blocked, if the limit does that, and is enforced for the key.
     #[inline]
     pub(crate) fn blocking(&self) -> Option<&Blocking> {
-        self.limit().blocking().filter(|_| !self.is_shadow())
-    }
-
-    /// The time for which [`Op::Block`] blocks the key.
-    pub(crate) fn block_us(&self) -> Micros {
-        self.rare.as_ref().map_or(0, |rare| rare.block)
+        self.budget.blocking()
     }
 
     /// Removes the [`max_wait`](Self::max_wait), if units would be reserved for it.
@@ -355,10 +245,17 @@ impl Check {
     fn max_wait_us(&self) -> Micros {
         self.rare.as_ref().map_or(0, |rare| rare.max_wait)
     }
+}
 
-    /// The limit, for the answer to this check.
-    pub(crate) fn into_limit(self) -> Limit {
-        self.budget.into_limit()
+impl From<Check> for Budget {
+    fn from(check: Check) -> Self {
+        check.budget
+    }
+}
+
+impl AsRef<Budget> for Check {
+    fn as_ref(&self) -> &Budget {
+        &self.budget
     }
 }
 
@@ -373,7 +270,3 @@ impl PartialEq for Check {
 }
 
 impl Eq for Check {}
-
-fn at_most_a_year(time: Duration) -> Micros {
-    Micros::try_from(time.min(MAX_PERIOD).as_micros()).unwrap_or(Micros::MAX)
-}

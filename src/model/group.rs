@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::slice::Iter;
 
-use super::{Check, Error, Op};
+use super::{Check, Error};
 
 /// The most checks in one group.
 pub(crate) const MAX_GROUP: usize = 255;
@@ -72,54 +72,12 @@ impl Group {
         }
     }
 
-    /// Returns an error if a limit of the group does not support the operation, because permits are
-    /// claimed, and units are charged.
-    #[inline]
-    pub(crate) fn check_op(&self, op: Op) -> Result<(), Error> {
-        if op == Op::Claim {
-            return self.check_claim();
-        }
-        match self.iter().find(|check| check.limit().is_concurrency()) {
-            None => Ok(()),
-            Some(check) => Err(Error::misuse(format!(
-                "limit `{}` is a concurrency limit: {}",
-                check.limit().name(),
-                advice_on_permits(op)
-            ))),
-        }
-    }
-
-    fn check_claim(&self) -> Result<(), Error> {
-        match &**self {
-            [check] if check.limit().is_concurrency() && check.claim().is_some() => Ok(()),
-            _ => Err(Error::misuse(
-                "only a permit of one concurrency limit is claimed; use \
-                 `RateLimiter::acquire_permit`",
-            )),
-        }
-    }
-
     /// The check of a group of one.
     pub(crate) fn into_one(self) -> Result<Check, Self> {
         match self.0 {
             Checks::One(check) => Ok(check),
             Checks::Several(_) => Err(self),
         }
-    }
-}
-
-/// The advice to a caller whose operation permits do not support.
-const fn advice_on_permits(op: Op) -> &'static str {
-    match op {
-        Op::Charge => "its permits are not charged; use `RateLimiter::acquire_permit`",
-        Op::Peek => {
-            "its permits have no peek; `RateLimiter::held_permits` counts the permits of this \
-             process"
-        }
-        Op::Reset => "its permits are released when they are dropped, or when their lease expires",
-        Op::Block => "it cannot block a key; block the key under a rate limit of the same requests",
-        Op::Refund | Op::Settle => "its permits have no cost to give back; drop them",
-        Op::Claim => "it takes one claim at a time",
     }
 }
 

@@ -9,11 +9,12 @@ mod failure;
 mod group;
 mod key;
 mod limit;
+mod operation;
 mod usage;
 mod verdict;
 
-pub(crate) use self::budget::Budget;
-pub use self::check::{Check, Op};
+pub use self::budget::Budget;
+pub use self::check::Check;
 pub use self::decision::{Decision, Source};
 pub(crate) use self::digest::Digest;
 pub(crate) use self::digest::DigestSecret;
@@ -26,5 +27,6 @@ pub(crate) use self::limit::Enforced;
 pub use self::limit::{Algorithm, BlockPolicy, Limit};
 #[cfg(feature = "config")]
 pub(crate) use self::limit::{BlockFields, LimitFields, Written};
+pub use self::operation::{Change, Operation};
 pub use self::usage::Usage;
 pub use self::verdict::Verdict;

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use crate::algorithm::State;
 use crate::limiter::RateLimiter;
-use crate::model::{BlockPolicy, Check, Decision, Group, Key, Limit, Op};
+use crate::model::{BlockPolicy, Budget, Change, Check, Decision, Group, Key, Limit, Operation};
 use crate::store::{Store, decide};
 use crate::units::{Claim, ManualClock, Quota, Receipt};
 
@@ -72,13 +72,14 @@ async fn permits_are_granted_as_by_the_algorithm(clock: &ManualClock, limiter: R
         holder.released += random.below(held + 1);
         holder.waiting = random.below(3) as u32;
         holder.at_once = random.below(3) as u32;
-        let group = Group::from(Check::new(&limit, "acme").with_claim(*holder));
-        let expected = reference.apply(Op::Claim, &group, now);
-        let decided = limiter.apply(Op::Claim, group.clone()).await;
+        let claim = Change::Claim(*holder);
+        let claim = Operation::Change(Budget::new(&limit, "acme"), claim);
+        let expected = reference.apply(&claim, now);
+        let decided = limiter.apply(claim.clone()).await;
         let decided = decided.unwrap_or_else(|error| panic!("step {step} failed: {error}"));
         assert_eq!(
             decided, expected,
-            "the store (left) differs from the algorithm (right) at step {step}: {group:?} at \
+            "the store (left) differs from the algorithm (right) at step {step}: {claim:?} at \
              {now} us"
         );
         let is_lost = random.below(4) == 0;
@@ -126,21 +127,19 @@ async fn group_is_charged_all_or_none(clock: &ManualClock, limiter: RateLimiter)
 struct Reference(HashMap<(String, &'static str, String), State>);
 
 impl Reference {
-    fn apply(&mut self, op: Op, group: &Group, now_us: u64) -> Decision {
-        let budget = |check: &Check| {
-            let limit = check.limit();
-            let key = check.key().as_str();
+    fn apply(&mut self, operation: &Operation, now_us: u64) -> Decision {
+        let budgets = operation.budgets().map(|budget| {
+            let limit = budget.limit();
+            let key = budget.key().as_str();
             (limit.name().to_owned(), limit.kind(), key.to_owned())
-        };
-        let mut states: Vec<_> = group
-            .iter()
-            .map(|check| self.0.remove(&budget(check)))
-            .collect();
+        });
+        let budgets: Vec<_> = budgets.collect();
+        let mut states: Vec<_> = budgets.iter().map(|budget| self.0.remove(budget)).collect();
         let decision =
-            decide(op, group, &mut states, now_us).expect("there is a state for each check");
-        let kept = group.iter().zip(states);
+            decide(operation, &mut states, now_us).expect("there is a state for each budget");
+        let kept = budgets.into_iter().zip(states);
         self.0
-            .extend(kept.filter_map(|(check, state)| Some((budget(check), state?))));
+            .extend(kept.filter_map(|(budget, state)| Some((budget, state?))));
         decision
     }
 }
@@ -181,14 +180,6 @@ async fn sequences_are_decided_as_by_the_algorithm(
                 .with_enforced_percent(percent)
                 .expect("it is in range");
         }
-        let op = match random.below(15) {
-            14 => Op::Block,
-            0 => Op::Reset,
-            1 => Op::Refund,
-            2 | 3 => Op::Settle,
-            4 => Op::Peek,
-            _ => Op::Charge,
-        };
         let max_wait = Duration::from_micros(match random.below(4) {
             0 => random.below(3_000_000),
             _ => 0,
@@ -197,23 +188,34 @@ async fn sequences_are_decided_as_by_the_algorithm(
         let key = &keys[usize::from(random.below(3) == 0)];
         let known = receipts.len().checked_sub(1 + random.below(4) as usize);
         let receipt: Option<Receipt> = known.and_then(|place| receipts.get(place).copied());
-        let check = Check::new(&limits[0], key)
-            .with_cost(cost)
-            .with_receipt(receipt);
+        let receipt = receipt.unwrap_or_default();
         let block = Duration::from_micros(random.below(3) * 700_000);
-        let mut group = vec![check.with_max_wait(max_wait).with_block(block)];
-        if op != Op::Block && random.below(4) == 0 {
-            group.push(Check::new(&companion, &keys[0]).with_cost(1));
+        let mut group = vec![
+            Check::new(&limits[0], key)
+                .with_cost(cost)
+                .with_max_wait(max_wait),
+        ];
+        if random.below(4) == 0 {
+            group.push(Check::new(&companion, &keys[0]));
         }
         let group = Group::new(group).expect("its limits differ");
-        let expected = reference.apply(op, &group, now);
-        let decided = limiter.apply(op, group.clone()).await;
+        let change = |change| Operation::Change(Budget::new(&limits[0], key), change);
+        let operation = match random.below(15) {
+            14 => change(Change::Block(block)),
+            0 => change(Change::Reset),
+            1 => change(Change::give_back(receipt)),
+            2 | 3 => change(Change::Settle { receipt, cost }),
+            4 => Operation::Peek(group),
+            _ => Operation::Charge(group),
+        };
+        let expected = reference.apply(&operation, now);
+        let decided = limiter.apply(operation.clone()).await;
         let decided = decided.unwrap_or_else(|error| panic!("step {step} failed: {error}"));
         receipts.extend(expected.receipt());
         assert_eq!(
             decided, expected,
             "the store (left) differs from the algorithm (right) at step {step}: \
-             {op:?} of {group:?} at {now} us"
+             {operation:?} at {now} us"
         );
     }
 }

@@ -46,7 +46,7 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::model::{Check, Decision, Error, Group, Source};
+use crate::model::{Budget, Check, Decision, Error, Group, Source};
 use crate::telemetry;
 use crate::units::later;
 
@@ -233,7 +233,9 @@ impl Denials {
         if denial.quota != id.quota {
             // Under another quota the budgets are replenished in another way.
             self.cache.remove(&id.hash);
-            self.confirm(group.iter().map(|check| self.changes_index(check)));
+            for check in group {
+                self.confirm(self.changes_index(check.budget()));
+            }
             return None;
         }
         let stands = now < denial.falls_back_until && self.is_unchanged_since(denial.asked, group);
@@ -301,7 +303,13 @@ impl Denials {
                     let blocked = Decision::from(verdict.clone().of_blocked_key());
                     let blocked = blocked.made_at(denial.decided_at());
                     let answers_for = left.min(self.blocked_max_age);
-                    self.insert(self.blocked_id(check), asked, blocked, answers_for, left);
+                    self.insert(
+                        self.blocked_id(check.budget()),
+                        asked,
+                        blocked,
+                        answers_for,
+                        left,
+                    );
                 }
                 None => is_counted |= check.limit().counts_denials(),
             }
@@ -359,41 +367,33 @@ impl Denials {
         }
     }
 
-    /// A refund, a settlement, a reset or a block starts. Denials of checks from before its end do
-    /// not count then.
-    pub(super) fn change(self: &Arc<Self>, group: &[Check]) -> ChangeUnderWay {
-        let blockable = |check: &Check| check.blocking().map(|_| self.blocked_id(check));
+    /// A change of a budget starts. Denials of checks from before its end do not count then.
+    pub(super) fn change(self: &Arc<Self>, budget: &Budget) -> ChangeUnderWay {
         ChangeUnderWay {
             denials: Arc::clone(self),
-            places: group
-                .iter()
-                .map(|check| self.changes_index(check))
-                .collect(),
-            keys: group.iter().map(blockable).collect(),
-            blocked: Vec::new(),
+            place: self.changes_index(budget),
+            key: budget.blocking().map(|_| self.blocked_id(budget)),
+            blocked: None,
             end: ChangeEnd::Unknown,
         }
     }
 
     /// The place of a budget's changes.
-    fn changes_index(&self, check: &Check) -> usize {
-        self.hashers[0].hash_one(check.budget()) as usize % CHANGE_COUNTERS
+    fn changes_index(&self, budget: &Budget) -> usize {
+        self.hashers[0].hash_one(budget) as usize % CHANGE_COUNTERS
     }
 
     fn changes_of(&self, group: &[Check]) -> impl Iterator<Item = &BudgetChanges> {
-        group
-            .iter()
-            .map(|check| &self.changes[self.changes_index(check)])
+        let budgets = group.iter().map(Check::budget);
+        budgets.map(|budget| &self.changes[self.changes_index(budget)])
     }
 
     /// Gives the next number to a change.
-    fn confirm(&self, places: impl Iterator<Item = usize>) {
+    fn confirm(&self, place: usize) {
         let number = self.confirmed.fetch_add(1, Ordering::AcqRel) + 1;
-        for place in places {
-            self.changes[place]
-                .confirmed
-                .fetch_max(number, Ordering::AcqRel);
-        }
+        self.changes[place]
+            .confirmed
+            .fetch_max(number, Ordering::AcqRel);
     }
 
     fn micros(&self, time: Instant) -> u64 {
@@ -423,15 +423,15 @@ impl Denial {
     }
 }
 
-/// A refund, a settlement, a reset or a block under way. It is over when this is dropped.
+/// A change of a budget under way. It is over when this is dropped.
 pub(super) struct ChangeUnderWay {
     denials: Arc<Denials>,
-    /// The places of its budgets.
-    places: Vec<usize>,
-    /// Its keys that may be blocked.
-    keys: Vec<Option<CheckId>>,
-    /// The denials of the keys that it blocked.
-    blocked: Vec<(CheckId, Decision)>,
+    /// The place of its budget.
+    place: usize,
+    /// Its key, if that may be blocked.
+    key: Option<CheckId>,
+    /// The denial of the key, if the change blocked it.
+    blocked: Option<(CheckId, Decision)>,
     end: ChangeEnd,
 }
 
@@ -449,14 +449,10 @@ impl ChangeUnderWay {
     pub(super) fn answered(&mut self, answer: &Result<Decision, Error>) {
         self.end = match answer {
             Ok(decision) => {
-                let verdicts = self.keys.iter().zip(decision.verdicts());
-                let blocked = verdicts.filter(|(_, verdict)| verdict.is_blocked());
-                self.blocked = blocked
-                    .filter_map(|(id, verdict)| {
-                        let denial = Decision::from(verdict.clone().of_blocked_key());
-                        Some(((*id)?, denial.made_at(decision.decided_at())))
-                    })
-                    .collect();
+                self.blocked = self.key.filter(|_| decision.is_blocked()).map(|id| {
+                    let denial = Decision::from(decision.deciding().clone().of_blocked_key());
+                    (id, denial.made_at(decision.decided_at()))
+                });
                 ChangeEnd::Confirmed
             }
             Err(error) if error.may_have_charged() => ChangeEnd::Unknown,
@@ -475,20 +471,17 @@ impl Drop for ChangeUnderWay {
         let denials = &self.denials;
         match self.end {
             ChangeEnd::Failed => return,
-            ChangeEnd::Confirmed => denials.confirm(self.places.iter().copied()),
+            ChangeEnd::Confirmed => denials.confirm(self.place),
             ChangeEnd::Unknown => {
                 let until = later(Instant::now(), UNCERTAIN_FOR);
-                let until = denials.micros(until);
-                for &place in &self.places {
-                    denials.changes[place]
-                        .uncertain_until
-                        .fetch_max(until, Ordering::AcqRel);
-                }
+                denials.changes[self.place]
+                    .uncertain_until
+                    .fetch_max(denials.micros(until), Ordering::AcqRel);
             }
         }
         // A denial from before the change would not count.
         let asked = denials.asked(Instant::now());
-        for (id, denial) in self.blocked.drain(..) {
+        if let Some((id, denial)) = self.blocked.take() {
             let left = denial.deciding().blocked_for().unwrap_or_default();
             let answers_for = left.min(denials.blocked_max_age);
             denials.insert(id, asked, denial, answers_for, left);

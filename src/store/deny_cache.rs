@@ -10,7 +10,7 @@ use super::denials::{
     ChangeUnderWay, DEFAULT_CAPACITY, DEFAULT_DENY_BLOCKED_FOR, DEFAULT_DENY_FOR, Denials,
 };
 use super::{Answer, Note, Store};
-use crate::model::{Decision, Error, Group, Limit, Op};
+use crate::model::{Decision, Error, Group, Limit, Operation};
 use crate::units::ConfigError;
 
 /// Any store with a memory of its denials. It exists for tests in virtual time, because
@@ -77,7 +77,7 @@ impl<S: Store> DenyCache<S> {
     fn apply_remembering(&self, denials: &Arc<Denials>, group: Group) -> Answer {
         let asked = denials.asked(Instant::now());
         let denials = Arc::clone(denials);
-        let answer = self.store.apply(Op::Charge, group.clone());
+        let answer = self.store.apply(Operation::Charge(group.clone()));
         answer.resolved(move |answer| {
             if let Some(denial) = denial(&answer) {
                 denials.record(&group, asked, denial);
@@ -86,9 +86,9 @@ impl<S: Store> DenyCache<S> {
         })
     }
 
-    /// Asks the store for a refund or a reset.
-    fn ask_change(&self, mut change: ChangeUnderWay, op: Op, group: Group) -> Answer {
-        let answer = self.store.apply(op, group);
+    /// Asks the store for a change.
+    fn ask_change(&self, mut change: ChangeUnderWay, operation: Operation) -> Answer {
+        let answer = self.store.apply(operation);
         answer.resolved(move |answer| {
             change.answered(&answer);
             answer
@@ -101,18 +101,16 @@ fn denial(answer: &Result<Decision, Error>) -> Option<&Decision> {
 }
 
 impl<S: Store> Store for DenyCache<S> {
-    fn apply(&self, op: Op, group: Group) -> Answer {
+    fn apply(&self, operation: Operation) -> Answer {
         let Some(denials) = &self.denials else {
-            return self.store.apply(op, group);
+            return self.store.apply(operation);
         };
-        match op {
-            Op::Charge => {
+        match operation {
+            Operation::Charge(group) => {
                 denials.answer_or_ask(group, |group| self.apply_remembering(denials, group))
             }
-            Op::Refund | Op::Settle | Op::Reset | Op::Block => {
-                self.ask_change(denials.change(&group), op, group)
-            }
-            Op::Peek | Op::Claim => self.store.apply(op, group),
+            Operation::Peek(_) => self.store.apply(operation),
+            Operation::Change(ref budget, _) => self.ask_change(denials.change(budget), operation),
         }
     }
 

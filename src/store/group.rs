@@ -1,10 +1,10 @@
-//! The decision of a group of checks. All are charged, or none.
+//! The decision of an operation. Of a group, all checks are charged, or none.
 
-use crate::algorithm::{Cost, Effect, State, offences};
-use crate::model::{Check, Decision, Error, Group, Op, Verdict};
-use crate::units::{Micros, Outcome};
+use crate::algorithm::{Cost, Effect, State, at_most_a_year, offences};
+use crate::model::{Budget, Change, Check, Decision, Error, Operation, Verdict};
+use crate::units::{Micros, Outcome, Receipt};
 
-/// Applies `op` to a group of checks and the states of their budgets, in the order of the group.
+/// Applies an operation to the states of its [budgets](Operation::budgets), in their order.
 ///
 /// This makes the decision of a [`Store`](crate::store::Store), which only has to lock the states
 /// meanwhile. `now_us` is the store's time, in microseconds since the Unix epoch. Afterwards, a
@@ -12,11 +12,11 @@ use crate::units::{Micros, Outcome};
 ///
 /// # Errors
 ///
-/// Returns an error that [is misuse](Error::is_misuse) if the numbers of checks and states differ.
+/// Returns an error that [is misuse](Error::is_misuse) if the numbers of budgets and states differ.
 /// Then it changes no state.
 ///
 /// ```
-/// use tollgate::store::{Group, Op, decide};
+/// use tollgate::store::{Group, Operation, decide};
 /// use tollgate::{Check, Key, Limit, Quota};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,85 +24,78 @@ use crate::units::{Micros, Outcome};
 /// let second = Limit::token_bucket("second", Quota::per_second(5))?;
 /// let day = Limit::fixed_window("day", Quota::per_day(1))?;
 /// let group = Group::new([Check::new(&second, &key), Check::new(&day, &key)])?;
+/// let charge = Operation::Charge(group);
 ///
 /// let mut states = [None, None];
-/// assert!(decide(Op::Charge, &group, &mut states, 0)?.allowed());
+/// assert!(decide(&charge, &mut states, 0)?.allowed());
 /// // The day's budget is empty, so the second's is not charged either.
-/// let decision = decide(Op::Charge, &group, &mut states, 1_000_000)?;
+/// let decision = decide(&charge, &mut states, 1_000_000)?;
 /// assert_eq!(decision.limit().name(), "day");
 /// assert_eq!(decision.verdicts()[0].remaining(), 5);
 /// # Ok(())
 /// # }
 /// ```
 pub fn decide(
-    op: Op,
-    group: &Group,
+    operation: &Operation,
     states: &mut [Option<State>],
     now_us: u64,
 ) -> Result<Decision, Error> {
-    if states.len() != group.len() {
+    let budgets = operation.size();
+    if states.len() != budgets {
         return Err(Error::misuse(format!(
-            "the group has {} checks and {} states; pass one state for each check",
-            group.len(),
+            "the operation has {budgets} budgets and {} states; pass one state for each budget",
             states.len()
         )));
     }
-    if let ([check], [state]) = (&**group, &mut *states) {
-        let (outcome, charged) = decide_one(op, check, state, now_us);
-        let verdict = verdict(check, outcome, charged);
-        return Ok(Decision::from(verdict).made_at(now_us));
-    }
-    // Always a decision: a group is not empty.
-    Decision::of_group(decide_group(op, group, states, now_us))
-        .map(|decision| decision.made_at(now_us))
-        .ok_or_else(|| Error::misuse("the group is empty"))
+    let decision = match (operation, states) {
+        (Operation::Change(budget, change), [state]) => {
+            let outcome = apply_change(budget, change, state, now_us);
+            Some(Decision::from(verdict(budget, outcome, 0)))
+        }
+        (Operation::Charge(group), states) => decide_group(group, Effect::Commit, states, now_us),
+        (Operation::Peek(group), states) => decide_group(group, Effect::Dry, states, now_us),
+        (Operation::Change(..), _) => None,
+    };
+    // Always a decision: an operation has a budget.
+    let decision = decision.ok_or_else(|| Error::misuse("the operation has no budget"))?;
+    Ok(decision.made_at(now_us))
 }
 
-/// Applies `op` to one check. Returns the outcome and the charged units.
+/// Charges a check. Returns the outcome and the charged units.
 #[inline]
-pub(super) fn decide_one(
-    op: Op,
-    check: &Check,
+pub(super) fn charge(check: &Check, state: &mut Option<State>, now: Micros) -> (Outcome, u32) {
+    let outcome = decide_unless_blocked(check.budget(), state, now, check.asked(), Effect::Commit);
+    (outcome, if outcome.allowed { check.cost() } else { 0 })
+}
+
+/// The outcome that a charge would have.
+pub(super) fn peek(check: &Check, state: &mut Option<State>, now: Micros) -> Outcome {
+    decide_unless_blocked(
+        check.budget(),
+        state,
+        now,
+        check.asked(),
+        effect_of_peek(check),
+    )
+}
+
+/// Changes a budget. Returns the outcome of a peek of cost 0 afterwards.
+pub(super) fn apply_change(
+    budget: &Budget,
+    change: &Change,
     state: &mut Option<State>,
     now: Micros,
-) -> (Outcome, u32) {
-    let cost = check.cost();
-    let rule = check.limit().rule();
-    match op {
-        Op::Charge => {
-            let outcome = decide_unless_blocked(check, state, now, check.asked(), Effect::Commit);
-            return (outcome, if outcome.allowed { cost } else { 0 });
+) -> Outcome {
+    let limit = budget.limit();
+    match change {
+        Change::Settle { receipt, cost } => settle(budget, *receipt, *cost, state, now),
+        Change::Reset => *state = None,
+        Change::Block(length) => {
+            offences::block(limit.blocking(), state, now, at_most_a_year(*length));
         }
-        Op::Peek => {
-            return (
-                decide_unless_blocked(check, state, now, check.asked(), effect_of_peek(check)),
-                0,
-            );
-        }
-        Op::Block => {
-            let cost = Cost::units(cost.into());
-            let policy = check.limit().blocking();
-            offences::block(policy, state, now, check.block_us());
-            return (
-                offences::decide(policy, rule, state, now, cost, Effect::Dry),
-                0,
-            );
-        }
-        Op::Claim => {
-            if let Some(claim) = check.claim() {
-                return (rule.claim(state, now, claim), 0);
-            }
-        }
-        Op::Refund => {
-            if let Some(receipt) = check.receipt() {
-                rule.refund(state, now, receipt, cost);
-            }
-        }
-        Op::Settle => settle(check, state, now),
-        Op::Reset => *state = None,
+        Change::Claim(claim) => return limit.rule().claim(state, now, &claim.within_range()),
     }
-    let left = decide_unless_blocked(check, state, now, Cost::NONE, Effect::Dry);
-    (left, 0)
+    decide_unless_blocked(budget, state, now, Cost::NONE, Effect::Dry)
 }
 
 fn effect_of_peek(check: &Check) -> Effect {
@@ -116,14 +109,14 @@ fn effect_of_peek(check: &Check) -> Effect {
 /// The outcome of a check of its limit, whose key may be blocked.
 #[inline]
 fn decide_unless_blocked(
-    check: &Check,
+    budget: &Budget,
     state: &mut Option<State>,
     now: Micros,
     cost: Cost,
     effect: Effect,
 ) -> Outcome {
-    let rule = check.limit().rule();
-    match check.blocking() {
+    let rule = budget.limit().rule();
+    match budget.blocking() {
         Some(policy) => offences::decide(Some(policy), rule, state, now, cost, effect),
         None if offences::has_operator_block(state) => {
             offences::decide(None, rule, state, now, cost, effect)
@@ -133,51 +126,51 @@ fn decide_unless_blocked(
 }
 
 /// Gives back what was charged too much, or charges what was charged too little.
-fn settle(check: &Check, state: &mut Option<State>, now: Micros) {
-    let cost = check.cost();
-    let limit = check.limit();
-    let charged = check.receipt().map_or(0, |receipt| receipt.cost);
-    match check.receipt() {
-        Some(receipt) if cost < charged => {
-            limit.rule().refund(state, now, receipt, charged - cost);
-        }
-        _ if cost > charged => {
-            let units = u64::from(cost - charged);
-            limit
-                .rule()
-                .overdraw(state, now, units, limit.max_debt().unwrap_or(u64::MAX));
-        }
-        _ => {}
+fn settle(budget: &Budget, receipt: Receipt, cost: u32, state: &mut Option<State>, now: Micros) {
+    let limit = budget.limit();
+    let charged = receipt.cost;
+    if cost < charged {
+        limit.rule().refund(state, now, receipt, charged - cost);
+    } else if cost > charged {
+        let max_debt = limit.max_debt().unwrap_or(u64::MAX);
+        let units = u64::from(cost - charged);
+        limit.rule().overdraw(state, now, units, max_debt);
     }
 }
 
-fn verdict(check: &Check, outcome: Outcome, charged: u32) -> Verdict {
-    Verdict::new(check.limit().clone(), outcome, charged).in_shadow(check.is_shadow())
+fn verdict(budget: &Budget, outcome: Outcome, charged: u32) -> Verdict {
+    Verdict::new(budget.limit().clone(), outcome, charged).in_shadow(budget.is_shadow())
 }
 
-fn decide_group(
-    op: Op,
+/// Charges a group, or only peeks.
+pub(super) fn decide_group(
     group: &[Check],
+    effect: Effect,
     states: &mut [Option<State>],
     now: Micros,
-) -> Vec<Verdict> {
-    if op.changes_each() {
-        return decide_each(op, group, states, now);
+) -> Option<Decision> {
+    let is_charge = effect == Effect::Commit;
+    let decide = |(check, state): (&Check, &mut Option<State>)| {
+        let (outcome, charged) = match is_charge {
+            true => charge(check, state, now),
+            false => (peek(check, state, now), 0),
+        };
+        verdict(check.budget(), outcome, charged)
+    };
+    if let ([check], [state]) = (group, &mut *states) {
+        return Some(Decision::from(decide((check, state))));
     }
     let dry = |(check, state): (&Check, &mut Option<State>)| {
-        verdict(
-            check,
-            decide_unless_blocked(check, state, now, check.asked(), Effect::Dry),
-            0,
-        )
+        let cost = check.asked();
+        let outcome = decide_unless_blocked(check.budget(), state, now, cost, Effect::Dry);
+        verdict(check.budget(), outcome, 0)
     };
     let mut verdicts: Vec<_> = group.iter().zip(states.iter_mut()).map(dry).collect();
     if verdicts.iter().all(Verdict::allowed) {
-        return if op == Op::Charge {
-            decide_each(op, group, states, now)
-        } else {
-            verdicts
-        };
+        if is_charge {
+            verdicts = group.iter().zip(states).map(decide).collect();
+        }
+        return Decision::of_group(verdicts);
     }
     let is_blocked = |verdict: &Verdict| {
         let outcome = verdict.outcome();
@@ -185,10 +178,10 @@ fn decide_group(
     };
     let has_blocked_key = verdicts.iter().any(is_blocked);
     for ((answer, check), state) in verdicts.iter_mut().zip(group).zip(states) {
-        let effect = match op {
-            Op::Charge if check.cost() > 0 => Effect::Adopt,
-            Op::Peek => effect_of_peek(check),
-            _ => Effect::Dry,
+        let effect = match is_charge {
+            true if check.cost() > 0 => Effect::Adopt,
+            true => Effect::Dry,
+            false => effect_of_peek(check),
         };
         // A limit that allows its check is not charged if another limit denies.
         let mut cost = if answer.outcome().allowed {
@@ -199,18 +192,8 @@ fn decide_group(
         if has_blocked_key {
             cost.patience = Micros::MAX;
         }
-        let outcome = decide_unless_blocked(check, state, now, cost, effect);
-        *answer = verdict(check, outcome, 0);
+        let outcome = decide_unless_blocked(check.budget(), state, now, cost, effect);
+        *answer = verdict(check.budget(), outcome, 0);
     }
-    verdicts
-}
-
-/// Applies an operation to each check by itself.
-fn decide_each(op: Op, group: &[Check], states: &mut [Option<State>], now: Micros) -> Vec<Verdict> {
-    let pairs = group.iter().zip(states.iter_mut());
-    let decide = |(check, state): (&Check, _)| {
-        let (outcome, charged) = decide_one(op, check, state, now);
-        verdict(check, outcome, charged)
-    };
-    pairs.map(decide).collect()
+    Decision::of_group(verdicts)
 }

@@ -6,8 +6,8 @@
 //! | `RedisStore` | Redis or Valkey, shared by all replicas (feature `redis`) |
 //! | `Prefetch` | a wrapper that charges units of hot keys in blocks (feature `redis`) |
 //!
-//! A store answers one question: [`apply`](Store::apply) an operation to a [`Group`] of checks. A
-//! wrapper of a store is a store. To write one, implement [`Store`] with [`decide`], and run
+//! A store does one thing: it [applies](Store::apply) an [`Operation`], and answers with the
+//! decision. A wrapper of a store is a store. To write one, implement [`Store`] with [`decide`], and run
 //! `conformance::check` (feature `test-util`) on it.
 
 mod answer;
@@ -50,7 +50,7 @@ pub use self::redis::{Credentials, RedisChannel, RedisStore, RedisStoreBuilder};
 pub use crate::algorithm::State;
 #[doc(no_inline)]
 pub use crate::model::Check;
-pub use crate::model::{Group, Op};
+pub use crate::model::{Budget, Change, Group, Operation};
 #[doc(hidden)]
 pub use crate::units::Claim;
 
@@ -72,7 +72,7 @@ use crate::units::ConfigError;
 /// 5. A corrupt state counts as none. It never fails the check.
 /// 6. A state is kept until [`State::expires_at`], and not for ever.
 /// 7. A check of a [concurrency limit](Limit::concurrency) [is misuse](crate::Error::is_misuse),
-///    unless it is a [claim](Op::Claim). A claim may be lost or repeated.
+///    unless it is a [claim](Change::Claim). A claim may be lost or repeated.
 /// 8. `apply` does not block, and its answer comes within a bounded time, so a store that sends
 ///    checks elsewhere has a deadline. An [`Error`](crate::Error) means that the store did not
 ///    decide.
@@ -80,16 +80,19 @@ use crate::units::ConfigError;
 /// # Example: a wrapper with a key that is never charged
 ///
 /// ```
-/// use tollgate::store::{Answer, Group, MemoryStore, Note, Op, Store};
+/// use tollgate::store::{Answer, MemoryStore, Note, Operation, Store};
 /// use tollgate::{ConfigError, Key, Limit, Quota, RateLimiter};
 ///
 /// #[derive(Debug)]
 /// struct Free<S>(S, Key);
 ///
 /// impl<S: Store> Store for Free<S> {
-///     fn apply(&self, op: Op, group: Group) -> Answer {
-///         let is_free = group.iter().all(|check| *check.key() == self.1);
-///         self.0.apply(if is_free && op == Op::Charge { Op::Peek } else { op }, group)
+///     fn apply(&self, operation: Operation) -> Answer {
+///         let is_free = operation.budgets().all(|budget| *budget.key() == self.1);
+///         self.0.apply(match operation {
+///             Operation::Charge(group) if is_free => Operation::Peek(group),
+///             operation => operation,
+///         })
 ///     }
 ///
 ///     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
@@ -117,14 +120,14 @@ use crate::units::ConfigError;
 /// # }
 /// ```
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Applies `op` to every check of the group, as one.
+    /// Applies an operation.
     ///
     /// Dropping the answer before it is ready cancels the wait. Whether the charge happens is then
     /// unknown.
-    fn apply(&self, op: Op, group: Group) -> Answer;
+    fn apply(&self, operation: Operation) -> Answer;
 
     /// Checks that these limits can be decided in one group. Layers call this when they are built,
-    /// and for each concurrency limit by itself. A store that does not apply [claims](Op::Claim)
+    /// and for each concurrency limit by itself. A store that does not apply [claims](Change::Claim)
     /// returns an error for it.
     ///
     /// Most stores can decide all limits. A wrapper passes the call on:
@@ -150,7 +153,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [unavailable](crate::Error::is_unavailable). Default: `false`. A limiter then prepares for
     /// the store's failure with each check.
     ///
-    /// A limiter holds a lock while it applies a [claim](Op::Claim) to such a store, so `apply`
+    /// A limiter holds a lock while it applies a [claim](Change::Claim) to such a store, so `apply`
     /// must not call that limiter.
     ///
     /// A wrapper passes the call on.
@@ -179,8 +182,8 @@ pub enum Note<'a> {
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        (**self).apply(op, group)
+    fn apply(&self, operation: Operation) -> Answer {
+        (**self).apply(operation)
     }
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {

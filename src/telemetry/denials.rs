@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use super::{TARGET, Throttles, metrics, milliseconds};
-use crate::model::{Check, Decision, Key, Limit, Op};
+use crate::model::{Budget, Check, Decision, Key, Limit};
 
 /// A key was denied too often, and a block of it begins.
-pub(crate) fn blocked(at_most: &Throttles, check: &Check, length: Duration) {
-    metrics::blocked(check.limit().name());
-    if let Some(unreported) = at_most.for_subject(check.key()).report() {
+pub(crate) fn blocked(at_most: &Throttles, budget: &Budget, length: Duration) {
+    metrics::blocked(budget.limit().name());
+    if let Some(unreported) = at_most.for_subject(budget.key()).report() {
         tracing::warn!(
             target: TARGET,
-            limit = check.limit().name(),
-            key = %check.key(),
+            limit = budget.limit().name(),
+            key = %budget.key(),
             blocked_for_ms = milliseconds(length),
             unreported,
             "key blocked after too many denials"
@@ -20,16 +20,18 @@ pub(crate) fn blocked(at_most: &Throttles, check: &Check, length: Duration) {
     }
 }
 
-/// The blocks that begin with a denial.
-pub(crate) fn blocks_of<'a>(
+/// The blocks that begin with a denial. A peek says what a charge would do, unless its caller is
+/// denied.
+pub(crate) fn blocks_of(
     at_most: &Throttles,
-    op: Op,
-    checks: impl Iterator<Item = &'a Check>,
+    group: &[Check],
+    is_charge: bool,
     decision: &Decision,
 ) {
-    for (check, verdict) in checks.zip(decision.verdicts()) {
-        if verdict.begins_block() && check.may_begin_block(op) {
-            blocked(at_most, check, verdict.blocked_for().unwrap_or_default());
+    for (check, verdict) in group.iter().zip(decision.verdicts()) {
+        if verdict.begins_block() && (is_charge || check.is_denied_caller()) {
+            let length = verdict.blocked_for().unwrap_or_default();
+            blocked(at_most, check.budget(), length);
         }
     }
 }

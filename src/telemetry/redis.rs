@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::metrics::store;
 use super::{GaugeLevel, TARGET, Throttle, Throttles};
-use crate::model::Check;
+use crate::model::Budget;
 
 /// The events of one store, each once a second at most.
 pub(crate) struct RedisEvents {
@@ -152,8 +152,8 @@ impl RedisEvents {
     }
 
     /// A block of a key begins.
-    pub(crate) fn blocked(&self, check: &Check, length: Duration) {
-        super::blocked(&self.blocked, check, length);
+    pub(crate) fn blocked(&self, budget: &Budget, length: Duration) {
+        super::blocked(&self.blocked, budget, length);
     }
 
     /// A stored value was corrupt, and counted as none.

@@ -15,7 +15,9 @@ use crate::units::Micros;
 /// A receipt is valid for one refund or one [settlement](crate::RateLimiter::settle). For the next
 /// refund of the same charge, use the receipt that [`after`](Self::after) returns. A receipt used
 /// twice gives back units of other charges.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+///
+/// The default is the receipt of no charge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Receipt {
     pub(crate) at: Micros,
     pub(crate) cost: u32,

@@ -14,9 +14,10 @@ use proptest::sample::select;
 use tokio::time::timeout;
 use tollgate::clock::ManualClock;
 use tollgate::key::Global;
-use tollgate::store::Op;
 use tollgate::{Check, ConfigError, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
+
+use crate::support::op::Op;
 
 const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
@@ -131,7 +132,8 @@ proptest! {
                     Step::Advance(time) => clock.advance(time),
                 }
                 let check = Check::new(&limit, &key).with_cost(cost);
-                let decision = limiter.apply(op, check).await.unwrap();
+                let operation = op.on(check, None, Duration::ZERO);
+                let decision = limiter.apply(operation).await.unwrap();
                 prop_assert!(!decision.allowed() || decision.retry_after().is_none());
                 // The clock does not advance, so a wait would not end.
                 let wait = limiter.acquire_n(&limit, &key, cost, max_wait);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::store::{Group, Op, decide};
+use tollgate::store::{Group, Operation, decide};
 use tollgate::{Check, Decision, Limit, Quota};
 
 use crate::support::budget::{Budget, SECOND, START, every_algorithm, quota};
@@ -152,7 +152,7 @@ proptest! {
                 now += gap;
                 drop(budget.charge(now, *units));
             }
-            let decision = budget.apply(Op::Peek, now, cost);
+            let decision = budget.peek(now, cost);
             if let Some(wait) = decision.retry_after() {
                 let wait = wait.as_micros() as u64;
                 prop_assert!(!decision.allowed() && wait > 0);
@@ -167,11 +167,11 @@ proptest! {
                 prop_assert!(decision.allowed() || decision.exceeds_capacity());
                 prop_assert_eq!(decision.exceeds_capacity(), u64::from(cost) > decision.capacity());
             }
-            let reset = budget.apply(Op::Peek, now, 0).reset_after().as_micros() as u64;
-            let full = budget.apply(Op::Peek, now + reset, 0);
+            let reset = budget.peek(now, 0).reset_after().as_micros() as u64;
+            let full = budget.peek(now + reset, 0);
             prop_assert_eq!(full.remaining(), full.capacity());
             if reset > 0 {
-                let earlier = budget.apply(Op::Peek, now + reset - 1, 0);
+                let earlier = budget.peek(now + reset - 1, 0);
                 prop_assert!(!earlier.reset_after().is_zero());
             }
         }
@@ -186,7 +186,7 @@ proptest! {
             allowed_units(&mut budget, &traffic);
             let now = START + traffic.iter().map(|(gap, _)| gap).sum::<u64>();
             let before = budget.state.clone();
-            let peeked = budget.apply(Op::Peek, now, cost);
+            let peeked = budget.peek(now, cost);
             prop_assert_eq!(&budget.state, &before);
             let charged = budget.charge(now, cost);
             // All fields but the receipt.
@@ -211,7 +211,7 @@ proptest! {
             let mut budget = Budget::new(limit);
             allowed_units(&mut budget, &traffic);
             let now = START + traffic.iter().map(|(gap, _)| gap).sum::<u64>();
-            let before = budget.apply(Op::Peek, now, 0);
+            let before = budget.peek(now, 0);
             let charged = budget.charge(now, cost);
             if let Some(receipt) = charged.receipt() {
                 let after = budget.refund(now, u32::MAX, receipt);
@@ -229,12 +229,12 @@ proptest! {
             let mut budget = Budget::new(limit);
             allowed_units(&mut budget, &traffic);
             let now = START + traffic.iter().map(|(gap, _)| gap).sum::<u64>();
-            let before = budget.apply(Op::Peek, now, 1);
-            let stepped = budget.apply(Op::Peek, now - back, 1);
+            let before = budget.peek(now, 1);
+            let stepped = budget.peek(now - back, 1);
             prop_assert!(stepped.remaining() <= before.remaining() || back > SECOND);
             // Charged until denied, at the earlier time.
             while budget.charge(now - back, 1).allowed() {}
-            let wait = budget.apply(Op::Peek, now - back, 1).retry_after().unwrap();
+            let wait = budget.peek(now - back, 1).retry_after().unwrap();
             // Without a step, it is one period at most; in a sliding window, one sub-window more.
             let at_most = if budget.limit.name().starts_with("sliding_window") { 3 } else { 2 };
             prop_assert!(wait <= Duration::from_secs(at_most), "{:?} {wait:?}", budget.limit);
@@ -363,9 +363,9 @@ proptest! {
         for (step, (gap, cost)) in traffic.into_iter().enumerate() {
             now += gap;
             let check = Check::new(&limits[step % 7 / 5][number], "k").with_cost(cost * 2);
-            let one = decide(Op::Charge, &check.clone().into(), &mut alone, now).unwrap();
+            let one = decide(&Operation::Charge(check.clone().into()), &mut alone, now).unwrap();
             let group = Group::new([check, Check::new(&plenty, "k")]).unwrap();
-            let both = decide(Op::Charge, &group, &mut states, now).unwrap();
+            let both = decide(&Operation::Charge(group), &mut states, now).unwrap();
             prop_assert_eq!(&one.verdicts()[0], &both.verdicts()[0]);
             prop_assert_eq!(&alone[0], &states[0]);
         }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::store::{Group, Op, decide};
+use tollgate::store::{Group, Operation, decide};
 use tollgate::{Check, Key, Limit};
 
 use crate::support::budget::{Budget, SECOND, START, every_algorithm, quota};
@@ -35,10 +35,10 @@ proptest! {
                 charged += 1;
             }
             let now = START + elapsed;
-            let kept = budget.apply(Op::Peek, now, 0);
+            let kept = budget.peek(now, 0);
             let in_use = kept.capacity() - kept.remaining();
             budget.limit = new.clone();
-            let changed = budget.apply(Op::Peek, now, 0);
+            let changed = budget.peek(now, 0);
             // The remaining units may have been rounded down once before.
             let at_most = changed.capacity().saturating_sub(in_use) + 1;
             let limit = &budget.limit;
@@ -71,7 +71,7 @@ fn lowered_quota_counts_used_units_and_raised_quota_adds_the_difference() {
             "{small:?}"
         );
         budget.limit = large;
-        assert_eq!(budget.apply(Op::Peek, START, 0).remaining(), 4, "{small:?}");
+        assert_eq!(budget.peek(START, 0).remaining(), 4, "{small:?}");
     }
 }
 
@@ -130,11 +130,11 @@ fn denied_check_under_a_smaller_quota_adds_no_units_to_the_larger() {
         let mut budget = Budget::new(Limit::gcra("gcra", large).unwrap());
         while budget.charge(START, u32::MAX).allowed() {}
         while budget.charge(START, 1_000).allowed() {}
-        let left = budget.apply(Op::Peek, START, 0).remaining();
+        let left = budget.peek(START, 0).remaining();
         budget.limit = Limit::gcra("gcra", small).unwrap();
         assert!(!budget.charge(START, 1).allowed());
         budget.limit = Limit::gcra("gcra", large).unwrap();
-        assert_eq!(budget.apply(Op::Peek, START, 0).remaining(), left);
+        assert_eq!(budget.peek(START, 0).remaining(), left);
     }
     let sliding = |limit, period| Limit::sliding_window("limit", quota(limit, period)).unwrap();
     let mut budget = Budget::new(sliding(10_000, SECOND));
@@ -142,7 +142,7 @@ fn denied_check_under_a_smaller_quota_adds_no_units_to_the_larger() {
     budget.limit = sliding(1, 30 * 24 * 3600 * SECOND);
     assert!(!budget.charge(START, 1).allowed());
     budget.limit = sliding(10_000, SECOND);
-    assert_eq!(budget.apply(Op::Peek, START, 0).remaining(), 0);
+    assert_eq!(budget.peek(START, 0).remaining(), 0);
 }
 
 #[test]
@@ -174,12 +174,12 @@ fn zero_cost_or_denied_check_keeps_the_units_of_another_quota() {
         let mut budget = Budget::new(long.clone());
         assert!(budget.charge(START, 10).allowed());
         let now = START + 60 * SECOND;
-        let left = budget.apply(Op::Peek, now, 0).remaining();
+        let left = budget.peek(now, 0).remaining();
         budget.limit = short.clone();
         drop(budget.charge(now, 0));
         drop(budget.charge(now, 11));
         budget.limit = long;
-        assert_eq!(budget.apply(Op::Peek, now, 0).remaining(), left, "{short}");
+        assert_eq!(budget.peek(now, 0).remaining(), left, "{short}");
     }
 }
 
@@ -238,9 +238,13 @@ fn zero_cost_check_of_a_denied_group_changes_no_state() {
         Check::new(&exhausted, &key).with_cost(1),
     ];
     assert!(
-        decide(Op::Charge, &Group::new(group).unwrap(), &mut states, START)
-            .unwrap()
-            .allowed()
+        decide(
+            &Operation::Charge(Group::new(group).unwrap()),
+            &mut states,
+            START
+        )
+        .unwrap()
+        .allowed()
     );
     let before = states.clone();
     let group = [
@@ -248,9 +252,13 @@ fn zero_cost_check_of_a_denied_group_changes_no_state() {
         Check::new(&exhausted, &key).with_cost(1),
     ];
     assert!(
-        !decide(Op::Charge, &Group::new(group).unwrap(), &mut states, START)
-            .unwrap()
-            .allowed()
+        !decide(
+            &Operation::Charge(Group::new(group).unwrap()),
+            &mut states,
+            START
+        )
+        .unwrap()
+        .allowed()
     );
     assert_eq!(states, before);
 }

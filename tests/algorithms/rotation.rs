@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tollgate::clock::ManualClock;
-use tollgate::store::{Op, Store};
+use tollgate::store::{Operation, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota};
 
 const SECOND: u64 = 1_000_000;
@@ -69,7 +69,7 @@ async fn two_algorithms_in_turn_allow_at_most_the_sum_of_both_limits() {
                     clock.set(Duration::from_micros(START + tick * SECOND));
                     let limit = [&one, &other][tick as usize % 2];
                     let decision = store
-                        .apply(Op::Charge, Check::new(limit, &key).into())
+                        .apply(Operation::Charge(Check::new(limit, &key).into()))
                         .await;
                     count += u32::from(decision.unwrap().allowed());
                 }
@@ -90,7 +90,9 @@ async fn charge_on_both(steps: &[(u64, &Limit, u32)]) -> Vec<bool> {
         for &(second, limit, cost) in steps {
             clock.set(Duration::from_micros(START + second * SECOND));
             let decision = store
-                .apply(Op::Charge, Check::new(limit, &key).with_cost(cost).into())
+                .apply(Operation::Charge(
+                    Check::new(limit, &key).with_cost(cost).into(),
+                ))
                 .await
                 .unwrap();
             allowed.push(decision.allowed());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::decision::Receipt;
-use tollgate::store::{Op, State, decide};
+use tollgate::store::{Budget, Change, Operation, State, decide};
 use tollgate::{Check, Key, Limit, Quota};
 
 const START: u64 = 1_790_000_123_456_789;
@@ -185,15 +185,16 @@ proptest! {
                 }
                 is_known[number] = true;
                 let cost = (*cost).clamp(1, quota.units as u32);
-                let charge = Check::new(&quota.limit, &key).with_cost(cost).into();
-                let decision = decide(Op::Charge, &charge, &mut states, now).unwrap();
+                let check = Check::new(&quota.limit, &key).with_cost(cost);
+                let charge = Operation::Charge(check.into());
+                let decision = decide(&charge, &mut states, now).unwrap();
                 if !decision.allowed() {
                     if let Some(wait) = decision.retry_after() {
                         let later = now + wait.as_micros() as u64;
                         let mut alone = states.clone();
-                        let early = decide(Op::Charge, &charge, &mut alone, later - 1).unwrap();
+                        let early = decide(&charge, &mut alone, later - 1).unwrap();
                         prop_assert!(!early.allowed(), "{} at {now}, before {wait:?}", quota.limit);
-                        let in_time = decide(Op::Charge, &charge, &mut alone, later).unwrap();
+                        let in_time = decide(&charge, &mut alone, later).unwrap();
                         prop_assert!(in_time.allowed(), "{} at {now}, after {wait:?}", quota.limit);
                     }
                     continue;
@@ -211,10 +212,9 @@ proptest! {
                 && allowed[place].1 > 0
             {
                 let (receipt, quota) = (receipts[place], &quotas[before % quotas.len()]);
-                let refund = Check::new(&quota.limit, &key)
-                    .with_cost(receipt.cost())
-                    .with_receipt(receipt);
-                drop(decide(Op::Refund, &refund.into(), &mut states, now).unwrap());
+                let give_back = Change::Settle { receipt, cost: 0 };
+                let refund = Operation::Change(Budget::new(&quota.limit, &key), give_back);
+                drop(decide(&refund, &mut states, now).unwrap());
                 allowed[place].1 = 0;
             }
         }

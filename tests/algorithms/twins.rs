@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::RedisServer;
+use crate::support::op::Op;
 use proptest::prelude::*;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Receipt;
 use tollgate::limit::BlockPolicy;
-use tollgate::store::{Group, Op, Store};
+use tollgate::store::{Operation, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota};
 
 /// One step of a sequence: the clock moves, then a group is applied.
@@ -282,50 +283,52 @@ async fn replay(
         if let Some(limit) = step.swap {
             limits[limit].rotate_left(1);
         }
-        let group: Vec<Check> = step
-            .checks
-            .iter()
-            .map(|&(key, limit, cost)| {
-                let check = Check::new(&limits[limit][0], &keys[key])
-                    .with_cost(cost)
-                    .with_max_wait(Duration::from_micros(step.max_wait_us))
-                    .with_block(Duration::from_micros(step.block_us));
-                let (back, micros) = step.ago;
-                let known = history[key * 2 + limit].iter().rev().nth(back).copied();
-                let at_once = micros.map(|it| Receipt::new((now as u64).saturating_sub(it), cost));
-                check.with_receipt(at_once.or(known))
-            })
-            .collect();
-        let group = Group::new(group).unwrap();
-        let expected = memory
-            .apply(step.op, group.clone())
-            .await
-            .expect("memory decides");
-        let alone = redis
-            .apply(step.op, group.clone())
-            .await
-            .expect("Redis decides");
-        prop_assert_eq!(
-            &expected,
-            &alone,
-            "alone, step {} at {}: {:?}",
-            number,
-            now,
-            step
+        let check = |&(key, limit, cost): &(usize, usize, u32)| {
+            Check::new(&limits[limit][0], &keys[key])
+                .with_cost(cost)
+                .with_max_wait(Duration::from_micros(step.max_wait_us))
+        };
+        let receipt = |&(key, limit, cost): &(usize, usize, u32)| {
+            let (back, micros) = step.ago;
+            let known = history[key * 2 + limit].iter().rev().nth(back).copied();
+            let at_once = micros.map(|it| Receipt::new((now as u64).saturating_sub(it), cost));
+            at_once.or(known)
+        };
+        let operations = step.op.on_group(
+            step.checks.iter().map(check).collect(),
+            step.checks.iter().map(receipt).collect(),
+            Duration::from_micros(step.block_us),
         );
-        let batched = batches.apply(step.op, group);
-        let along = batches.apply(Op::Charge, Check::new(&other, &other_key).into());
-        let batched = batched.await.expect("Redis decides");
-        drop(along.await.expect("Redis decides"));
-        prop_assert_eq!(
-            &expected,
-            &batched,
-            "batched, step {} at {}: {:?}",
-            number,
-            now,
-            step
-        );
-        for (&(key, limit, _), receipt) in step.checks.iter().zip(expected.receipts()) {
+        let mut receipts = Vec::new();
+        for operation in operations {
+            let expected = memory
+                .apply(operation.clone())
+                .await
+                .expect("memory decides");
+            let alone = redis.apply(operation.clone()).await.expect("Redis decides");
+            prop_assert_eq!(
+                &expected,
+                &alone,
+                "alone, step {} at {}: {:?}",
+                number,
+                now,
+                step
+            );
+            let batched = batches.apply(operation);
+            let along = batches.apply(Operation::Charge(Check::new(&other, &other_key).into()));
+            let batched = batched.await.expect("Redis decides");
+            drop(along.await.expect("Redis decides"));
+            prop_assert_eq!(
+                &expected,
+                &batched,
+                "batched, step {} at {}: {:?}",
+                number,
+                now,
+                step
+            );
+            receipts.extend(expected.receipts());
+        }
+        for (&(key, limit, _), receipt) in step.checks.iter().zip(receipts) {
             history[key * 2 + limit].extend(receipt);
         }
     }

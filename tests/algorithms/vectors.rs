@@ -10,8 +10,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate::clock::ManualClock;
 use tollgate::decision::{Receipt, Verdict};
-use tollgate::store::{Group, Op, Store};
+use tollgate::store::Store;
 use tollgate::{Check, Decision, Key, Limit, MemoryStore};
+
+use crate::support::op::Op;
 
 /// The sequences, with the names of their files.
 fn vectors() -> Vec<(String, Vec<Value>)> {
@@ -131,16 +133,21 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
                 "block" => Op::Block,
                 other => panic!("{other} is no operation"),
             };
-            let group: Vec<Check> = limits
-                .iter()
-                .map(|limit| {
-                    Check::new(limit, &key)
-                        .with_cost(cost)
-                        .with_receipt(receipt)
-                })
-                .map(|check| check.with_max_wait(max_wait).with_block(block))
-                .collect();
-            let decision = store.apply(op, Group::new(group).unwrap()).await.unwrap();
+            let check = |limit| {
+                Check::new(limit, &key)
+                    .with_cost(cost)
+                    .with_max_wait(max_wait)
+            };
+            let group = limits.iter().map(check).collect();
+            let operations = op.on_group(group, vec![receipt; limits.len()], block);
+            let mut verdicts = Vec::new();
+            let mut decided_at = 0;
+            for operation in operations {
+                let decision = store.apply(operation).await.unwrap();
+                verdicts.extend_from_slice(decision.verdicts());
+                decided_at = decision.decided_at();
+            }
+            let decision = Decision::of_group(verdicts).unwrap().made_at(decided_at);
             let answer = in_json_as_printed(&limits, &decision);
             assert_eq!(answer, line["expect"], "{name}.jsonl, line {}", number + 1);
         }

@@ -13,7 +13,7 @@ use tollgate::decision::Source;
 use tollgate::limit::{BlockPolicy, OnStoreFailure};
 #[cfg(feature = "test-util")]
 use tollgate::store::conformance;
-use tollgate::store::{Op, RedisStoreBuilder};
+use tollgate::store::{Operation, RedisStoreBuilder};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter, RedisStore};
 
 use crate::support::RedisServer;
@@ -297,15 +297,16 @@ async fn group_of_several_partitions_is_decided_as_in_memory() {
         (2, 0),
         (2, 1),
     ] {
-        for op in [Op::Peek, Op::Charge] {
-            let ours = limiter.apply(op, group(user_key, cost)).await.unwrap();
-            let theirs = memory.apply(op, group(user_key, cost)).await.unwrap();
+        for op in [Operation::Peek, Operation::Charge] {
+            let operation = || op(group(user_key, cost).try_into().unwrap());
+            let ours = limiter.apply(operation()).await.unwrap();
+            let theirs = memory.apply(operation()).await.unwrap();
             let numbers = |decision: &tollgate::Decision| {
                 let each = decision.verdicts().iter();
                 each.map(|it| (it.allowed(), it.remaining(), it.exceeds_capacity()))
                     .collect::<Vec<_>>()
             };
-            assert_eq!(numbers(&ours), numbers(&theirs), "{op:?} {user_key} {cost}");
+            assert_eq!(numbers(&ours), numbers(&theirs), "{:?}", operation());
             assert_eq!(ours.limit().name(), theirs.limit().name());
             let receipts = |decision: &tollgate::Decision| {
                 decision
@@ -321,15 +322,12 @@ async fn group_of_several_partitions_is_decided_as_in_memory() {
             );
         }
     }
-    let charged = limiter.apply(Op::Charge, group(9, 1)).await.unwrap();
-    let back = group(9, 1).into_iter().zip(charged.receipts());
-    let back: Vec<_> = back
-        .map(|(check, receipt)| check.with_receipt(receipt))
-        .collect();
-    drop(limiter.apply(Op::Refund, back).await.unwrap());
+    let charged = limiter.check_all(group(9, 1)).await.unwrap();
+    for (check, receipt) in group(9, 1).into_iter().zip(charged.receipts()) {
+        let refund = limiter.refund(check.limit(), check.key(), 1, receipt.unwrap());
+        refund.await.unwrap();
+    }
     assert_eq!(used(&limiter, &user, &Key::from(9_u64)).await, 0);
-    drop(limiter.apply(Op::Reset, group(1, 1)).await.unwrap());
-    assert_eq!(used(&limiter, &tenant, &Key::new("acme")).await, 0);
 }
 
 #[tokio::test]
@@ -351,13 +349,11 @@ async fn group_of_several_partitions_is_settled_and_passes_shadow_limits_as_in_m
     for (cost, real) in [(10, 4), (10, 25), (10, 10), (10, 10)] {
         let mut answers = Vec::new();
         for limiter in [&limiter, &memory] {
-            let charged = limiter.apply(Op::Charge, group(cost)).await.unwrap();
-            let settled = group(real).into_iter().zip(charged.receipts());
-            let settled: Vec<_> = settled
-                .map(|(check, receipt)| check.with_receipt(receipt))
-                .collect();
+            let charged = limiter.check_all(group(cost)).await.unwrap();
             if charged.allowed() {
-                drop(limiter.apply(Op::Settle, settled[1].clone()).await.unwrap());
+                let receipt = charged.receipts().nth(1).unwrap();
+                let settlement = limiter.settle(&tenant, "acme", real, receipt);
+                settlement.await.unwrap();
             }
             let shadow = charged.shadow_denials().count();
             let left = used(limiter, &tenant, &Key::new("acme")).await;
@@ -366,15 +362,9 @@ async fn group_of_several_partitions_is_settled_and_passes_shadow_limits_as_in_m
         }
         assert_eq!(answers[0], answers[1]);
     }
-    let answer = limiter.apply(Op::Settle, group(7)).await.unwrap();
-    assert_eq!(
-        answer.verdicts().len(),
-        3,
-        "without receipts, all is charged"
-    );
     assert_eq!(
         used(&limiter, &tenant, &Key::new("acme")).await,
-        4 + 25 + 10 + 7
+        4 + 25 + 10
     );
 }
 
@@ -708,36 +698,6 @@ async fn units_of_a_denied_group_deny_others_until_they_are_back_and_are_lost_in
             assert_eq!(left().await, 1, "it is back");
             spawn_blocking(move || drop(other)).await.unwrap();
         }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn refund_of_a_group_that_was_carried_out_in_part_says_so() {
-    let mut cluster = Cluster::that_fails_over();
-    let store = store(&cluster)
-        .deadline(Duration::from_millis(500))
-        .connect()
-        .await
-        .unwrap();
-    let limiter = RateLimiter::new(store);
-    let shared = Arc::new(cluster);
-    let keys = places(Arc::clone(&shared), limiter.clone()).await;
-    cluster = Arc::try_unwrap(shared).unwrap_or_else(|_| panic!("it is not shared any more"));
-    let limit = window("api", 100);
-    let group = [
-        Check::new(&limit, &keys[&0][0]),
-        Check::new(&limit, &keys[&1][0]),
-    ];
-    let charged = limiter.check_all(group.clone()).await.unwrap();
-    drop(limiter.check_all(group.clone()).await.unwrap());
-    cluster.nodes[1].kill();
-    let back = group.iter().cloned().zip(charged.receipts());
-    let back: Vec<_> = back
-        .map(|(check, receipt)| check.with_receipt(receipt))
-        .collect();
-    for _ in 0..3 {
-        let error = limiter.apply(Op::Refund, back.clone()).await.unwrap_err();
-        assert!(error.may_have_charged(), "it must not be repeated: {error}");
     }
 }
 

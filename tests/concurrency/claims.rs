@@ -9,8 +9,8 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 use tollgate::decision::Source;
 use tollgate::limit::OnStoreFailure;
-use tollgate::store::{Answer, Claim, Op, Store};
-use tollgate::{Check, Decision, Error, Key, Limit, MemoryStore, Permit, RateLimiter};
+use tollgate::store::{Answer, Budget, Change, Claim, Operation, Store};
+use tollgate::{Decision, Error, Key, Limit, MemoryStore, Permit, RateLimiter};
 
 use crate::support::scripted::{Scripted, time_out_after};
 
@@ -38,9 +38,11 @@ impl Record {
     async fn answer(
         self: Arc<Self>,
         memory: Arc<MemoryStore>,
-        check: Check,
+        operation: Operation,
     ) -> Result<Decision, Error> {
-        let mut claim = *check.claim().expect("permits are claimed");
+        let Operation::Change(budget, Change::Claim(mut claim)) = operation else {
+            panic!("permits are claimed, not {operation:?}");
+        };
         self.claims.lock().unwrap().push(claim);
         {
             let mut in_flight = self.in_flight.lock().unwrap();
@@ -61,9 +63,11 @@ impl Record {
         }
         let too_many = self.too_many.load(Ordering::SeqCst);
         claim.at_once += too_many;
-        let limit = check.limit().quota().limit() as u32 + too_many;
-        let check = Check::new(&exports(limit), check.key()).with_claim(claim);
-        memory.apply(Op::Claim, check.into()).await
+        let limit = budget.limit().quota().limit() as u32 + too_many;
+        let budget = Budget::new(&exports(limit), budget.key());
+        memory
+            .apply(Operation::Change(budget, Change::Claim(claim)))
+            .await
     }
 }
 
@@ -71,9 +75,8 @@ impl Default for Recorded {
     fn default() -> Self {
         let record = Arc::new(Record::default());
         let of_store = Arc::clone(&record);
-        let store = Scripted::new(move |memory, _, group| {
-            let check = group[0].clone();
-            Answer::later(Arc::clone(&of_store).answer(Arc::clone(memory), check))
+        let store = Scripted::new(move |memory, operation| {
+            Answer::later(Arc::clone(&of_store).answer(Arc::clone(memory), operation))
         });
         Self { store, record }
     }
@@ -278,8 +281,8 @@ async fn late_answer_costs_no_permit_however_many_keys_are_in_use() {
         let permit = limiter.try_acquire_permit(&closed, Key::from(number)).await;
         in_use.push(permit.unwrap().expect("it is free"));
     }
-    store.does(|memory, op, group| {
-        drop(memory.apply(op, group));
+    store.does(|memory, operation| {
+        drop(memory.apply(operation));
         Answer::ready(Err(Error::timeout()))
     });
     let lost = limiter.try_acquire_permit(&closed, acme()).await;
@@ -323,7 +326,7 @@ async fn no_waiter_gets_more_than_its_own_limit_however_many_wait_before_it() {
 #[tokio::test(start_paused = true)]
 async fn caller_waits_for_one_deadline_of_a_hung_store_when_its_share_is_used() {
     const DEADLINE: Duration = Duration::from_millis(250);
-    let store = Scripted::new(|_, _, _| time_out_after(DEADLINE));
+    let store = Scripted::new(|_, _| time_out_after(DEADLINE));
     let limiter = RateLimiter::new(store);
     let share = OnStoreFailure::Local { replicas: 2 };
     let limit = exports(2).with_on_store_failure(share).unwrap();
@@ -629,9 +632,8 @@ async fn granted(store: &impl Store, waiting: u32, at_once: u32, limit: u32) -> 
     let mut claim = Claim::new(*b"holder-1", 10 * SECOND);
     claim.waiting = waiting;
     claim.at_once = at_once;
-    let check = Check::new(&exports(limit), "acme").with_claim(claim);
-    let decision = store.apply(Op::Claim, check.into()).await.unwrap();
-    decision.remaining()
+    let claim = Operation::Change(Budget::new(&exports(limit), "acme"), Change::Claim(claim));
+    store.apply(claim).await.unwrap().remaining()
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::store::{Answer, Operation, Store};
 use tollgate::{Check, Error, Limit, MemoryStore, Permit, Quota, RateLimiter};
 
 use crate::support::scripted::{Scripted, ask_after};
@@ -26,11 +26,11 @@ async fn take(limiter: &RateLimiter) -> Option<Permit> {
 
 /// A store that calls `script` with the number of the call, from 0.
 fn wrapper(
-    script: impl Fn(u32, &Arc<MemoryStore>, Op, Group) -> Answer + Send + Sync + 'static,
+    script: impl Fn(u32, &Arc<MemoryStore>, Operation) -> Answer + Send + Sync + 'static,
 ) -> Scripted {
     let calls = AtomicU32::new(0);
-    let store = Scripted::new(move |memory, op, group| {
-        script(calls.fetch_add(1, Ordering::SeqCst), memory, op, group)
+    let store = Scripted::new(move |memory, operation| {
+        script(calls.fetch_add(1, Ordering::SeqCst), memory, operation)
     });
     store.embedded(true)
 }
@@ -41,8 +41,8 @@ fn failed() -> Answer {
 
 #[tokio::test(start_paused = true)]
 async fn permit_of_a_claim_that_was_applied_and_failed_is_given_back() {
-    let store = wrapper(|call, memory, op, group| {
-        let answer = memory.apply(op, group);
+    let store = wrapper(|call, memory, operation| {
+        let answer = memory.apply(operation);
         if call == 0 { failed() } else { answer }
     });
     let limiter = RateLimiter::new(store);
@@ -54,9 +54,9 @@ async fn permit_of_a_claim_that_was_applied_and_failed_is_given_back() {
 
 #[tokio::test(start_paused = true)]
 async fn place_of_a_waiter_whose_claim_failed_is_given_up() {
-    let store = wrapper(|call, memory, op, group| match call {
+    let store = wrapper(|call, memory, operation| match call {
         4 => failed(),
-        _ => memory.apply(op, group),
+        _ => memory.apply(operation),
     });
     let [holds, waits] = [(); 2].map(|()| RateLimiter::new(store.clone()));
     let held = take(&holds).await;
@@ -71,10 +71,10 @@ async fn place_of_a_waiter_whose_claim_failed_is_given_up() {
 #[tokio::test(start_paused = true)]
 async fn claim_that_is_answered_late_is_not_sent_twice() {
     let delays = [SECOND / 10, SECOND / 1_000];
-    let store = wrapper(move |call, memory, op, group| {
+    let store = wrapper(move |call, memory, operation| {
         let delay = delays[usize::from(call > 0)];
         // As in a task of its own: the claim is applied whether its answer is awaited or not.
-        let applied = tokio::spawn(ask_after(delay, memory, op, group));
+        let applied = tokio::spawn(ask_after(delay, memory, operation));
         Answer::later(async { applied.await.unwrap() })
     });
     let limiter = RateLimiter::new(store.clone());
@@ -93,10 +93,12 @@ async fn claim_that_is_answered_late_is_not_sent_twice() {
 #[tokio::test(start_paused = true)]
 async fn store_that_goes_on_granting_too_much_is_asked_four_times_a_second() {
     for is_embedded in [true, false] {
-        let store = wrapper(|_, memory, _, group| {
+        let store = wrapper(|_, memory, operation| {
             // As a wrapper that exempts a key answers.
             let free = Limit::gcra("free", Quota::per_second(5)).unwrap();
-            memory.apply(Op::Peek, Check::new(&free, group[0].key()).into())
+            memory.apply(Operation::Peek(
+                Check::new(&free, operation.budgets().next().unwrap().key()).into(),
+            ))
         });
         let store = store.embedded(is_embedded);
         let limiter = RateLimiter::new(store.clone());

@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
 async fn callers_learn_of_an_outage_together() {
-    let store = Scripted::new(|_, _, _| {
+    let store = Scripted::new(|_, _| {
         Answer::later(async {
             sleep(SECOND / 2).await;
             Err(Error::unreachable("it is away"))
@@ -62,7 +62,7 @@ async fn call_that_never_ends_is_given_up_and_a_late_answer_changes_nothing() {
             .unwrap();
         permit.source()
     };
-    store.does(|_, _, _| Answer::later(pending()));
+    store.does(|_, _| Answer::later(pending()));
     for user in 0..8 {
         assert_eq!(source(user).await, Source::FailOpen);
     }

@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::clock::ManualClock;
 use tollgate::limit::OnStoreFailure;
-use tollgate::store::{Claim, Op, Store};
-use tollgate::{Check, Key, Limit, MemoryStore, Permit, RateLimiter};
+use tollgate::store::{Budget, Change, Claim, Operation, Store};
+use tollgate::{Key, Limit, MemoryStore, Permit, RateLimiter};
 
 use crate::support::RedisServer;
 use crate::support::chaos::{Chaos, Mode};
@@ -511,14 +511,13 @@ async fn wrong_number_of_a_store_takes_no_time() {
     let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     // More than any holder wants.
-    store.does(|memory, op, group| {
-        let claim = *group[0].claim().expect("permits are claimed");
-        let more = group[0].clone().with_claim(Claim {
-            waiting: 1_000,
-            ..claim
-        });
-        let more = Check::new(&exports(1_000_000), more.key()).with_claim(*more.claim().unwrap());
-        memory.apply(op, more.into())
+    store.does(|memory, operation| {
+        let Operation::Change(budget, Change::Claim(mut claim)) = operation else {
+            panic!("permits are claimed, not {operation:?}");
+        };
+        claim.waiting = 1_000;
+        let more = Budget::new(&exports(1_000_000), budget.key());
+        memory.apply(Operation::Change(more, Change::Claim(claim)))
     });
     assert!(
         take(&limiter, &exports(1), &Key::new("acme"))
@@ -528,10 +527,10 @@ async fn wrong_number_of_a_store_takes_no_time() {
     let mut claim = Claim::new([1; 8], Duration::MAX);
     claim.granted = u64::MAX;
     claim.released = 3;
-    let check = Check::new(&exports(1), "acme").with_claim(claim);
+    let claim = Operation::Change(Budget::new(&exports(1), "acme"), Change::Claim(claim));
     let memory = MemoryStore::new();
     for _ in 0..2 {
-        assert!(memory.apply(Op::Claim, check.clone().into()).await.is_ok());
+        assert!(memory.apply(claim.clone()).await.is_ok());
     }
 }
 
@@ -814,9 +813,10 @@ proptest! {
             claim.released = *released;
             claim.waiting = waiting;
             claim.at_once = at_once;
-            let check = Check::new(&exports(limit), "acme").with_claim(claim);
+            let budget = Budget::new(&exports(limit), "acme");
+            let operation = Operation::Change(budget, Change::Claim(claim));
             let ask = |store: &dyn Store| {
-                let claiming = async { store.apply(Op::Claim, check.clone().into()).await };
+                let claiming = async { store.apply(operation.clone()).await };
                 claim.granted + runtime.block_on(claiming).expect("the store answers").remaining()
             };
             let [expected, answered] = [ask(&memory), ask(&redis)];
@@ -850,9 +850,9 @@ async fn long_queue_is_served_alike_and_a_poll_of_it_is_cheap() {
         claim.granted = granted;
         claim.released = released;
         claim.waiting = waiting as u32;
-        let check = Check::new(&exports(20), "acme").with_claim(claim);
-        let answered = redis.apply(Op::Claim, check.clone().into()).await.unwrap();
-        let expected = memory.apply(Op::Claim, check.into()).await.unwrap();
+        let claim = Operation::Change(Budget::new(&exports(20), "acme"), Change::Claim(claim));
+        let answered = redis.apply(claim.clone()).await.unwrap();
+        let expected = memory.apply(claim).await.unwrap();
         let new = expected.remaining();
         assert_eq!(answered.remaining(), new, "holder {number}");
         holders[number] = [granted + new, released, waiting - new.min(waiting)];

@@ -10,7 +10,7 @@ use http::request::Parts;
 use tokio::time::sleep;
 use tollgate::key::Global;
 use tollgate::layer::{ChosenLimits, OnStoreFailure, Settlement};
-use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::store::{Answer, Change, Group, Operation, Store};
 use tollgate::{Check, Error, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
@@ -200,14 +200,23 @@ async fn shadow_mode_of_a_group_does_not_leak_into_the_next_of_its_batch() {
         one("e1"),
         Limit::fixed_window("e2", Quota::per_hour(9)).unwrap(),
     );
-    drop(limiter.apply(Op::Charge, enforced.clone()).await.unwrap());
+    drop(
+        limiter
+            .apply(Operation::Charge(enforced.clone()))
+            .await
+            .unwrap(),
+    );
     // The first two calls are in flight, so the others share a batch.
     let fill: Vec<_> = (0..4)
-        .map(|n: u64| limiter.apply(Op::Charge, Check::new(&one("f"), Key::from(n))))
+        .map(|n: u64| {
+            limiter.apply(Operation::Charge(
+                Check::new(&one("f"), Key::from(n)).into(),
+            ))
+        })
         .collect();
     let all: Vec<_> = [shadow.clone(), shadow, enforced]
         .into_iter()
-        .map(|g| limiter.apply(Op::Charge, g))
+        .map(|g| limiter.apply(Operation::Charge(g)))
         .collect();
     for f in fill {
         drop(f.await.unwrap());
@@ -444,14 +453,14 @@ fn settlement_outside_of_the_runtime_reaches_a_store_that_answers_later() {
         .enable_all()
         .build()
         .unwrap();
-    let limiter = RateLimiter::new(Scripted::new(|memory, op, group| {
-        if op != Op::Settle {
-            return memory.apply(op, group);
-        }
+    let limiter = RateLimiter::new(Scripted::new(|memory, operation| {
+        let Operation::Change(_, Change::Settle { .. }) = operation else {
+            return memory.apply(operation);
+        };
         let memory = std::sync::Arc::clone(memory);
         Answer::later(async move {
             tokio::task::yield_now().await;
-            memory.apply(op, group).await
+            memory.apply(operation).await
         })
     }));
     let tokens = Limit::fixed_window("tokens", Quota::per_hour(100)).unwrap();
@@ -547,10 +556,10 @@ async fn receipts_of_a_run_count_what_was_given_back() {
     drop(limiter.check_n(&limit, &key, 100).await.unwrap());
     limiter.refund(&limit, &key, 50, first).await.unwrap();
     let fill: Vec<_> = (0..4)
-        .map(|n: u64| limiter.apply(Op::Charge, Check::new(&limit, Key::from(n))))
+        .map(|n: u64| limiter.apply(Operation::Charge(Check::new(&limit, Key::from(n)).into())))
         .collect();
     let run: Vec<_> = (0..8)
-        .map(|_| limiter.apply(Op::Charge, Check::new(&limit, &key)))
+        .map(|_| limiter.apply(Operation::Charge(Check::new(&limit, &key).into())))
         .collect();
     for f in fill {
         drop(f.await.unwrap());

@@ -12,8 +12,10 @@ use proptest::prelude::*;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Receipt;
 use tollgate::limit::Algorithm;
-use tollgate::store::{Group, Op, State, Store, decide};
+use tollgate::store::{Budget, Change, Group, Operation, State, Store, decide};
 use tollgate::{Check, Decision, Key, Limit, MemoryStore, Quota};
+
+use crate::support::op::Op;
 
 const START: u64 = 1_790_000_000_000_000;
 const SECOND: u64 = 1_000_000;
@@ -81,14 +83,24 @@ struct Replica<'a> {
 }
 
 impl Replica<'_> {
-    async fn at(&self, now: u64, op: Op, check: Check) -> Decision {
+    async fn at(&self, now: u64, operation: Operation) -> Decision {
         self.clock.set(Duration::from_micros(now));
-        self.store.apply(op, check.into()).await.unwrap()
+        self.store.apply(operation).await.unwrap()
     }
 
     async fn charge(&self, now: u64, limit: &Limit, key: &Key, cost: u32) -> Decision {
-        self.at(now, Op::Charge, Check::new(limit, key).with_cost(cost))
-            .await
+        let check = Check::new(limit, key).with_cost(cost);
+        self.at(now, Operation::Charge(check.into())).await
+    }
+
+    async fn peek(&self, now: u64, limit: &Limit, key: &Key, cost: u32) -> Decision {
+        let check = Check::new(limit, key).with_cost(cost);
+        self.at(now, Operation::Peek(check.into())).await
+    }
+
+    async fn reset(&self, now: u64, limit: &Limit, key: &Key) {
+        let reset = Operation::Change(Budget::new(limit, key), Change::Reset);
+        drop(self.at(now, reset).await);
     }
 
     async fn refund(
@@ -99,18 +111,9 @@ impl Replica<'_> {
         units: u32,
         receipt: Receipt,
     ) -> u64 {
-        // A settlement at a lower cost is a refund.
-        let (op, cost) = match now % 2 {
-            0 => (Op::Refund, units),
-            _ => (Op::Settle, receipt.cost().saturating_sub(units)),
-        };
-        self.at(
-            now,
-            op,
-            Check::new(limit, key).with_cost(cost).with_receipt(receipt),
-        )
-        .await
-        .remaining()
+        let check = Check::new(limit, key).with_cost(units);
+        let refund = Op::Refund.on(check, Some(receipt), Duration::ZERO);
+        self.at(now, refund).await.remaining()
     }
 }
 
@@ -202,11 +205,7 @@ async fn compare(
                 // Nothing else happens in the microsecond of a reset.
                 now += 1;
                 for key in keys {
-                    drop(
-                        replica
-                            .at(now, Op::Reset, Check::new(limit, key).with_cost(0))
-                            .await,
-                    );
+                    replica.reset(now, limit, key).await;
                 }
             }
             Event::Change => {
@@ -215,18 +214,14 @@ async fn compare(
                 // that only one history makes would bring it there earlier.
                 let all = u32::try_from(limits[in_force].quota().limit()).unwrap();
                 for key in keys {
-                    let charge = Check::new(limits[in_force], key).with_cost(all);
-                    if !replica.at(now, Op::Peek, charge.clone()).await.allowed() {
-                        drop(replica.at(now, Op::Charge, charge).await);
+                    let limit = limits[in_force];
+                    if !replica.peek(now, limit, key, all).await.allowed() {
+                        drop(replica.charge(now, limit, key, all).await);
                     }
                 }
             }
             Event::Peek(cost) => {
-                let peek = async |key| {
-                    replica
-                        .at(now, Op::Peek, Check::new(limit, key).with_cost(cost))
-                        .await
-                };
+                let peek = |key| replica.peek(now, limit, key, cost);
                 let allowed = peek(real).await.allowed();
                 prop_assert!(
                     !allowed || peek(other).await.allowed(),
@@ -241,12 +236,7 @@ async fn compare(
         0, 1, 50, 250, 251, 499, 500, 750, 999, 1_000, 1_001, 1_250, 1_999,
     ] {
         let then = now + parts * period / 1_000;
-        let left = async |key| {
-            replica
-                .at(then, Op::Peek, Check::new(limit, key).with_cost(0))
-                .await
-                .remaining()
-        };
+        let left = async |key| replica.peek(then, limit, key, 0).await.remaining();
         let (real, other) = (left(real).await, left(other).await);
         prop_assert!(real <= other, "{limit}, {parts} later: {real} {other}");
     }
@@ -321,11 +311,7 @@ async fn receipt_older_than_a_reset_or_clock_step_refunds_nothing() {
             .await
             .receipt()
             .unwrap();
-        drop(
-            replica
-                .at(START + 1, Op::Reset, Check::new(limit, &key).with_cost(0))
-                .await,
-        );
+        replica.reset(START + 1, limit, &key).await;
         assert!(replica.charge(START + 2, limit, &key, 10).await.allowed());
         assert_eq!(
             replica.refund(START + 3, limit, &key, 6, first).await,
@@ -362,10 +348,7 @@ async fn receipt_older_than_a_reset_or_clock_step_refunds_nothing() {
             now = (now + SECOND / 4).min(START);
             drop(replica.charge(now, limit, &other, 3).await);
         }
-        let left = replica
-            .at(START, Op::Peek, Check::new(limit, &other).with_cost(0))
-            .await
-            .remaining();
+        let left = replica.peek(START, limit, &other, 0).await.remaining();
         assert!(
             replica.refund(START, limit, &other, 6, first).await <= left + 3,
             "{limit}"
@@ -491,7 +474,7 @@ proptest! {
             match event {
                 Event::Charge(cost, _) => {
                     let charge = Group::from(Check::new(&limit, &key).with_cost(cost));
-                    let decision = decide(Op::Charge, &charge, &mut states, now).unwrap();
+                    let decision = decide(&Operation::Charge(charge), &mut states, now).unwrap();
                     let fits = used + u64::from(cost) <= units;
                     prop_assert_eq!(decision.allowed(), fits, "at {}", now);
                     if let Some(receipt) = decision.receipt() {
@@ -502,8 +485,9 @@ proptest! {
                 Event::Refund(ago, back) => {
                     let Some(place) = owed.len().checked_sub(1 + ago) else { continue };
                     let Owed { receipt, .. } = &mut owed[place];
-                    let refund = Check::new(&limit, &key).with_cost(back).with_receipt(*receipt);
-                    let refunded = decide(Op::Refund, &refund.into(), &mut states, now).unwrap();
+                    let check = Check::new(&limit, &key).with_cost(back);
+                    let refund = Op::Refund.on(check, Some(*receipt), Duration::ZERO);
+                    let refunded = decide(&refund, &mut states, now).unwrap();
                     let left = refunded.remaining();
                     if receipt.charged_at() >= start {
                         used -= u64::from(back.min(receipt.cost()));
@@ -529,27 +513,21 @@ fn refund_in_a_log_of_two_quotas_frees_no_earlier_units() {
     };
     let (short, long, key) = (log(10, 1), log(10, 100), Key::new("k"));
     let mut state = [None];
-    let mut at = |second: u64, op, charge: Check| {
-        decide(op, &charge.into(), &mut state, START + second * SECOND).unwrap()
+    let mut at = |second: u64, operation: Operation| {
+        decide(&operation, &mut state, START + second * SECOND).unwrap()
     };
-    assert!(at(0, Op::Charge, Check::new(&long, &key).with_cost(1)).allowed());
-    assert!(at(0, Op::Charge, Check::new(&short, &key).with_cost(9)).allowed());
-    let first = at(3, Op::Charge, Check::new(&short, &key).with_cost(10))
-        .receipt()
-        .unwrap();
-    let second = at(5, Op::Charge, Check::new(&short, &key).with_cost(10))
-        .receipt()
-        .unwrap();
-    drop(at(
-        6,
-        Op::Refund,
-        Check::new(&short, &key).with_cost(10).with_receipt(second),
-    ));
-    drop(at(
-        6,
-        Op::Refund,
-        Check::new(&short, &key).with_cost(10).with_receipt(first),
-    ));
+    let charge =
+        |limit: &Limit, cost| Operation::Charge(Check::new(limit, &key).with_cost(cost).into());
+    let give_back = |receipt| {
+        let refund = Change::Settle { receipt, cost: 0 };
+        Operation::Change(Budget::new(&short, &key), refund)
+    };
+    assert!(at(0, charge(&long, 1)).allowed());
+    assert!(at(0, charge(&short, 9)).allowed());
+    let first = at(3, charge(&short, 10)).receipt().unwrap();
+    let second = at(5, charge(&short, 10)).receipt().unwrap();
+    drop(at(6, give_back(second)));
+    drop(at(6, give_back(first)));
     // Without the two charges, the ten units of the start would count for a hundred seconds.
-    assert!(!at(7, Op::Charge, Check::new(&long, &key).with_cost(10)).allowed());
+    assert!(!at(7, charge(&long, 10)).allowed());
 }

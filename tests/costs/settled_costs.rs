@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use tollgate::clock::ManualClock;
 use tollgate::key::Global;
 use tollgate::layer::{ChosenLimits, OnStoreFailure, Settlement};
-use tollgate::store::{Answer, Op, Store};
+use tollgate::store::{Answer, Change, Operation, Store};
 use tollgate::{Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::log::Log;
@@ -459,21 +459,21 @@ async fn thread_without_a_runtime_can_settle() {
     assert_eq!(used(&limiter).await, 5);
 }
 
-/// The sizes of the groups that were settled.
-type SettledGroups = Arc<Mutex<Vec<usize>>>;
+/// The names of the limits that were settled.
+type SettledLimits = Arc<Mutex<Vec<String>>>;
 
 /// A store that settles late or fails, and notes what it is asked.
-fn late(fails: fn() -> Option<Error>) -> (RateLimiter, SettledGroups) {
-    let settled = SettledGroups::default();
+fn late(fails: fn() -> Option<Error>) -> (RateLimiter, SettledLimits) {
+    let settled = SettledLimits::default();
     let noted = Arc::clone(&settled);
-    let store = Scripted::new(move |memory, op, group| {
-        if op != Op::Settle {
-            return memory.apply(op, group);
-        }
-        noted.lock().unwrap().push(group.len());
+    let store = Scripted::new(move |memory, operation| {
+        let Operation::Change(budget, Change::Settle { .. }) = &operation else {
+            return memory.apply(operation);
+        };
+        noted.lock().unwrap().push(budget.limit().name().to_owned());
         match fails() {
             Some(error) => scripted::late(2_000 * MS, Answer::ready(Err(error))),
-            None => ask_after(2_000 * MS, memory, op, group),
+            None => ask_after(2_000 * MS, memory, operation),
         }
     });
     (RateLimiter::new(store), settled)
@@ -494,7 +494,7 @@ async fn settlement_does_not_delay_the_response() {
     let started = Instant::now();
     assert_eq!(status(&app, plain("/")).await, 200);
     assert_eq!(started.elapsed(), Duration::ZERO);
-    assert_eq!(*settlements.lock().unwrap(), [2], "both in one call");
+    assert_eq!(*settlements.lock().unwrap(), ["requests", "tokens"]);
     sleep(2_001 * MS).await;
     assert_eq!(used(&limiter).await, 40);
 }
@@ -668,11 +668,12 @@ mod on_redis {
 async fn flush_waits_for_settlements_in_flight_and_for_five_seconds_at_most() {
     // Settlements take a second.
     let memory = MemoryStore::with_clock(ManualClock::new());
-    let store = Scripted::on(memory, |memory, op, group| {
-        let answer = memory.apply(op, group);
-        match op {
-            Op::Settle => scripted::late(Duration::from_secs(1), answer),
-            _ => answer,
+    let store = Scripted::on(memory, |memory, operation| {
+        let settles = matches!(operation, Operation::Change(_, Change::Settle { .. }));
+        let answer = memory.apply(operation);
+        match settles {
+            true => scripted::late(Duration::from_secs(1), answer),
+            false => answer,
         }
     });
     let limiter = RateLimiter::new(store);
@@ -702,9 +703,9 @@ async fn flush_waits_for_settlements_in_flight_and_for_five_seconds_at_most() {
 
 /// A store whose settlements are never answered.
 fn stuck_settlements() -> Scripted {
-    Scripted::new(|memory, op, group| match op {
-        Op::Settle => Answer::later(std::future::pending()),
-        _ => memory.apply(op, group),
+    Scripted::new(|memory, operation| match operation {
+        Operation::Change(_, Change::Settle { .. }) => Answer::later(std::future::pending()),
+        _ => memory.apply(operation),
     })
 }
 

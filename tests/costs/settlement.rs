@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::decision::Receipt;
-use tollgate::store::Op;
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::budget::{Budget, SECOND, START, every_algorithm, quota};
@@ -242,7 +241,7 @@ proptest! {
                     receipts.extend(budget.charge(now, cost).receipt());
                 }
             }
-            let decision = budget.apply(Op::Peek, now, cost);
+            let decision = budget.peek(now, cost);
             if let Some(wait) = decision.retry_after() {
                 let wait = wait.as_micros() as u64;
                 prop_assert!(!budget.clone().charge(now + wait - 1, cost).allowed());
@@ -250,8 +249,8 @@ proptest! {
             } else {
                 prop_assert_eq!(decision.exceeds_capacity(), !decision.allowed());
             }
-            let reset = budget.apply(Op::Peek, now, 0).reset_after().as_micros() as u64;
-            let full = budget.apply(Op::Peek, now + reset, 0);
+            let reset = budget.peek(now, 0).reset_after().as_micros() as u64;
+            let full = budget.peek(now + reset, 0);
             prop_assert_eq!(full.remaining(), full.capacity());
         }
     }
@@ -270,7 +269,7 @@ proptest! {
                 drop(budget.settle(now, u32::MAX, None));
                 drop(budget.charge(now, 1));
             }
-            let reset = budget.apply(Op::Peek, now, 0).reset_after().as_micros() as u64;
+            let reset = budget.peek(now, 0).reset_after().as_micros() as u64;
             prop_assert!(reset <= 10 * 366 * 86_400 * SECOND, "{}", reset);
             prop_assert!(budget.charge(now + reset, 1).allowed());
         }
@@ -303,11 +302,13 @@ async fn settlement_wakes_a_waiter() {
 
 #[cfg(feature = "redis")]
 mod on_redis {
+    use tollgate::store::{Change, Operation};
+
     use super::*;
     use crate::support::RedisServer;
 
     #[tokio::test]
-    async fn group_is_settled_in_one_call() {
+    async fn charges_of_a_group_are_settled_in_one_call() {
         let server = RedisServer::start();
         let limiter = RateLimiter::new(server.store().build().unwrap());
         let requests = Limit::fixed_window("requests", Quota::per_hour(60)).unwrap();
@@ -318,19 +319,19 @@ mod on_redis {
         ];
         let charged = limiter.check_all(&group).await.unwrap();
         let before = server.calls("evalsha");
-        let settled: Vec<_> = group
-            .into_iter()
-            .zip([1, 812])
-            .zip(charged.receipts())
-            .map(|((check, cost), receipt)| check.with_cost(cost).with_receipt(receipt))
-            .collect();
-        let settled = limiter.apply(Op::Settle, settled).await.unwrap();
+        let charges = group.into_iter().zip([1, 812]).zip(charged.receipts());
+        let settlements = charges.map(|((check, cost), receipt)| {
+            let receipt = receipt.unwrap();
+            limiter.apply(Operation::Change(
+                check.into(),
+                Change::Settle { receipt, cost },
+            ))
+        });
+        let mut left = Vec::new();
+        for settled in settlements.collect::<Vec<_>>() {
+            left.push(settled.await.unwrap().remaining());
+        }
         assert_eq!(server.calls("evalsha"), before + 1);
-        let left: Vec<_> = settled
-            .verdicts()
-            .iter()
-            .map(|verdict| verdict.remaining())
-            .collect();
         assert_eq!(left, [59, 39_188]);
     }
 

@@ -621,8 +621,8 @@ proptest! {
 
 /// A store that does not say when it decided, or says it in a wrong unit.
 fn timeless(at: u64) -> Scripted {
-    Scripted::new(move |memory, op, group| {
-        let answer = memory.apply(op, group);
+    Scripted::new(move |memory, operation| {
+        let answer = memory.apply(operation);
         Answer::later(async move { Ok(answer.await?.made_at(at)) })
     })
 }

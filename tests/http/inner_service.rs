@@ -68,7 +68,7 @@ where
 #[tokio::test(start_paused = true)]
 async fn pending_check_holds_no_permit_of_the_inner_service() {
     for store in [
-        Scripted::new(|_, _, _| time_out_after(250 * MS)),
+        Scripted::new(|_, _| time_out_after(250 * MS)),
         Scripted::answering(250 * MS),
     ] {
         let service = ServiceBuilder::new()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::advance;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Receipt;
-use tollgate::store::{Group, Op, Store};
+use tollgate::store::{Group, Operation, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 fn key(number: usize) -> Key {
@@ -41,7 +41,7 @@ fn racing_threads_allow_exactly_the_limit() {
 
 /// A check on a store that answers at once.
 fn decide(store: &impl Store, limit: &Limit, key: &Key) -> bool {
-    let mut answer = store.apply(Op::Charge, Check::new(limit, key).into());
+    let mut answer = store.apply(Operation::Charge(Check::new(limit, key).into()));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match Future::poll(std::pin::Pin::new(&mut answer), &mut context) {
         std::task::Poll::Ready(decision) => decision.unwrap().allowed(),
@@ -64,7 +64,7 @@ fn crossing_groups_do_not_deadlock_and_are_charged_as_a_whole() {
                         Check::new(limit, other).with_cost(1),
                         Check::new(limit, one),
                     ];
-                    drop(store.apply(Op::Charge, Group::new(group).unwrap()));
+                    drop(store.apply(Operation::Charge(Group::new(group).unwrap())));
                 }
             });
         }
@@ -257,11 +257,12 @@ async fn replenished_key_can_make_room() {
 
 #[tokio::test]
 async fn refunded_or_reset_key_can_make_room() {
-    for op in [Op::Refund, Op::Reset] {
+    for resets in [false, true] {
         let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(1));
         let limit = Limit::fixed_window("limit", Quota::per_minute(2)).unwrap();
         let denied = Key::new("denied");
         let receipt = limiter.check(&limit, &denied).await.unwrap().receipt();
+        let receipt = receipt.unwrap();
         while limiter.check(&limit, &denied).await.unwrap().allowed() {}
         assert!(
             limiter
@@ -270,17 +271,18 @@ async fn refunded_or_reset_key_can_make_room() {
                 .unwrap_err()
                 .is_full()
         );
-        let check = Check::new(&limit, &denied)
-            .with_cost(1)
-            .with_receipt(receipt.unwrap());
-        drop(limiter.apply(op, check).await.unwrap());
+        let changed = match resets {
+            true => limiter.reset(&limit, &denied).await,
+            false => limiter.refund(&limit, &denied, 1, receipt).await,
+        };
+        changed.unwrap();
         assert!(
             limiter
                 .check(&limit, &Key::new("fresh"))
                 .await
                 .unwrap()
                 .allowed(),
-            "{op:?}"
+            "{resets}"
         );
     }
 }

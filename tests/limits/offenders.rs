@@ -11,7 +11,7 @@ use tokio::time::advance;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Source;
 use tollgate::limit::{BlockPolicy, OnStoreFailure};
-use tollgate::store::{DenyCache, Group, Op, Prefetch, Store};
+use tollgate::store::{Budget, Change, DenyCache, Group, Operation, Prefetch, Store};
 use tollgate::{Check, Decision, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::RedisServer;
@@ -272,8 +272,10 @@ async fn peek_and_check_of_cost_0_say_that_the_key_is_blocked_and_for_how_long()
             let usage = limiter.usage(Check::new(limit, &key)).await.unwrap();
             assert_eq!((usage[0].remaining, usage[0].blocked_for), (0, Some(left)));
         }
-        let refund = Check::new(&day, &key).with_receipt(charged.receipt());
-        let refunded = limiter.apply(Op::Refund, refund).await.unwrap();
+        let receipt = charged.receipt().unwrap();
+        let refund = Change::Settle { receipt, cost: 1 };
+        let refund = Operation::Change(Budget::new(&day, &key), refund);
+        let refunded = limiter.apply(refund).await.unwrap();
         assert_reports_block(&refunded, 3 * MINUTE);
         clock.set(START + 3 * MINUTE);
         let over = limiter.peek(&day, &key, 0).await.unwrap();
@@ -998,7 +1000,7 @@ proptest! {
             let is_denied = free_at.max(now) + interval > now + 2 * interval;
             let group = Group::from(Check::new(&limit, Key::new("mallory")));
             let decision =
-                runtime.block_on(store.apply(tollgate::store::Op::Charge, group)).unwrap();
+                runtime.block_on(store.apply(Operation::Charge(group))).unwrap();
             let block = model.check(numbers, now, is_denied);
             prop_assert_eq!(decision.is_blocked(), block.is_some(), "at {}", now);
             prop_assert_eq!(decision.allowed(), block.is_none() && !is_denied);

@@ -9,7 +9,7 @@ use axum::routing::any;
 use http::Request;
 use tollgate::key::{Global, Header};
 use tollgate::layer::{IetfDraft, OnStoreFailure};
-use tollgate::store::{Group, Op};
+use tollgate::store::{Group, Operation};
 use tollgate::{
     Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter,
 };
@@ -377,7 +377,7 @@ mod on_redis {
         let enforced = Limit::fixed_window("old", Quota::per_hour(5)).unwrap();
         let group = Group::new([Check::new(&shadow, "k"), Check::new(&enforced, "k")]).unwrap();
         let all: Vec<_> = (0..8)
-            .map(|_| limiter.apply(Op::Charge, group.clone()))
+            .map(|_| limiter.apply(Operation::Charge(group.clone())))
             .collect();
         let mut answers = Vec::new();
         for answer in all {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate::decision::Source;
 use tollgate::key::Global;
 use tollgate::layer::OnStoreFailure;
-use tollgate::store::{Answer, BreakerSettings, BreakerState, CircuitBreaker, Op, Store};
+use tollgate::store::{Answer, BreakerSettings, BreakerState, CircuitBreaker, Operation, Store};
 use tollgate::{
     Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore,
 };
@@ -35,7 +35,7 @@ fn limit() -> Limit {
 /// Makes a store hang until its deadline, or answer again.
 fn hang(store: &Scripted, hangs: bool) {
     match hangs {
-        true => store.does(|_, _, _| time_out_after(DEADLINE)),
+        true => store.does(|_, _| time_out_after(DEADLINE)),
         false => store.does(decide),
     }
 }
@@ -44,7 +44,7 @@ fn hang(store: &Scripted, hangs: bool) {
 async fn timed(store: &impl Store) -> (Result<Decision, Error>, Duration) {
     let started = Instant::now();
     let answer = store
-        .apply(Op::Charge, Check::new(&limit(), "alice").into())
+        .apply(Operation::Charge(Check::new(&limit(), "alice").into()))
         .await;
     (answer, started.elapsed())
 }
@@ -235,7 +235,7 @@ async fn check_until(store: &RedisStore, state: BreakerState) {
         }
         drop(
             store
-                .apply(Op::Charge, Check::new(&limit(), number).into())
+                .apply(Operation::Charge(Check::new(&limit(), number).into()))
                 .await,
         );
         yield_now().await;
@@ -252,7 +252,7 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
 async fn used(store: &RedisStore, key: &Key) -> u64 {
     let peek = Check::new(&limit(), key).with_cost(0);
     1_000_000
-        - in_time(store.apply(Op::Peek, peek.into()))
+        - in_time(store.apply(Operation::Peek(peek.into())))
             .await
             .unwrap()
             .remaining()
@@ -343,7 +343,7 @@ async fn redis_that_dies_again_while_it_recovers_stalls_no_check() {
             while !ended.load(Ordering::Relaxed) {
                 drop(
                     store
-                        .apply(Op::Charge, Check::new(&limit(), client).into())
+                        .apply(Operation::Charge(Check::new(&limit(), client).into()))
                         .await,
                 );
                 sleep(MS * 20).await;
@@ -393,7 +393,7 @@ fn runtime_that_is_driven_by_checks_alone_closes_it() {
     let check = |runtime: &tokio::runtime::Runtime| {
         runtime.block_on(async {
             let check = Check::new(&limit(), "alice");
-            store.apply(Op::Charge, check.into()).await
+            store.apply(Operation::Charge(check.into())).await
         })
     };
     // The one that opened it, and one that did not while the other stands still.
@@ -427,7 +427,7 @@ async fn distant_server_that_answers_within_the_deadline_decides_every_check() {
     millis.store(1_000, Ordering::Relaxed);
     let mut clients = JoinSet::new();
     for client in 0..5_000_u64 {
-        clients.spawn(store.apply(Op::Charge, Check::new(&limit(), client).into()));
+        clients.spawn(store.apply(Operation::Charge(Check::new(&limit(), client).into())));
     }
     let answers = in_time(clients.join_all()).await;
     assert!(
@@ -449,7 +449,7 @@ async fn checks_that_expire_in_a_call_that_is_in_time_do_not_open_it() {
     let store = store.deadline(MS * 1_500).connect().await.unwrap();
     for _ in 0..5 {
         let checks: Vec<_> = (0..100_u64)
-            .map(|client| store.apply(Op::Charge, Check::new(&limit(), client).into()))
+            .map(|client| store.apply(Operation::Charge(Check::new(&limit(), client).into())))
             .collect();
         millis.store(1_000, Ordering::Relaxed);
         std::thread::sleep(MS * 1_000);
@@ -460,7 +460,7 @@ async fn checks_that_expire_in_a_call_that_is_in_time_do_not_open_it() {
         millis.store(0, Ordering::Relaxed);
         // Until the late answer is here.
         drop(
-            in_time(store.apply(Op::Charge, Check::new(&limit(), "bob").into()))
+            in_time(store.apply(Operation::Charge(Check::new(&limit(), "bob").into())))
                 .await
                 .unwrap(),
         );
@@ -480,8 +480,8 @@ async fn futures_of(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
 async fn probe_that_panics_is_one_that_failed() {
     let probes = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&probes);
-    let store = Scripted::new(move |_, op, _| {
-        if op == Op::Peek {
+    let store = Scripted::new(move |_, operation| {
+        if let Operation::Peek(_) = operation {
             counted.fetch_add(1, Ordering::Relaxed);
             panic!("a probe");
         }
@@ -509,14 +509,14 @@ async fn queued_checks_fail_when_it_opens() {
         .unwrap();
     drop(
         store
-            .apply(Op::Peek, Check::new(&limit(), "alice").into())
+            .apply(Operation::Peek(Check::new(&limit(), "alice").into()))
             .await
             .unwrap(),
     );
     server.pause(true);
     let mut checks = JoinSet::new();
     for number in 0..5_000_u64 {
-        checks.spawn(store.apply(Op::Charge, Check::new(&limit(), number).into()));
+        checks.spawn(store.apply(Operation::Charge(Check::new(&limit(), number).into())));
     }
     yield_now().await;
     let mut killed = server;
@@ -540,7 +540,7 @@ async fn denial_stands_while_it_is_open() {
     let server = RedisServer::start();
     let store = server.store().deadline(DEADLINE).connect().await.unwrap();
     let once = Limit::fixed_window("once", Quota::per_day(1)).unwrap();
-    let check = || store.apply(Op::Charge, Check::new(&once, "alice").into());
+    let check = || store.apply(Operation::Charge(Check::new(&once, "alice").into()));
     assert!(check().await.unwrap().allowed());
     assert!(!check().await.unwrap().allowed());
     server.pause(true);
@@ -564,7 +564,7 @@ async fn redis_that_is_out_of_memory_does_not_open_it() {
         .unwrap();
     for number in 0..50_u64 {
         let error = store
-            .apply(Op::Charge, Check::new(&limit(), number).into())
+            .apply(Operation::Charge(Check::new(&limit(), number).into()))
             .await
             .unwrap_err();
         assert!(error.is_declined(), "{error}");
@@ -606,7 +606,7 @@ async fn store_without_a_breaker_asks_every_time() {
     server.kill();
     for number in 0..100_u64 {
         let error = store
-            .apply(Op::Charge, Check::new(&limit(), number).into())
+            .apply(Operation::Charge(Check::new(&limit(), number).into()))
             .await
             .unwrap_err();
         assert!(!error.is_circuit_open(), "{error}");

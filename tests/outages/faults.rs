@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::limit::OnStoreFailure;
-use tollgate::store::{Op, RedisStoreBuilder, Store};
+use tollgate::store::{Budget, Change, Operation, RedisStoreBuilder, Store};
 use tollgate::{Check, Error, Key, Limit, Quota, RateLimiter, RedisStore};
 
 use crate::support::RedisServer;
@@ -33,7 +33,7 @@ fn store_of(url: &str) -> RedisStoreBuilder {
 
 async fn check(store: &RedisStore, key: &str) -> Result<tollgate::Decision, Error> {
     store
-        .apply(Op::Charge, Check::new(&daily(), key).into())
+        .apply(Operation::Charge(Check::new(&daily(), key).into()))
         .await
 }
 
@@ -134,7 +134,7 @@ async fn revoked_read_permission_is_an_error_and_not_a_full_budget() {
         let error = check(&store, "k").await.unwrap_err();
         assert!(error.is_unavailable(), "{error}");
         let error = store
-            .apply(Op::Charge, Check::new(&log, &key).into())
+            .apply(Operation::Charge(Check::new(&log, &key).into()))
             .await
             .unwrap_err();
         assert!(error.is_unavailable(), "{error}");
@@ -194,10 +194,10 @@ async fn out_of_memory_fails_only_checks_that_write() {
     let (limit, denied) = (daily(), Key::new("denied"));
     // All at once, so that they are sent in few calls.
     let keys: Vec<_> = (0..50_u64).map(Key::from).collect();
-    let mut answers = vec![store.apply(Op::Peek, Check::new(&limit, &keys[0]).into())];
+    let mut answers = vec![store.apply(Operation::Peek(Check::new(&limit, &keys[0]).into()))];
     for key in &keys {
-        answers.push(store.apply(Op::Charge, Check::new(&limit, key).into()));
-        answers.push(store.apply(Op::Charge, Check::new(&limit, &denied).into()));
+        answers.push(store.apply(Operation::Charge(Check::new(&limit, key).into())));
+        answers.push(store.apply(Operation::Charge(Check::new(&limit, &denied).into())));
     }
     let mut decisions = Vec::new();
     for answer in answers {
@@ -230,18 +230,15 @@ async fn failed_refund_keeps_its_connection() {
     let store = store_of(&server.url()).connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
     let charged = store
-        .apply(Op::Charge, Check::new(&limit, &key).with_cost(3).into())
+        .apply(Operation::Charge(
+            Check::new(&limit, &key).with_cost(3).into(),
+        ))
         .await
         .unwrap();
     let receipt = charged.receipt().unwrap();
     let refund = || {
-        store.apply(
-            Op::Refund,
-            Check::new(&limit, &key)
-                .with_cost(1)
-                .with_receipt(receipt)
-                .into(),
-        )
+        let refund = Change::Settle { receipt, cost: 2 };
+        store.apply(Operation::Change(Budget::new(&limit, &key), refund))
     };
     let (log, _guard) = Log::start();
     run(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -333,7 +330,7 @@ async fn checks_that_time_out_in_the_queue_are_counted() {
     let mut answers = Vec::new();
     for key in &keys {
         // Some are sent alone, and most are queued behind them.
-        let mut answer = Box::pin(store.apply(Op::Charge, Check::new(&limit, key).into()));
+        let mut answer = Box::pin(store.apply(Operation::Charge(Check::new(&limit, key).into())));
         assert!(is_pending_when_polled(&mut answer));
         answers.push(answer);
         tokio::task::yield_now().await;
@@ -507,7 +504,7 @@ async fn divided_call_keeps_the_order_of_its_checks() {
     let ask = |check: Check| {
         (
             check.key().as_str() == "alice",
-            store.apply(Op::Charge, check.into()),
+            store.apply(Operation::Charge(check.into())),
         )
     };
     // Checks of different costs are not decided together.
@@ -553,7 +550,7 @@ async fn right_that_is_revoked_between_the_writes_of_a_log_may_mean_a_charge() {
         ],
     );
     let error = store
-        .apply(Op::Charge, Check::new(&log, "alice").into())
+        .apply(Operation::Charge(Check::new(&log, "alice").into()))
         .await
         .unwrap_err();
     assert!(error.may_have_charged(), "{error}");
@@ -698,7 +695,7 @@ async fn malformed_reply_closes_its_connection() {
     let (limit, keys) = (daily(), (0..200_u64).map(Key::from).collect::<Vec<_>>());
     let answers: Vec<_> = keys
         .iter()
-        .map(|key| store.apply(Op::Charge, Check::new(&limit, key).into()))
+        .map(|key| store.apply(Operation::Charge(Check::new(&limit, key).into())))
         .collect();
     for answer in answers {
         let error = answer.await.unwrap_err();

@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use tokio::task::JoinSet;
 use tollgate::key::Extension;
 use tollgate::layer::OnStoreFailure;
-use tollgate::store::{Op, Store};
+use tollgate::store::{Operation, Store};
 use tollgate::{Check, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
@@ -187,7 +187,7 @@ async fn late_denial_is_cached() {
         Limit::fixed_window("api", Quota::per_hour(1)).unwrap(),
         Key::new("k"),
     );
-    let check = || store.apply(Op::Charge, Check::new(&limit, &key).into());
+    let check = || store.apply(Operation::Charge(Check::new(&limit, &key).into()));
     assert!(check().await.unwrap().allowed());
     server.pause(true);
     // The caller is dropped before the denial arrives.
@@ -197,7 +197,7 @@ async fn late_denial_is_cached() {
     let other = Key::new("other");
     assert!(
         store
-            .apply(Op::Charge, Check::new(&limit, &other).into())
+            .apply(Operation::Charge(Check::new(&limit, &other).into()))
             .await
             .unwrap()
             .allowed()
@@ -222,7 +222,11 @@ fn check_times_out_while_the_sending_runtime_is_stalled() {
     let (limit, key) = (daily(), Key::new("k"));
     let answers = {
         let _inside = stalled.enter();
-        [1, 2].map(|cost| store.apply(Op::Charge, Check::new(&limit, &key).with_cost(cost).into()))
+        [1, 2].map(|cost| {
+            store.apply(Operation::Charge(
+                Check::new(&limit, &key).with_cost(cost).into(),
+            ))
+        })
     };
     // The second is queued with a task of the stalled runtime.
     let [_first, second] = answers;
@@ -289,7 +293,7 @@ async fn cancelled_checks_count_towards_the_queue_bound() {
         .max_waiting(100);
     let store = store.connect().await.unwrap();
     let (limit, key) = (daily(), Key::new("k"));
-    let check = || store.apply(Op::Charge, Check::new(&limit, &key).into());
+    let check = || store.apply(Operation::Charge(Check::new(&limit, &key).into()));
     assert!(check().await.unwrap().allowed());
     let tasks = tokio::runtime::Handle::current().metrics();
     server.pause(true);
@@ -317,7 +321,9 @@ async fn cancelled_checks_count_towards_the_queue_bound() {
     server.pause(false);
     let used = loop {
         if let Ok(decision) = store
-            .apply(Op::Peek, Check::new(&limit, &key).with_cost(0).into())
+            .apply(Operation::Peek(
+                Check::new(&limit, &key).with_cost(0).into(),
+            ))
             .await
         {
             break 1_000_000 - decision.remaining();
@@ -339,7 +345,7 @@ async fn answer_polled_only_once_does_not_keep_its_place() {
         .await
         .unwrap();
     let (limit, key) = (daily(), Key::new("k"));
-    let check = || store.apply(Op::Charge, Check::new(&limit, &key).into());
+    let check = || store.apply(Operation::Charge(Check::new(&limit, &key).into()));
     let tasks = tokio::runtime::Handle::current().metrics();
     // The first check also starts the task that notes quotas.
     drop(check().await.unwrap());

@@ -14,7 +14,7 @@ use tollgate::decision::Source;
 use tollgate::key::Global;
 use tollgate::layer::{IetfDraft, Rejection};
 use tollgate::limit::OnStoreFailure::{self, FailClosed, FailOpen, Local};
-use tollgate::store::{Answer, DenyCache, Group, Op, Store};
+use tollgate::store::{Answer, Budget, Change, DenyCache, Operation, Store};
 use tollgate::{
     Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter,
 };
@@ -368,10 +368,10 @@ async fn local_charge_that_is_settled_counts_once() {
             .await
             .unwrap();
         // While the store is away, the local budget is settled.
-        let settlement = Check::new(&limit, alice())
-            .with_cost(cost)
-            .with_receipt(charged.receipt());
-        let settled_here = limiter.apply(Op::Settle, settlement).await.unwrap();
+        let receipt = charged.receipt().unwrap();
+        let settle = Change::Settle { receipt, cost };
+        let settle = Operation::Change(Budget::new(&limit, alice()), settle);
+        let settled_here = limiter.apply(settle).await.unwrap();
         assert_eq!(settled_here.source(), Source::Local);
         assert_eq!(settled_here.remaining(), 30 - u64::from(cost));
         store.switch_off(false);
@@ -498,8 +498,8 @@ async fn settlement_goes_on_after_another_outage() {
 }
 
 /// Charges, and loses the answer.
-fn lose_answers(memory: &Arc<MemoryStore>, op: Op, group: Group) -> Answer {
-    let answer = memory.apply(op, group);
+fn lose_answers(memory: &Arc<MemoryStore>, operation: Operation) -> Answer {
+    let answer = memory.apply(operation);
     Answer::later(async {
         drop(answer.await);
         Err(Error::timeout())
@@ -592,12 +592,13 @@ async fn budget_that_stays_unavailable_does_not_keep_others_from_being_settled()
     }
     // It is on a node that stays away.
     let away = keys[0].clone();
-    store.does(
-        move |memory, op, group| match group.iter().any(|check| *check.key() == away) {
+    store.does(move |memory, operation| {
+        let is_away = operation.budgets().any(|budget| *budget.key() == away);
+        match is_away {
             true => Answer::ready(Err(Error::unreachable("its node is away"))),
-            false => memory.apply(op, group),
-        },
-    );
+            false => memory.apply(operation),
+        }
+    });
     drop(limiter.check(&limit, &alice()).await.unwrap());
     settled().await;
     for key in &keys[1..] {
@@ -617,10 +618,11 @@ async fn rest_of_a_budget_is_settled_after_a_failure() {
     drop(limiter.check_n(&limit, &alice(), 10).await.unwrap());
     let fails = Arc::new(AtomicBool::new(false));
     let failing = Arc::clone(&fails);
-    store.does(move |memory, op, group| {
-        match op == Op::Charge && failing.swap(false, Ordering::SeqCst) {
+    store.does(move |memory, operation| {
+        let is_charge = matches!(operation, Operation::Charge(_));
+        match is_charge && failing.swap(false, Ordering::SeqCst) {
             true => Answer::ready(Err(Error::unreachable("its node is away"))),
-            false => memory.apply(op, group),
+            false => memory.apply(operation),
         }
     });
     drop(limiter.check(&limit, &Key::new("bob")).await.unwrap());

@@ -14,11 +14,12 @@ use tokio::time::timeout;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Receipt;
 use tollgate::limit::BlockPolicy;
-use tollgate::store::{Answer, Group, Op, RedisStoreBuilder, Store};
+use tollgate::store::{Answer, Budget, Change, Group, Operation, RedisStoreBuilder, Store};
 use tollgate::{Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::RedisServer;
 use crate::support::delay::delaying;
+use crate::support::op::Op;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -111,10 +112,23 @@ fn group<'a>(ask: &Ask, limits: &'a [Limit], keys: &'a [Key]) -> Vec<Check> {
         let same =
             |it: &Check| it.limit().name() == check.limit().name() && it.key() == check.key();
         if !group.iter().any(same) {
-            group.push(check.with_block(Duration::from_millis(u64::from(cost) * 300)));
+            group.push(check);
         }
     }
     group
+}
+
+/// The operation of an ask, as the charges of its call were made at `now`. A refund is of a charge
+/// in the same call.
+fn operation(ask: &Ask, group: Vec<Check>, now: Duration) -> Operation {
+    let cost = group[0].cost();
+    let receipt = Receipt::new(now.as_micros() as u64, cost);
+    let block = Duration::from_millis(u64::from(cost) * 300);
+    match ask.op {
+        Op::Charge => Operation::Charge(Group::new(group).unwrap()),
+        Op::Peek => Operation::Peek(Group::new(group).unwrap()),
+        op => op.on(group[0].clone(), Some(receipt), block),
+    }
 }
 
 #[test]
@@ -143,25 +157,17 @@ fn batched_checks_decide_as_sequential_checks() {
         for (asks, pause) in runs {
             now += Duration::from_micros(pause);
             clock.set(now);
-            let mut groups: Vec<_> =
-                asks.iter().map(|it| (it.op, group(it, &limits, &keys))).collect();
-            groups.retain(|(_, group)| !group.is_empty());
-            // A refund is of a charge in the same call.
-            for check in groups.iter_mut().flat_map(|(_, group)| group) {
-                let receipt = Receipt::new(now.as_micros() as u64, check.cost());
-                *check = check.clone().with_receipt(receipt);
-            }
-            let inside = runtime.enter();
-            let answers = groups
+            let operations = asks
                 .iter()
-                .map(|(op, group)| redis.apply(*op, Group::new(&group[..]).unwrap()))
-                .collect();
+                .map(|ask| operation(ask, group(ask, &limits, &keys), now));
+            let operations: Vec<Operation> = operations.collect();
+            let inside = runtime.enter();
+            let answers = operations.iter().map(|it| redis.apply(it.clone())).collect();
             drop(inside);
             let together = runtime.block_on(at_once(answers));
-            for ((op, group), decided) in groups.iter().zip(together) {
-                let group_alone = Group::new(&group[..]).unwrap();
-                let alone = runtime.block_on(memory.apply(*op, group_alone)).unwrap();
-                prop_assert_eq!(decided.unwrap(), alone, "{:?} of {:?}", op, group);
+            for (operation, decided) in operations.iter().zip(together) {
+                let alone = runtime.block_on(memory.apply(operation.clone())).unwrap();
+                prop_assert_eq!(decided.unwrap(), alone, "{:?}", operation);
             }
         }
     });
@@ -175,13 +181,15 @@ async fn identical_groups_with_a_free_check_of_a_blocked_key_are_each_charged() 
     let key = Key::new("mallory");
     let blocking = Limit::gcra("items", Quota::per_hour(10)).unwrap();
     let requests = Limit::fixed_window("requests", Quota::per_hour(10)).unwrap();
-    let block = Check::new(&blocking, &key).with_block(60 * SECOND);
-    drop(store.apply(Op::Block, block.into()).await.unwrap());
+    let block = Operation::Change(Budget::new(&blocking, &key), Change::Block(60 * SECOND));
+    drop(store.apply(block).await.unwrap());
     let group = || {
         let free = Check::new(&blocking, &key).with_cost(0);
         Group::new([free, Check::new(&requests, &key)]).unwrap()
     };
-    let answers = (0..200).map(|_| store.apply(Op::Charge, group())).collect();
+    let answers = (0..200)
+        .map(|_| store.apply(Operation::Charge(group())))
+        .collect();
     let decisions = at_once(answers).await;
     let allowed = decisions.iter().filter(|it| it.as_ref().unwrap().allowed());
     assert_eq!(allowed.count(), 10);
@@ -203,7 +211,7 @@ async fn shorter_value_replaces_all_of_the_longer_one() {
     let key = Key::new("alice");
     drop(
         store
-            .apply(Op::Charge, Check::new(&three, &key).into())
+            .apply(Operation::Charge(Check::new(&three, &key).into()))
             .await
             .unwrap(),
     );
@@ -212,8 +220,8 @@ async fn shorter_value_replaces_all_of_the_longer_one() {
         Check::new(&other, &key),
     ];
     let together = vec![
-        store.apply(Op::Charge, Group::new(both).unwrap()),
-        store.apply(Op::Charge, Check::new(&one, &key).into()),
+        store.apply(Operation::Charge(Group::new(both).unwrap())),
+        store.apply(Operation::Charge(Check::new(&one, &key).into())),
     ];
     assert!(
         at_once(together)
@@ -231,19 +239,19 @@ async fn shorter_value_replaces_all_of_the_longer_one() {
     };
     assert_eq!(length(), 22 + 2 * 7 + 28 + 4 * 7, "a counter for each");
     let left = store
-        .apply(Op::Peek, Check::new(&one, &key).with_cost(0).into())
+        .apply(Operation::Peek(Check::new(&one, &key).with_cost(0).into()))
         .await
         .unwrap();
     assert_eq!(left.remaining(), 37);
     clock.advance(Duration::from_secs(3));
     drop(
         store
-            .apply(Op::Charge, Check::new(&one, &key).into())
+            .apply(Operation::Charge(Check::new(&one, &key).into()))
             .await
             .unwrap(),
     );
     let left = store
-        .apply(Op::Peek, Check::new(&one, &key).with_cost(0).into())
+        .apply(Operation::Peek(Check::new(&one, &key).with_cost(0).into()))
         .await
         .unwrap();
     assert_eq!(left.remaining(), 38, "the first three fade");
@@ -251,7 +259,7 @@ async fn shorter_value_replaces_all_of_the_longer_one() {
     clock.advance(Duration::from_millis(1_500));
     drop(
         store
-            .apply(Op::Charge, Check::new(&one, &key).into())
+            .apply(Operation::Charge(Check::new(&one, &key).into()))
             .await
             .unwrap(),
     );
@@ -268,7 +276,7 @@ async fn concurrent_checks_of_one_key_share_calls_and_reads() {
         Key::global(),
     );
     let answers = (0..1_000)
-        .map(|_| store.apply(Op::Charge, Check::new(&limit, &key).into()))
+        .map(|_| store.apply(Operation::Charge(Check::new(&limit, &key).into())))
         .collect();
     let decisions = at_once(answers).await;
     let remaining: Vec<_> = decisions[..600]
@@ -340,7 +348,7 @@ async fn check_dropped_before_its_batch_is_sent_is_not_charged() {
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::token_bucket("all", Quota::per_day(1).burst(100)).unwrap();
     let key = Key::global();
-    let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
+    let ask = || store.apply(Operation::Charge(Check::new(&limit, &key).into()));
     let kept = ask();
     let dropped: Vec<_> = (0..50).map(|_| ask()).collect();
     let kept_too = ask();
@@ -355,7 +363,7 @@ async fn batch_of_dropped_checks_is_not_sent() {
     let limiter = RateLimiter::new(store(&server).connect().await.unwrap());
     let limit = Limit::token_bucket("all", Quota::per_day(1).burst(100)).unwrap();
     let key = Key::global();
-    drop(limiter.apply(Op::Charge, Check::new(&limit, &key)));
+    drop(limiter.apply(Operation::Charge(Check::new(&limit, &key).into())));
     tokio::task::yield_now().await;
     assert_eq!(limiter.check(&limit, &key).await.unwrap().remaining(), 99);
 }
@@ -379,11 +387,10 @@ async fn corrupt_value_and_cost_above_the_capacity_do_not_fail_their_batch() {
         .unwrap();
     let mut answers = Vec::new();
     for key in &keys {
-        answers.push(store.apply(Op::Charge, Check::new(&limit, key).into()));
-        answers.push(store.apply(
-            Op::Charge,
+        answers.push(store.apply(Operation::Charge(Check::new(&limit, key).into())));
+        answers.push(store.apply(Operation::Charge(
             Check::new(&limit, key).with_cost(u32::MAX).into(),
-        ));
+        )));
     }
     let mut decisions = at_once(answers).await.into_iter();
     for key in &keys {
@@ -401,7 +408,7 @@ async fn batch_without_an_answer_fails_and_is_not_sent_again() {
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_second(9)).unwrap();
     let keys: Vec<_> = (0..30_u64).map(Key::from).collect();
-    let ask = |key| store.apply(Op::Charge, Check::new(&limit, key).into());
+    let ask = |key| store.apply(Operation::Charge(Check::new(&limit, key).into()));
     drop(ask(&keys[0]).await.unwrap());
     server.pause(true);
     let mut answers: Vec<_> = keys.iter().map(ask).collect();
@@ -435,10 +442,10 @@ async fn checks_in_one_call_are_bounded() {
         .map(|limit| Check::new(limit, &key).with_cost(1))
         .collect();
     let group = Group::new(group).unwrap();
-    drop(store.apply(Op::Charge, group.clone()).await.unwrap());
+    drop(store.apply(Operation::Charge(group.clone())).await.unwrap());
     let before = server.calls("evalsha");
     let answers = (0..1_024)
-        .map(|_| store.apply(Op::Charge, group.clone()))
+        .map(|_| store.apply(Operation::Charge(group.clone())))
         .collect();
     for (number, decision) in (0..).zip(at_once(answers).await) {
         assert_eq!(decision.unwrap().remaining(), 9_997 - number);

@@ -11,7 +11,7 @@ use crate::support::delay::delaying;
 use crate::support::limits::limits;
 use crate::support::{RedisServer, free_port};
 use redis::Commands;
-use tollgate::store::Op;
+use tollgate::store::Operation;
 use tollgate::{Check, Key, Limit, Quota, RateLimiter, RedisStore};
 
 #[tokio::test]
@@ -245,7 +245,7 @@ async fn check_dropped_before_its_first_poll_consumes_nothing() {
     let limiter = server.limiter().await;
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let key = Key::new("alice");
-    drop(limiter.apply(Op::Charge, Check::new(&limit, &key)));
+    drop(limiter.apply(Operation::Charge(Check::new(&limit, &key).into())));
     assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 5);
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::advance;
 use tollgate::decision::Source;
-use tollgate::store::DenyCache;
-use tollgate::store::{Answer, Op, Store};
+use tollgate::store::{Answer, Operation, Store};
+use tollgate::store::{Budget, Change, DenyCache};
 use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 
 use crate::support::scripted::{Scripted, ask_after, late};
@@ -145,17 +145,18 @@ async fn cached_denial_does_not_outlive_its_quota() {
 #[tokio::test(start_paused = true)]
 async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
     // Resets take effect later, as in a store with several connections.
-    let slow = Scripted::new(|memory, op, group| {
-        if op != Op::Reset {
-            return memory.apply(op, group);
-        }
-        let reset = tokio::spawn(ask_after(Duration::from_millis(100), memory, op, group));
+    let slow = Scripted::new(|memory, operation| {
+        let Operation::Change(_, Change::Reset) = operation else {
+            return memory.apply(operation);
+        };
+        let reset = tokio::spawn(ask_after(Duration::from_millis(100), memory, operation));
         Answer::later(async move { reset.await.unwrap() })
     });
     let limiter = RateLimiter::new(DenyCache::new(slow));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     drop(limiter.check_n(&limit, &key, 3).await.unwrap());
-    drop(limiter.apply(Op::Reset, Check::new(&limit, &key).with_cost(0)));
+    let reset = Operation::Change(Budget::new(&limit, &key), Change::Reset);
+    drop(limiter.apply(reset));
     // Denied before the reset runs: the cache must not keep it beyond the reset.
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
     tokio::time::sleep(Duration::from_millis(150)).await;
@@ -164,17 +165,18 @@ async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
 
 #[tokio::test(start_paused = true)]
 async fn denial_that_arrives_after_a_reset_is_not_cached() {
-    let distant = Scripted::new(|memory, op, group| {
-        let answer = memory.apply(op, group);
-        match op {
-            Op::Charge => late(Duration::from_millis(100), answer),
-            _ => answer,
+    let distant = Scripted::new(|memory, operation| {
+        let is_charge = matches!(operation, Operation::Charge(_));
+        let answer = memory.apply(operation);
+        match is_charge {
+            true => late(Duration::from_millis(100), answer),
+            false => answer,
         }
     });
     let limiter = RateLimiter::new(DenyCache::new(distant));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     drop(limiter.check_n(&limit, &key, 3).await.unwrap());
-    let denied = limiter.apply(Op::Charge, Check::new(&limit, &key));
+    let denied = limiter.apply(Operation::Charge(Check::new(&limit, &key).into()));
     limiter.reset(&limit, &key).await.unwrap();
     assert!(
         !denied.await.unwrap().allowed(),

@@ -5,9 +5,10 @@
 use std::time::{Duration, Instant};
 
 use crate::support::RedisServer;
+use crate::support::op::Op;
 use redis::Commands;
 use tollgate::clock::ManualClock;
-use tollgate::store::{Group, Op};
+use tollgate::store::{Group, Operation};
 use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 
 /// One limit under each algorithm, and a sliding window with many sub-windows.
@@ -104,27 +105,29 @@ async fn no_key_expires_before_its_budget_is_full() {
         // One by one, or all but the log as a group: a group with a log takes the slow path.
         let together = if round % 2 == 0 { 1 } else { 6 };
         // A refund under another quota only peeks.
-        let op = if round % 5 == 4 && round < 90 {
-            Op::Refund
-        } else {
-            Op::Charge
-        };
-        let mut checks = quotas[round % 4]
+        let checks = quotas[round % 4]
             .each_ref()
             .map(|limit| Check::new(limit, &key).with_cost(100));
-        checks
-            .iter_mut()
-            .zip(receipts)
-            .for_each(|(check, receipt)| *check = check.clone().with_receipt(receipt));
-        for group in checks.chunks(together) {
+        let operations: Vec<Operation> = if round % 5 == 4 && round < 90 {
+            let refunds = checks.into_iter().zip(receipts);
+            refunds
+                .map(|(check, receipt)| Op::Refund.on(check, receipt, Duration::ZERO))
+                .collect()
+        } else {
+            let groups = checks.chunks(together);
+            groups
+                .map(|group| Operation::Charge(Group::new(group).unwrap()))
+                .collect()
+        };
+        for operation in operations {
             let asked_at = server_time(&mut connection);
-            let decision = limiter.apply(op, Group::new(group).unwrap()).await.unwrap();
-            for (check, verdict) in group.iter().zip(decision.verdicts()) {
+            let decision = limiter.apply(operation.clone()).await.unwrap();
+            for (budget, verdict) in operation.budgets().zip(decision.verdicts()) {
                 if verdict.reset_after().is_zero() {
                     continue;
                 }
                 let full_at = asked_at + verdict.reset_after();
-                let left: i64 = connection.pttl(redis_key(check.limit())).unwrap();
+                let left: i64 = connection.pttl(redis_key(budget.limit())).unwrap();
                 // Read afterwards: on a busy machine this check is weaker, and does not fail.
                 let now = server_time(&mut connection);
                 let expires_at = match left {
@@ -134,7 +137,7 @@ async fn no_key_expires_before_its_budget_is_full() {
                 assert!(
                     expires_at >= full_at,
                     "{}: {expires_at:?} {full_at:?}",
-                    check.limit()
+                    budget.limit()
                 );
             }
         }

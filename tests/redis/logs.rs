@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use crate::support::RedisServer;
+use crate::support::op::Op;
 use redis::Commands;
 use tollgate::clock::ManualClock;
-use tollgate::store::Op;
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 #[tokio::test]
@@ -123,9 +123,10 @@ async fn growing_log_doubles_and_decides_as_the_embedded_store() {
                 receipts.len().max(1_500) - 1_500,
             ] {
                 let receipt = receipts[place];
-                let refund = Check::new(&limit, &key).with_cost(5).with_receipt(receipt);
-                let expected = memory.apply(Op::Refund, refund.clone()).await.unwrap();
-                let refunded = redis.apply(Op::Refund, refund).await.unwrap();
+                let check = Check::new(&limit, &key).with_cost(5);
+                let refund = Op::Refund.on(check, Some(receipt), Duration::ZERO);
+                let expected = memory.apply(refund.clone()).await.unwrap();
+                let refunded = redis.apply(refund).await.unwrap();
                 assert_eq!(refunded, expected, "step {step}");
             }
         }

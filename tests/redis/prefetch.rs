@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep};
 use tollgate::decision::Source;
-use tollgate::store::{Answer, Op, Prefetch, Store};
+use tollgate::store::{Answer, Change, Operation, Prefetch, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::scripted::{Scripted, decide};
@@ -334,7 +334,9 @@ async fn late_refund_exceeds_a_window_by_at_most_a_block() {
         )
     }) {
         // Refunds take 150 ms.
-        let late = Scripted::asked_late(Duration::from_millis(150), |op| op == Op::Refund);
+        let late = Scripted::asked_late(Duration::from_millis(150), |operation| {
+            matches!(operation, Operation::Change(_, Change::Settle { .. }))
+        });
         let store = Prefetch::builder(late)
             .limit_up_to(&limit, 100)
             .max_age(Duration::from_millis(max_age))
@@ -391,12 +393,10 @@ fn key_is_prefetched_again_after_its_runtime_ended() {
             .unwrap()
     };
     // It never answers a charge of several units.
-    store.does(
-        |memory, op, group| match group.iter().any(|check| check.cost() > 1) {
-            true => Answer::later(std::future::pending()),
-            false => memory.apply(op, group),
-        },
-    );
+    store.does(|memory, operation| match &operation {
+        Operation::Charge(group) if group[0].cost() > 1 => Answer::later(std::future::pending()),
+        _ => memory.apply(operation),
+    });
     let (_, prefetched) = runtime().block_on(hammer(&limiter, &limit, &key, 500));
     assert_eq!(prefetched, 0, "the first block is never answered");
     store.does(decide);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use tollgate::store::{Answer, Op, RedisStoreBuilder, Store};
+use tollgate::store::{Answer, Operation, RedisStoreBuilder, Store};
 use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 
 use crate::support::RedisServer;
@@ -62,7 +62,7 @@ async fn full_queue_is_overload_and_one_key_fills_at_most_half() {
     let store = store(&server).max_waiting(1_000).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_second(1_000_000)).unwrap();
     let hot = Key::global();
-    let ask = |key: &Key| store.apply(Op::Charge, Check::new(&limit, key).into());
+    let ask = |key: &Key| store.apply(Operation::Charge(Check::new(&limit, key).into()));
     let is_full = |answer: &mut Answer| {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         match Pin::new(answer).poll(&mut cx) {
@@ -104,7 +104,7 @@ async fn unpolled_check_does_not_delay_others() {
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
     let key = Key::global();
-    let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
+    let ask = || store.apply(Operation::Charge(Check::new(&limit, &key).into()));
 
     // Never polled, then dropped: another check finds it in the queue and sends it along.
     let unpolled = ask();
@@ -138,7 +138,7 @@ async fn cancelled_caller_does_not_cancel_other_checks() {
         .unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(9)).unwrap();
     let key = Key::global();
-    let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
+    let ask = || store.apply(Operation::Charge(Check::new(&limit, &key).into()));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
 
     // The second sends the first along, before the first is polled. When the first is polled, only
@@ -169,7 +169,7 @@ async fn hung_connection_is_replaced_when_callers_give_up_early() {
         .unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
     let key = Key::global();
-    let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
+    let ask = || store.apply(Operation::Charge(Check::new(&limit, &key).into()));
     let connections = || -> u64 {
         let info: String = redis::cmd("INFO")
             .arg("stats")
@@ -196,7 +196,7 @@ async fn dropped_checks_leave_the_queue() {
     let server = RedisServer::start();
     let store = store(&server).max_waiting(1).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
-    let ask = || store.apply(Op::Charge, Check::new(&limit, Key::global()).into());
+    let ask = || store.apply(Operation::Charge(Check::new(&limit, Key::global()).into()));
     drop(ask().await.unwrap());
     drop(ask());
     assert!(ask().await.unwrap_err().is_overloaded());
@@ -210,7 +210,7 @@ async fn exhausted_task_budget_does_not_hold_up_a_later_check() {
     let server = RedisServer::start();
     let store = store(&server).connect().await.unwrap();
     let limit = Limit::gcra("all", Quota::per_minute(90)).unwrap();
-    let ask = || store.apply(Op::Charge, Check::new(&limit, Key::global()).into());
+    let ask = || store.apply(Operation::Charge(Check::new(&limit, Key::global()).into()));
     drop(ask().await.unwrap());
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     (0..300).for_each(|number| sender.send(number).unwrap());
@@ -236,7 +236,7 @@ fn check_outside_of_a_runtime_is_an_error_at_once() {
         .unwrap();
     let store = store(&server).build().unwrap();
     let limit = Limit::gcra("all", Quota::per_second(9)).unwrap();
-    let ask = || store.apply(Op::Charge, Check::new(&limit, Key::global()).into());
+    let ask = || store.apply(Operation::Charge(Check::new(&limit, Key::global()).into()));
     for _ in 0..2 {
         // Also if the answer is awaited inside.
         let error = runtime.block_on(ask()).unwrap_err();
@@ -262,7 +262,7 @@ fn answer_that_outlives_its_runtime_is_awaited_in_another() {
         first
             .block_on(async {
                 store
-                    .apply(Op::Charge, Check::new(&limit, "a").into())
+                    .apply(Operation::Charge(Check::new(&limit, "a").into()))
                     .await
             })
             .unwrap(),
@@ -270,7 +270,7 @@ fn answer_that_outlives_its_runtime_is_awaited_in_another() {
     server.pause(true);
     let mut answers = {
         let _inside = first.enter();
-        let ask = || store.apply(Op::Charge, Check::new(&limit, "b").into());
+        let ask = || store.apply(Operation::Charge(Check::new(&limit, "b").into()));
         [ask(), ask(), ask()]
     };
     // Each has a timer of the first runtime then.
@@ -309,7 +309,7 @@ fn runtime_shutdown_fails_pending_checks() {
         Limit::gcra("all", Quota::per_second(9)).unwrap(),
         Key::global(),
     );
-    let ask = || store.apply(Op::Charge, Check::new(&limit, &key).into());
+    let ask = || store.apply(Operation::Charge(Check::new(&limit, &key).into()));
     drop(first.block_on(async { ask().await }).unwrap());
     server.pause(true);
     let waiting = {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tollgate::decision::Receipt;
-use tollgate::store::{Op, State, decide};
-use tollgate::{Check, Decision, Key, Limit, Quota};
+use tollgate::store::{self, Change, Operation, State, decide};
+use tollgate::{Check, Decision, Limit, Quota};
 
 pub const SECOND: u64 = 1_000_000;
 
@@ -30,26 +30,38 @@ impl Budget {
         }
     }
 
-    pub fn apply(&mut self, op: Op, now: u64, cost: u32) -> Decision {
-        let key = Key::new("k");
-        let check = Check::new(&self.limit, &key).with_cost(cost);
-        decide(op, &check.into(), &mut self.state, now).unwrap()
+    fn decide(&mut self, now: u64, operation: &Operation) -> Decision {
+        decide(operation, &mut self.state, now).unwrap()
+    }
+
+    fn change(&mut self, now: u64, change: Change) -> Decision {
+        let budget = store::Budget::new(&self.limit, "k");
+        self.decide(now, &Operation::Change(budget, change))
+    }
+
+    pub fn charge(&mut self, now: u64, cost: u32) -> Decision {
+        let check = Check::new(&self.limit, "k").with_cost(cost);
+        self.decide(now, &Operation::Charge(check.into()))
+    }
+
+    pub fn peek(&mut self, now: u64, cost: u32) -> Decision {
+        let check = Check::new(&self.limit, "k").with_cost(cost);
+        self.decide(now, &Operation::Peek(check.into()))
     }
 
     pub fn refund(&mut self, now: u64, units: u32, receipt: Receipt) -> Decision {
-        let key = Key::new("k");
-        let refund = Check::new(&self.limit, &key)
-            .with_cost(units)
-            .with_receipt(receipt);
-        decide(Op::Refund, &refund.into(), &mut self.state, now).unwrap()
+        let cost = receipt.cost().saturating_sub(units);
+        self.settle(now, cost, receipt)
     }
 
     /// Settles a charge at `cost`, or charges it whole if there is no receipt.
-    pub fn settle(&mut self, now: u64, cost: u32, receipt: Option<Receipt>) -> Decision {
-        let settled = Check::new(&self.limit, "k")
-            .with_cost(cost)
-            .with_receipt(receipt);
-        decide(Op::Settle, &settled.into(), &mut self.state, now).unwrap()
+    pub fn settle(&mut self, now: u64, cost: u32, receipt: impl Into<Option<Receipt>>) -> Decision {
+        let receipt = receipt.into().unwrap_or_default();
+        self.change(now, Change::Settle { receipt, cost })
+    }
+
+    pub fn reset(&mut self, now: u64) -> Decision {
+        self.change(now, Change::Reset)
     }
 
     /// Charges units that the caller waits for.
@@ -58,11 +70,7 @@ impl Budget {
         let check = Check::new(&self.limit, "k")
             .with_cost(cost)
             .with_max_wait(max_wait);
-        decide(Op::Charge, &check.into(), &mut self.state, now).unwrap()
-    }
-
-    pub fn charge(&mut self, now: u64, cost: u32) -> Decision {
-        self.apply(Op::Charge, now, cost)
+        self.decide(now, &Operation::Charge(check.into()))
     }
 }
 

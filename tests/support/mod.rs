@@ -18,6 +18,7 @@ pub mod fake_redis;
 pub mod fields;
 pub mod limits;
 pub mod log;
+pub mod op;
 #[cfg(feature = "redis")]
 pub mod pass_on;
 pub mod process;

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tollgate::limit::Algorithm;
-use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::store::{Answer, Operation, Store};
 use tollgate::{Check, ConfigError, Error, Key, Limit, MemoryStore};
 
 /// The answer of a store to an operation. The script may ask the memory, now or later.
-type Script = dyn Fn(&Arc<MemoryStore>, Op, Group) -> Answer + Send + Sync;
+type Script = dyn Fn(&Arc<MemoryStore>, Operation) -> Answer + Send + Sync;
 
 /// An embedded store that counts its calls, and does what its script says: at first, what the
 /// memory does. Clones share one store, as replicas do. Unlike the memory, it can be unavailable,
@@ -33,7 +33,7 @@ impl Default for Scripted {
 
 impl Scripted {
     pub fn new(
-        script: impl Fn(&Arc<MemoryStore>, Op, Group) -> Answer + Send + Sync + 'static,
+        script: impl Fn(&Arc<MemoryStore>, Operation) -> Answer + Send + Sync + 'static,
     ) -> Self {
         Self::on(MemoryStore::new(), script)
     }
@@ -41,7 +41,7 @@ impl Scripted {
     /// A store on this memory.
     pub fn on(
         memory: MemoryStore,
-        script: impl Fn(&Arc<MemoryStore>, Op, Group) -> Answer + Send + Sync + 'static,
+        script: impl Fn(&Arc<MemoryStore>, Operation) -> Answer + Send + Sync + 'static,
     ) -> Self {
         Self {
             memory: Arc::new(memory),
@@ -54,20 +54,23 @@ impl Scripted {
 
     /// A store that fails every check.
     pub fn failing(error: impl Fn() -> Error + Send + Sync + 'static) -> Self {
-        Self::new(move |_, _, _| Answer::ready(Err(error())))
+        Self::new(move |_, _| Answer::ready(Err(error())))
     }
 
     /// A store that is asked at once, and answers `after` so long.
     pub fn answering(after: Duration) -> Self {
-        Self::new(move |memory, op, group| late(after, memory.apply(op, group)))
+        Self::new(move |memory, operation| late(after, memory.apply(operation)))
     }
 
     /// A store that asks the memory only `after` a delay for the operations that `late` selects, as
     /// over a slow network.
-    pub fn asked_late(after: Duration, late: impl Fn(Op) -> bool + Send + Sync + 'static) -> Self {
-        Self::new(move |memory, op, group| match late(op) {
-            true => ask_after(after, memory, op, group),
-            false => memory.apply(op, group),
+    pub fn asked_late(
+        after: Duration,
+        late: impl Fn(&Operation) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(move |memory, operation| match late(&operation) {
+            true => ask_after(after, memory, operation),
+            false => memory.apply(operation),
         })
     }
 
@@ -90,7 +93,7 @@ impl Scripted {
     /// Does this from now on.
     pub fn does(
         &self,
-        script: impl Fn(&Arc<MemoryStore>, Op, Group) -> Answer + Send + Sync + 'static,
+        script: impl Fn(&Arc<MemoryStore>, Operation) -> Answer + Send + Sync + 'static,
     ) {
         *self.script.write().unwrap() = Arc::new(script);
     }
@@ -98,7 +101,7 @@ impl Scripted {
     /// Makes the store unavailable, or available again.
     pub fn switch_off(&self, off: bool) {
         match off {
-            true => self.does(|_, _, _| Answer::ready(Err(Error::unreachable("it is away")))),
+            true => self.does(|_, _| Answer::ready(Err(Error::unreachable("it is away")))),
             false => self.does(decide),
         }
     }
@@ -112,7 +115,7 @@ impl Scripted {
     pub async fn used(&self, limit: &Limit, key: &Key) -> u64 {
         let left = self
             .memory
-            .apply(Op::Peek, Check::new(limit, key).with_cost(0).into())
+            .apply(Operation::Peek(Check::new(limit, key).with_cost(0).into()))
             .await
             .unwrap();
         limit.quota().capacity() - left.remaining()
@@ -120,8 +123,8 @@ impl Scripted {
 }
 
 /// Answers as the memory does.
-pub fn decide(memory: &Arc<MemoryStore>, op: Op, group: Group) -> Answer {
-    memory.apply(op, group)
+pub fn decide(memory: &Arc<MemoryStore>, operation: Operation) -> Answer {
+    memory.apply(operation)
 }
 
 /// An answer that comes so long after the decision.
@@ -133,11 +136,11 @@ pub fn late(after: Duration, answer: Answer) -> Answer {
 }
 
 /// The answer of a memory that is asked only after so long.
-pub fn ask_after(after: Duration, memory: &Arc<MemoryStore>, op: Op, group: Group) -> Answer {
+pub fn ask_after(after: Duration, memory: &Arc<MemoryStore>, operation: Operation) -> Answer {
     let memory = Arc::clone(memory);
     Answer::later(async move {
         sleep(after).await;
-        memory.apply(op, group).await
+        memory.apply(operation).await
     })
 }
 
@@ -150,10 +153,10 @@ pub fn time_out_after(deadline: Duration) -> Answer {
 }
 
 impl Store for Scripted {
-    fn apply(&self, op: Op, group: Group) -> Answer {
+    fn apply(&self, operation: Operation) -> Answer {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let script = Arc::clone(&self.script.read().unwrap());
-        script(&self.memory, op, group)
+        script(&self.memory, operation)
     }
 
     fn is_embedded(&self) -> bool {

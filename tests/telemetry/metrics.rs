@@ -530,7 +530,7 @@ async fn recorder_that_is_installed_later_gets_what_comes_then() {
 #[tokio::test]
 async fn dropped_call_counts_as_no_decision() {
     let recorded = Recorded::start();
-    let limiter = RateLimiter::new(Scripted::new(|_, _, _| Answer::later(pending())));
+    let limiter = RateLimiter::new(Scripted::new(|_, _| Answer::later(pending())));
     let (limit, key) = (an_hour("api", 9), Key::global());
     assert!(
         tokio::time::timeout(MS, limiter.check(&limit, &key))

@@ -9,12 +9,31 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::store::{Answer, Change, Operation, Store};
 use tollgate::{Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::scripted::{self, Scripted, time_out_after};
 
 const MS: Duration = Duration::from_millis(1);
+
+/// What a limiter asks of its store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Op {
+    Charge,
+    Peek,
+    Refund,
+}
+
+impl Op {
+    fn of(operation: &Operation) -> Self {
+        match operation {
+            Operation::Charge(_) => Self::Charge,
+            Operation::Peek(_) => Self::Peek,
+            Operation::Change(_, Change::Settle { cost: 0, .. }) => Self::Refund,
+            operation => panic!("{operation:?}"),
+        }
+    }
+}
 
 /// The operations, and the times at which they were asked.
 #[derive(Clone, Default)]
@@ -40,15 +59,16 @@ fn late(slow: fn(Op, usize) -> Option<Duration>) -> (RateLimiter, Asked) {
     let asked = Asked::default();
     let noted = asked.clone();
     let started = Instant::now();
-    let store = Scripted::new(move |memory, op, group| {
+    let store = Scripted::new(move |memory, operation| {
         let mut noted = noted.0.lock().unwrap();
+        let op = Op::of(&operation);
         let slow = slow(op, noted.len());
         noted.push((op, started.elapsed()));
         drop(noted);
         match slow {
             Some(STORE_DEADLINE) => time_out_after(STORE_DEADLINE),
-            Some(latency) => scripted::late(latency, memory.apply(op, group)),
-            None => memory.apply(op, group),
+            Some(latency) => scripted::late(latency, memory.apply(operation)),
+            None => memory.apply(operation),
         }
     });
     (RateLimiter::new(store), asked)
@@ -275,19 +295,19 @@ async fn refund_of_a_delay_that_is_too_long_is_waited_for() {
 
 /// Answers a charge 20 ms after it is decided, and hands other operations to `other`.
 fn answering_charges_late(
-    other: impl Fn(&Arc<MemoryStore>, Op, Group) -> Answer + Send + Sync + 'static,
+    other: impl Fn(&Arc<MemoryStore>, Operation) -> Answer + Send + Sync + 'static,
 ) -> RateLimiter {
-    RateLimiter::new(Scripted::new(move |memory, op, group| match op {
-        Op::Charge => scripted::late(20 * MS, memory.apply(op, group)),
-        op => other(memory, op, group),
+    RateLimiter::new(Scripted::new(move |memory, operation| match operation {
+        Operation::Charge(_) => scripted::late(20 * MS, memory.apply(operation)),
+        operation => other(memory, operation),
     }))
 }
 
 #[tokio::test(start_paused = true)]
 async fn refund_completes_after_max_wait_and_after_a_cancelled_call() {
     for timeout_after in [30 * MS, Duration::MAX] {
-        let limiter = answering_charges_late(|memory, op, group| {
-            scripted::ask_after(200 * MS, memory, op, group)
+        let limiter = answering_charges_late(|memory, operation| {
+            scripted::ask_after(200 * MS, memory, operation)
         });
         let key = Key::new("k");
         let started = Instant::now();
@@ -304,9 +324,8 @@ async fn refund_completes_after_max_wait_and_after_a_cancelled_call() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_refund_reports_that_units_may_be_charged() {
-    let limiter = answering_charges_late(|_, _, _| {
-        Answer::ready(Err(Error::unreachable("connection refused")))
-    });
+    let limiter =
+        answering_charges_late(|_, _| Answer::ready(Err(Error::unreachable("connection refused"))));
     let key = Key::new("k");
     drop(limiter.check_n(&bucket(), &key, 4).await.unwrap());
     let group = [reserving(&key, 4)];

@@ -15,8 +15,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A limiter on a store whose questions and answers take half a round trip each.
 pub(crate) fn distant(round_trip: Duration) -> RateLimiter {
     let half = round_trip / 2;
-    RateLimiter::new(Scripted::new(move |memory, op, group| {
-        let asked = ask_after(half, memory, op, group);
+    RateLimiter::new(Scripted::new(move |memory, operation| {
+        let asked = ask_after(half, memory, operation);
         Answer::later(async move {
             let answer = asked.await;
             sleep(half).await;

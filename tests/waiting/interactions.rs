@@ -10,7 +10,7 @@ use axum::routing::any;
 use tokio::time::{Instant, sleep};
 use tollgate::key::Global;
 use tollgate::layer::OnStoreFailure;
-use tollgate::store::Op;
+use tollgate::store::{Change, Operation};
 use tollgate::{Check, Decision, Error, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
@@ -251,7 +251,7 @@ async fn redis_keeps_the_turns_of_reserved_units() {
     let reserve = async || {
         let check = Check::new(&limit, &key).with_max_wait(Duration::from_secs(3_600));
         limiter
-            .apply(Op::Charge, check)
+            .apply(Operation::Charge(check.into()))
             .await
             .unwrap()
             .delay()
@@ -396,7 +396,9 @@ async fn group_that_can_never_be_allowed_does_not_queue_behind_waiters() {
 
 #[tokio::test(start_paused = true)]
 async fn given_up_units_return_to_a_store_that_answers_later() {
-    let limiter = RateLimiter::new(Scripted::asked_late(5 * MS, |op| op == Op::Refund));
+    let limiter = RateLimiter::new(Scripted::asked_late(5 * MS, |operation| {
+        matches!(operation, Operation::Change(_, Change::Settle { .. }))
+    }));
     drop(limiter.check(&ten(), &Key::new("k")).await.unwrap());
     let waiter = go(&limiter, &ten(), 10_000 * MS);
     sleep(20 * MS).await;
@@ -498,11 +500,12 @@ fn waker_may_drop_another_waiter_at_once() {
 /// A store whose charges are decided at once, and answered after 100 ms. Other operations are
 /// answered at once.
 fn answering_charges_late() -> Scripted {
-    Scripted::new(|memory, op, group| {
-        let answer = decide(memory, op, group);
-        match op {
-            Op::Charge => late(100 * MS, answer),
-            _ => answer,
+    Scripted::new(|memory, operation| {
+        let is_charge = matches!(operation, Operation::Charge(_));
+        let answer = decide(memory, operation);
+        match is_charge {
+            true => late(100 * MS, answer),
+            false => answer,
         }
     })
 }

@@ -269,7 +269,7 @@ mod on_redis {
     use super::*;
     use crate::support::RedisServer;
     use tollgate::RateLimiter;
-    use tollgate::store::Op;
+    use tollgate::store::Operation;
 
     #[tokio::test]
     async fn replicas_take_turns_in_the_order_in_which_they_asked() {
@@ -280,7 +280,10 @@ mod on_redis {
         let mut last = None;
         for turn in 0..9 {
             let check = Check::new(&limit, "openai").with_max_wait(Duration::from_secs(3_600));
-            let decision = replicas[turn % 3].apply(Op::Charge, check).await.unwrap();
+            let decision = replicas[turn % 3]
+                .apply(Operation::Charge(check.into()))
+                .await
+                .unwrap();
             assert!(decision.allowed());
             assert!(Some(decision.delay()) > last || turn == 0, "turn {turn}");
             last = Some(decision.delay());

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tollgate::store::{Op, Store};
+use tollgate::store::{Operation, Store};
 use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 
 use support::RedisServer;
@@ -154,7 +154,7 @@ async fn cancelled_callers() {
     let key = Key::new("k");
     drop(
         store
-            .apply(Op::Charge, Check::new(&limit, &key).into())
+            .apply(Operation::Charge(Check::new(&limit, &key).into()))
             .await
             .unwrap(),
     );
@@ -162,7 +162,7 @@ async fn cancelled_callers() {
     let (started, mut calls, mut most) = (Instant::now(), 0_u64, 0);
     let metrics = tokio::runtime::Handle::current().metrics();
     while started.elapsed() < Duration::from_secs(5) {
-        let mut answer = pin!(store.apply(Op::Charge, Check::new(&limit, &key).into()));
+        let mut answer = pin!(store.apply(Operation::Charge(Check::new(&limit, &key).into())));
         poll_fn(|cx| {
             drop(answer.as_mut().poll(cx));
             Poll::Ready(())
@@ -175,7 +175,9 @@ async fn cancelled_callers() {
     server.pause(false);
     let left = loop {
         match store
-            .apply(Op::Peek, Check::new(&limit, &key).with_cost(0).into())
+            .apply(Operation::Peek(
+                Check::new(&limit, &key).with_cost(0).into(),
+            ))
             .await
         {
             Ok(decision) => break decision.remaining(),
@@ -238,7 +240,7 @@ async fn checks(
                 let asked = Instant::now();
                 key = (key * 31 + 7) % 10_000_u64;
                 let check = Check::new(&limit, Key::from(key));
-                failed += usize::from(store.apply(Op::Charge, check.into()).await.is_err());
+                failed += usize::from(store.apply(Operation::Charge(check.into())).await.is_err());
                 latencies.push(asked.elapsed());
             }
             (latencies, failed)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tollgate::store::{Op, Store};
+use tollgate::store::{Operation, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota};
 
 /// `KEYS` in the environment sets another number, and `LONG` keys of 60 bytes.
@@ -14,7 +14,7 @@ const KEYS: u64 = 6_000_000;
 
 fn check(store: &MemoryStore, limit: &Limit, key: &Key) -> Duration {
     let started = Instant::now();
-    let mut answer = store.apply(Op::Charge, Check::new(limit, key).into());
+    let mut answer = store.apply(Operation::Charge(Check::new(limit, key).into()));
     let mut context = Context::from_waker(Waker::noop());
     assert!(matches!(
         Pin::new(&mut answer).poll(&mut context),

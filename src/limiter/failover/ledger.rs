@@ -66,22 +66,21 @@ impl Ledger {
         }
     }
 
-    /// Replaces the units of a charge by its real cost, if they are owed. Returns whether they are.
-    pub(super) fn settle(&self, check: &Check, charged: Receipt, cost: u32) -> bool {
-        let mut shard = self.shard(check.budget());
-        let Some(owed) = shard
-            .get_mut(check.budget())
-            .filter(|owed| owed.since <= charged.at)
-        else {
-            return false;
-        };
+    /// Replaces the units of a charge by its real cost, if they are owed. Returns a check of the
+    /// budget then.
+    pub(super) fn settle(&self, budget: &Budget, charged: Receipt, cost: u32) -> Option<Check> {
+        let mut shard = self.shard(budget);
+        let owed = shard
+            .get_mut(budget)
+            .filter(|owed| owed.since <= charged.at)?;
+        let check = owed.check.clone();
         let more = i64::from(cost) - i64::from(charged.cost);
         owed.units = owed.units.saturating_add_signed(more);
         if owed.units == 0 {
-            shard.remove(check.budget());
+            shard.remove(budget);
             self.budgets.fetch_sub(1, Ordering::AcqRel);
         }
-        true
+        Some(check)
     }
 
     pub(super) fn forget(&self, budget: &Budget) {

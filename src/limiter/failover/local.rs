@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::ledger::Ledger;
-use crate::model::{Check, Decision, Error, Group, Op, Source, Verdict};
+use crate::model::{Budget, Change, Check, Decision, Error, Group, Operation, Source, Verdict};
 use crate::store::MemoryStore;
 use crate::telemetry::{self, Throttles};
 use crate::units::{Micros, Receipt};
@@ -39,16 +39,19 @@ impl Local {
     /// because it would be charged twice.
     pub(super) fn decide(
         &self,
-        op: Op,
         group: &[Check],
+        is_charge: bool,
         wait: Micros,
         may_be_charged: bool,
     ) -> Result<Decision, Error> {
         let shares: Vec<_> = group.iter().map(share).collect();
         let of_shares = Group::of_distinct(shares.iter().flatten().cloned().collect());
-        let decision = self.store.apply_now(op, of_shares).map_err(full)?;
-        let checks = shares.iter().flatten();
-        telemetry::blocks_of(&self.blocked, op, checks, &decision);
+        let operation = match is_charge {
+            true => Operation::Charge(of_shares.clone()),
+            false => Operation::Peek(of_shares.clone()),
+        };
+        let decision = self.store.apply_now(operation).map_err(full)?;
+        telemetry::blocks_of(&self.blocked, &of_shares, is_charge, &decision);
         let mut of_shares = decision.verdicts().iter();
         let verdicts = group.iter().zip(&shares).map(|(check, share)| match share {
             Some(_) => of_shares
@@ -61,7 +64,7 @@ impl Local {
         });
         let verdicts: Option<Vec<_>> = verdicts.collect();
         let decided = Decision::in_place_of_store(verdicts.unwrap_or_default(), Source::Local)?;
-        if op == Op::Charge && decided.allowed() && !may_be_charged {
+        if is_charge && decided.allowed() && !may_be_charged {
             let verdicts = group.iter().zip(decided.verdicts());
             let charged = verdicts.filter(|(_, it)| !it.is_unlimited() && !it.would_deny());
             charged.for_each(|(check, _)| self.ledger.add(check, decision.decided_at()));
@@ -69,31 +72,32 @@ impl Local {
         Ok(decided.made_at(decision.decided_at()))
     }
 
-    /// Gives back units of a local charge, or settles it. Returns whether it was still owed to the
-    /// store. Then the store need not be asked.
-    pub(super) fn settle(&self, op: Op, check: &Check, charged: Receipt) -> bool {
-        let cost = match op {
-            Op::Refund => charged.cost.saturating_sub(check.cost()),
-            _ => check.cost(),
+    /// Settles a local charge. Returns whether it was still owed to the store. Then the store need
+    /// not be asked.
+    pub(super) fn settle(&self, budget: &Budget, receipt: Receipt, cost: u32) -> bool {
+        let Some(owed) = self.ledger.settle(budget, receipt, cost) else {
+            return false;
         };
-        let is_owed = self.ledger.settle(check, charged, cost);
-        if let Some(share) = share(check) {
+        if let Some(share) = share(&owed) {
+            let settle = Change::Settle { receipt, cost };
             // A store that is full has evicted the budget.
-            drop(self.store.apply_now(op, share.with_receipt(charged).into()));
+            drop(
+                self.store
+                    .apply_now(Operation::Change(share.into(), settle)),
+            );
         }
-        is_owed
+        true
     }
 
-    /// Resets the local budgets of a group, or blocks their keys, whatever the failure policies of
-    /// its limits. After a reset there is nothing to settle any more.
-    pub(super) fn change(&self, op: Op, group: &[Check]) {
-        for check in group {
-            if op == Op::Reset {
-                self.ledger.forget(check.budget());
-            }
-            // A budget is found by name and key. A store that is full has no room for a block.
-            drop(self.store.apply_now(op, check.clone().into()));
+    /// Resets a local budget, or blocks its key, whatever the failure policy of its limit. After a
+    /// reset there is nothing to settle any more.
+    pub(super) fn change(&self, budget: &Budget, change: &Change) {
+        if *change == Change::Reset {
+            self.ledger.forget(budget);
         }
+        // A budget is found by name and key. A store that is full has no room for a block.
+        let changed = Operation::Change(budget.clone(), change.clone());
+        drop(self.store.apply_now(changed));
     }
 
     /// The units of a budget that were consumed locally and have not drained since, rounded up.

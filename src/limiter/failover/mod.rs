@@ -12,7 +12,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::local::Local;
-use crate::model::{Check, Decision, Error, Group, Limit, OnStoreFailure, Op, Source, Verdict};
+use crate::model::{
+    Budget, Change, Check, Decision, Error, Limit, OnStoreFailure, Operation, Source, Verdict,
+};
 use crate::store::{Answer, Store};
 use crate::telemetry::{self, Throttle};
 use crate::units::{ConfigError, Micros, Receipt};
@@ -73,33 +75,44 @@ impl Failover {
     }
 
     #[inline]
-    pub(super) fn apply(self: &Arc<Self>, op: Op, group: Group) -> Answer {
-        if matches!(op, Op::Refund | Op::Settle) && group.iter().any(was_charged_locally) {
-            return self.settle_local_charges(op, &group);
+    pub(super) fn apply(self: &Arc<Self>, operation: Operation) -> Answer {
+        if let Operation::Change(budget, Change::Settle { receipt, cost }) = &operation
+            && let Some(charged) = receipt.local()
+        {
+            return self.settle_local_charge(budget, charged, *cost);
         }
         if self.is_embedded {
-            return self.store().apply(op, group);
+            return self.store().apply(operation);
         }
-        match (op, policy(&group)) {
-            (Op::Charge | Op::Peek, Some(policy)) => self.ask_with_policy(op, group, policy),
-            (Op::Reset | Op::Block, _) => self.change_local(op, group),
-            (Op::Charge | Op::Peek | Op::Refund | Op::Settle | Op::Claim, _) => {
-                self.ask_store(op, group)
+        match &operation {
+            Operation::Charge(group) | Operation::Peek(group) => match policy(group) {
+                Some(policy) => self.ask_with_policy(operation, policy),
+                None => self.ask_store(operation),
+            },
+            Operation::Change(budget, change @ (Change::Reset | Change::Block(_))) => {
+                // Otherwise a client that an operator lets in again stays denied locally.
+                if let Some(local) = self.local.get() {
+                    local.change(budget, change);
+                }
+                self.store().apply(operation)
+            }
+            Operation::Change(_, Change::Settle { .. } | Change::Claim(_)) => {
+                self.ask_store(operation)
             }
         }
     }
 
     /// Asks the store. If it is unavailable, the policy decides.
-    fn ask_with_policy(self: &Arc<Self>, op: Op, group: Group, policy: OnStoreFailure) -> Answer {
+    fn ask_with_policy(self: &Arc<Self>, operation: Operation, policy: OnStoreFailure) -> Answer {
         let failover = Arc::clone(self);
-        let answer = failover.store.apply(op, group.clone());
-        answer.resolved(move |answer| failover.resolve(answer, op, &group, policy))
+        let answer = failover.store.apply(operation.clone());
+        answer.resolved(move |answer| failover.resolve(answer, &operation, policy))
     }
 
     /// Asks the store, without anything to decide in its place. Its answer also starts the
     /// repayment of local charges.
-    fn ask_store(self: &Arc<Self>, op: Op, group: Group) -> Answer {
-        let answer = self.store().apply(op, group);
+    fn ask_store(self: &Arc<Self>, operation: Operation) -> Answer {
+        let answer = self.store().apply(operation);
         if !self.owes_charges() {
             return answer;
         }
@@ -115,42 +128,25 @@ impl Failover {
         })
     }
 
-    /// Gives back or settles charges of which the store does not know yet, or, after the outage,
-    /// only that they were made.
-    fn settle_local_charges(self: &Arc<Self>, op: Op, group: &Group) -> Answer {
-        let mut are_all_owed = true;
-        let mut left = Vec::with_capacity(group.len());
-        for check in group.iter() {
-            let Some(charged) = check.receipt().and_then(Receipt::local) else {
-                are_all_owed = false;
-                left.push(check.clone());
-                continue;
-            };
-            let local = self.local.get();
-            let is_owed = local.is_some_and(|local| local.settle(op, check, charged));
-            are_all_owed &= is_owed;
-            let more = match op {
-                Op::Settle if !is_owed => check.cost().saturating_sub(charged.cost),
-                _ => 0,
-            };
-            left.push(check.clone().with_receipt(None).with_cost(more));
+    /// Settles a charge of which the store does not know yet, or, after the outage, only that it
+    /// was made.
+    fn settle_local_charge(
+        self: &Arc<Self>,
+        budget: &Budget,
+        charged: Receipt,
+        cost: u32,
+    ) -> Answer {
+        if let Some(local) = self.local.get()
+            && local.settle(budget, charged, cost)
+        {
+            let left = Check::new(budget.limit(), budget.key()).with_cost(0);
+            return Answer::ready(local.decide(&[left], false, Micros::default(), true));
         }
-        let left = Group::of_distinct(left);
-        match self.local.get() {
-            Some(local) if are_all_owed => {
-                Answer::ready(local.decide(Op::Peek, &left, Micros::default(), true))
-            }
-            _ => self.ask_store(op, left),
-        }
-    }
-
-    /// Also resets or blocks the local budgets. Otherwise a client that an operator lets in again
-    /// stays denied.
-    fn change_local(&self, op: Op, group: Group) -> Answer {
-        if let Some(local) = self.local.get() {
-            local.change(op, &group);
-        }
-        self.store().apply(op, group)
+        let more = Change::Settle {
+            receipt: Receipt::default(),
+            cost: cost.saturating_sub(charged.cost),
+        };
+        self.ask_store(Operation::Change(budget.clone(), more))
     }
 }
 
@@ -164,12 +160,6 @@ fn policy(group: &[Check]) -> Option<OnStoreFailure> {
     policies
         .reduce(|one, other| Some(one?.stricter(other?)))
         .flatten()
-}
-
-fn was_charged_locally(check: &Check) -> bool {
-    check
-        .receipt()
-        .is_some_and(|receipt| receipt.local().is_some())
 }
 
 /// Returns whether a check can be decided without the store. A limit in shadow mode never denies,
@@ -189,14 +179,11 @@ impl Failover {
     fn resolve(
         self: &Arc<Self>,
         answer: Result<Decision, Error>,
-        op: Op,
-        group: &Group,
+        operation: &Operation,
         policy: OnStoreFailure,
     ) -> Result<Decision, Error> {
         match answer {
-            Err(error) if error.is_unavailable() => {
-                self.decide_by_policy(&error, op, group, policy)
-            }
+            Err(error) if error.is_unavailable() => self.decide_by_policy(error, operation, policy),
             Err(error) => Err(error),
             Ok(decision) => {
                 if decision.source() == Source::Store {
@@ -211,12 +198,16 @@ impl Failover {
     /// The decision in place of the store's.
     fn decide_by_policy(
         &self,
-        error: &Error,
-        op: Op,
-        group: &Group,
+        error: Error,
+        operation: &Operation,
         policy: OnStoreFailure,
     ) -> Result<Decision, Error> {
-        telemetry::unavailable(self.events.of_policy(policy), group, error, policy.name());
+        let (group, is_charge) = match operation {
+            Operation::Charge(group) => (group, true),
+            Operation::Peek(group) => (group, false),
+            Operation::Change(..) => return Err(error),
+        };
+        telemetry::unavailable(self.events.of_policy(policy), group, &error, policy.name());
         let wait = error
             .probe_after()
             .unwrap_or(UNKNOWN_WAIT)
@@ -225,7 +216,7 @@ impl Failover {
         let (source, verdicts) = match policy {
             OnStoreFailure::Local { .. } if group.iter().all(has_outcome) => {
                 let local = self.local.get_or_init(Local::new);
-                return local.decide(op, group, wait, error.may_have_charged());
+                return local.decide(group, is_charge, wait, error.may_have_charged());
             }
             OnStoreFailure::FailOpen => {
                 let unlimited = group.iter().map(|check| {

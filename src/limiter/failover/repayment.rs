@@ -12,9 +12,9 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::Failover;
-use crate::model::{Check, Decision, Error, Op};
+use crate::model::{Budget, Change, Check, Decision, Error, Operation};
 use crate::telemetry;
-use crate::units::Micros;
+use crate::units::{Micros, Receipt};
 
 /// The charges that are made at once, in a round trip. More would hold up the checks of a store
 /// that has just recovered, and fewer would make a distant one take long for many budgets.
@@ -114,8 +114,8 @@ async fn repay_once(
             // offence.
             let check = check.without_blocks();
             let check = check.with_cost(u32::try_from(units).unwrap_or(u32::MAX));
-            let answer =
-                (units > 0).then(|| failover.store.apply(Op::Charge, check.clone().into()))?;
+            let charge = || Operation::Charge(check.clone().into());
+            let answer = (units > 0).then(|| failover.store.apply(charge()))?;
             Some((check, since, answer))
         });
         // All are asked before the first answer is awaited, so that they share a call.
@@ -162,7 +162,8 @@ async fn finish(
                     return Ok(0);
                 }
                 check = check.with_cost(rest);
-                answer = failover.store.apply(Op::Charge, check.clone().into()).await;
+                let charge = Operation::Charge(check.clone().into());
+                answer = failover.store.apply(charge).await;
             }
             Err(error) => return Err(left(&error, check)),
         }
@@ -183,6 +184,10 @@ async fn repay_blocked(failover: &Failover, check: &Check) -> Result<Decision, E
         .clone()
         .with_max_debt(0)
         .map_err(Error::misuse)?;
-    let settled = Check::new(&limit, check.key()).with_cost(check.cost());
-    failover.store.apply(Op::Settle, settled.into()).await
+    let settle = Change::Settle {
+        receipt: Receipt::default(),
+        cost: check.cost(),
+    };
+    let operation = Operation::Change(Budget::new(&limit, check.key()), settle);
+    failover.store.apply(operation).await
 }

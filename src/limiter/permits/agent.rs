@@ -18,7 +18,7 @@ use super::runtimes::Runtimes;
 use super::slot::{Delivery, Slot};
 use super::slots::{MOST_QUEUED, Slots};
 use super::{AGENTS, LOOK_AFTER};
-use crate::model::{Budget, Check, Error, OnStoreFailure, Op, Source};
+use crate::model::{Budget, Check, Error, OnStoreFailure, Source};
 use crate::store::Store;
 use crate::telemetry::{self, Throttle};
 use crate::units::{MAX_LEASE, Mutex};
@@ -209,7 +209,7 @@ impl Agent {
             OnStoreFailure::Local { .. } => {
                 // A share is at least one permit, so there always is one.
                 let share = check.of_share().ok().flatten();
-                let share = share.map_or_else(|| limit.clone(), Check::into_limit);
+                let share = share.map_or_else(|| limit.clone(), |share| share.limit().clone());
                 (share.permits(), Source::Local, share)
             }
             OnStoreFailure::FailClosed => return Err(error),
@@ -306,8 +306,8 @@ impl Agent {
             if slot.next_claim().is_none() {
                 break;
             }
-            let check = slot.claim(key, self.lease, now);
-            let mut answer = self.store.apply(Op::Claim, check.into());
+            let claim = slot.claim(key, self.lease, now);
+            let mut answer = self.store.apply(claim);
             match answer.take_ready() {
                 Some(Ok(decision)) => {
                     slot.apply_answer(decision.remaining(), now, &mut deliveries);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::model::{Budget, Check, Key, Limit, Source};
+use crate::model::{Budget, Key, Limit, Source};
 use crate::telemetry::{self, GaugeLevel};
 
 /// The answer to a layer, or to `RateLimiter::acquire_permit`.
@@ -24,15 +24,15 @@ impl Acquired {
     }
 }
 
-/// A check under a limit of so many permits.
-pub(super) fn check(budget: &Budget, permits: u32) -> Check {
+/// The budget, under a limit of so many permits.
+pub(super) fn under(budget: &Budget, permits: u32) -> Budget {
     let (limit, key) = (budget.limit(), budget.key());
     if permits == limit.permits() {
-        return Check::new(limit, key);
+        return budget.clone();
     }
     // Plans differ. The name was valid, and so was the number.
     let other = Limit::concurrency(limit.name(), permits);
-    Check::new(other.as_ref().unwrap_or(limit), key)
+    Budget::new(other.as_ref().unwrap_or(limit), key)
 }
 
 /// The agent that granted a permit, and takes it back. A trait, because an agent knows slots, and a

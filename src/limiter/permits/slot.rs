@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::callers::{AtOnceCallers, PermitCaller, PermitOutcome, Waiters};
 use super::pace::{ClaimHistory, Paces};
 use super::permit;
-use crate::model::{Budget, Check, Error};
+use crate::model::{Budget, Change, Error, Operation};
 use crate::units::Claim;
 
 /// An outcome that a caller is to be given. It is given when no slot is locked, because a caller
@@ -242,15 +242,14 @@ impl Slot {
         self.stage == ClaimStage::Queued(kind)
     }
 
-    /// The check that claims this slot.
-    pub(super) fn claim(&mut self, key: &Budget, lease: Duration, now: Instant) -> Check {
+    /// Claims this slot.
+    pub(super) fn claim(&mut self, key: &Budget, lease: Duration, now: Instant) -> Operation {
         // No caller may get more than its own limit allows, so the smallest limit counts.
         let at_once = self.at_once.choose_claimed();
         let waiting = self.waiters.smallest_limit();
         let smallest = at_once.into_iter().chain(waiting).min();
         let limit = smallest.unwrap_or(self.limit);
         self.granted_under = self.granted_under.max(limit);
-        let check = permit::check(key, limit);
         let mut claim = Claim::new(self.holder, lease);
         claim.granted = self.granted;
         claim.released = self.released;
@@ -262,7 +261,7 @@ impl Slot {
         self.is_changed = false;
         self.is_due = false;
         self.history.note_sent(now);
-        check.with_claim(claim)
+        Operation::Change(permit::under(key, limit), Change::Claim(claim))
     }
 
     /// The claim was sent, and its answer is awaited.
@@ -335,13 +334,13 @@ mod tests {
     use tokio::sync::oneshot::{self, Receiver};
 
     use super::*;
-    use crate::model::{Key, Limit};
+    use crate::model::Limit;
 
     const LEASE: Duration = Duration::from_secs(10);
 
     fn key() -> Budget {
         let exports = Limit::concurrency("exports", 10).unwrap();
-        Budget::new(exports, Key::new("acme"))
+        Budget::new(&exports, "acme")
     }
 
     fn caller(limit: u32) -> (PermitCaller, Receiver<PermitOutcome>) {
@@ -362,8 +361,9 @@ mod tests {
         slot.add_waiter(waiter);
         if is_lost {
             slot.apply_loss(now);
-            let check = slot.claim(&key(), LEASE, now);
-            assert_eq!(check.limit().permits(), 5);
+            let claim = slot.claim(&key(), LEASE, now);
+            let claimed = claim.budgets().next().unwrap();
+            assert_eq!(claimed.limit().permits(), 5);
             slot.depart();
         }
         let mut deliveries = Vec::new();

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::AGENTS;
 use super::slot::{ClaimKind, Slot};
 use super::task_state::TaskState;
-use crate::model::{Budget, Check};
+use crate::model::{Budget, Operation};
 use crate::store::Answer;
 
 /// The memory for so many slots is kept.
@@ -82,7 +82,7 @@ impl ClaimQueues {
         &mut self,
         slots: &mut HashMap<Arc<Budget>, Slot>,
         lease: Duration,
-    ) -> Vec<(u64, Check)> {
+    ) -> Vec<(u64, Operation)> {
         let mut taken = Vec::new();
         let now = Instant::now();
         for kind in ClaimKind::ALL {
@@ -93,9 +93,9 @@ impl ClaimQueues {
                 let Some(slot) = slots.get_mut(&key).filter(|slot| slot.is_queued_for(kind)) else {
                     continue;
                 };
-                let check = slot.claim(&key, lease, now);
+                let claim = slot.claim(&key, lease, now);
                 let number = self.depart(key, slot, now, kind);
-                taken.push((number, check));
+                taken.push((number, claim));
             }
         }
         taken
@@ -155,7 +155,7 @@ impl ClaimQueues {
 
 impl Slots {
     /// The claims to be sent, with their numbers.
-    pub(super) fn take(&mut self, lease: Duration) -> Vec<(u64, Check)> {
+    pub(super) fn take(&mut self, lease: Duration) -> Vec<(u64, Operation)> {
         self.queues.take(&mut self.slots, lease)
     }
 
@@ -210,7 +210,7 @@ mod tests {
     use super::super::callers::PermitCaller;
     use super::super::pace::Paces;
     use super::*;
-    use crate::model::{Error, Key, Limit};
+    use crate::model::{Change, Error, Limit};
     use crate::store::MemoryStore;
 
     const LEASE: Duration = Duration::from_secs(10);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn key(number: usize) -> Arc<Budget> {
-        Arc::new(Budget::new(exports(), Key::from(number as u64)))
+        Arc::new(Budget::new(&exports(), number as u64))
     }
 
     fn caller() -> PermitCaller {
@@ -275,8 +275,10 @@ mod tests {
         state
     }
 
-    fn kind(check: &Check) -> ClaimKind {
-        let claim = check.claim().expect("it is a claim");
+    fn kind(claim: &Operation) -> ClaimKind {
+        let Operation::Change(_, Change::Claim(claim)) = claim else {
+            panic!("{claim:?} is no claim");
+        };
         match (claim.released, claim.waiting, claim.at_once) {
             (0, 0, 0) => ClaimKind::Renewal,
             (0, 0, _) => ClaimKind::Caller,
@@ -285,11 +287,11 @@ mod tests {
         }
     }
 
-    fn answer_all(state: &mut Slots, claims: Vec<(u64, Check)>) {
-        for (number, check) in claims {
+    fn answer_all(state: &mut Slots, claims: Vec<(u64, Operation)>) {
+        for (number, claim) in claims {
             let (_, slot) = state.land(number).expect("it is in flight");
             slot.apply_answer(0, Instant::now(), &mut Vec::new());
-            assert!(slot.is_confirmed(), "{check:?}");
+            assert!(slot.is_confirmed(), "{claim:?}");
         }
     }
 
@@ -301,7 +303,7 @@ mod tests {
             for of_kind in ClaimKind::ALL {
                 let count = taken
                     .iter()
-                    .filter(|(_, check)| kind(check) == of_kind)
+                    .filter(|(_, claim)| kind(claim) == of_kind)
                     .count();
                 assert_eq!(count, most_in_flight(of_kind));
             }
@@ -324,7 +326,8 @@ mod tests {
         let mut claimed = Vec::new();
         while !state.queues.is_empty() {
             let taken = state.take(LEASE);
-            claimed.extend(taken.iter().map(|(_, check)| check.key().clone()));
+            let budgets = taken.iter().flat_map(|(_, claim)| claim.budgets());
+            claimed.extend(budgets.map(|budget| budget.key().clone()));
             answer_all(&mut state, taken);
         }
         assert_eq!(claimed.len(), 1_000);

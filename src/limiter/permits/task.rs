@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::AGENTS;
 use super::agent::Agent;
 use super::slots::Slots;
-use crate::model::{Budget, Decision, Error, Op};
+use crate::model::{Budget, Decision, Error};
 use crate::store::Answer;
 use crate::units::later;
 
@@ -95,8 +95,8 @@ impl Agent {
         tokio::spawn(unconstrained(async move {
             let agent = &under_way.agent;
             let mut answers = unawaited;
-            answers.extend(claims.into_iter().map(|(number, check)| {
-                let answer = agent.store.apply(Op::Claim, check.into());
+            answers.extend(claims.into_iter().map(|(number, claim)| {
+                let answer = agent.store.apply(claim);
                 (number, answer)
             }));
             let answered = timeout(agent.paces.lost, agent.await_answers(answers)).await;

@@ -16,7 +16,7 @@ use super::turns::Turn;
 use super::width::UnitsFound;
 use super::{AskAgain, TICK, Unserved, in_time, patient};
 use crate::limiter::RateLimiter;
-use crate::model::{Check, Decision, Error, Group, Op, Source};
+use crate::model::{Check, Decision, Error, Group, Operation, Source};
 use crate::store::Answer;
 use crate::units::later;
 
@@ -53,7 +53,7 @@ impl RateLimiter {
             again.changes = self.shared.turns.changes(group);
             let asked = Instant::now();
             let left = bounds.left();
-            let answer = self.apply_unobserved(Op::Charge, patient(group, left, left));
+            let answer = self.apply_unobserved(Operation::Charge(patient(group, left, left)));
             let decision = answer.await.map_err(Unserved::Failed)?;
             if decision.allowed() {
                 turn.adapt(
@@ -126,7 +126,9 @@ impl RateLimiter {
             let max_wait = bounds.left();
             let check = group[0].clone().with_max_wait(max_wait);
             let asked = Instant::now();
-            let decision = self.apply_unobserved(Op::Charge, check.into()).await?;
+            let decision = self
+                .apply_unobserved(Operation::Charge(check.into()))
+                .await?;
             let found = match decision.delay() {
                 _ if !decision.allowed() => UnitsFound::Missing,
                 Duration::ZERO => UnitsFound::Free,

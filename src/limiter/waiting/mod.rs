@@ -27,7 +27,7 @@ use self::settings::WaiterGuard;
 use self::turns::Turn;
 pub(super) use self::turns::Turns;
 use super::RateLimiter;
-use crate::model::{Check, Decision, Error, Group, Key, Limit, Op};
+use crate::model::{Check, Decision, Error, Group, Key, Limit, Operation};
 use crate::store::Answer;
 use crate::units::later;
 
@@ -262,7 +262,7 @@ impl RateLimiter {
     ) -> Option<Answer> {
         let is_behind_others = !self.shared.turns.contested(group).is_empty() && may_wait(group);
         let patient = || patient(group, max_wait, longest_delay);
-        (!is_behind_others).then(|| self.apply_unobserved(Op::Charge, patient()))
+        (!is_behind_others).then(|| self.apply_unobserved(Operation::Charge(patient())))
     }
 
     /// Waits for the units of a group that is denied at `first`, or was not charged because others
@@ -416,7 +416,8 @@ impl RateLimiter {
         sleep_until(bounds.deadline).await;
         if counts_denials(group) {
             // Not before: until its deadline, its turn may come.
-            tokio::spawn(self.apply_unobserved(Op::Peek, of_denied_caller(group)));
+            let peek = Operation::Peek(of_denied_caller(group));
+            tokio::spawn(self.apply_unobserved(peek));
         }
         let decision = peeked?;
         let Some(retry_after) = decision.retry_after() else {
@@ -428,7 +429,7 @@ impl RateLimiter {
 
     /// The denial of a check that would be decided before other waiters.
     async fn deny_behind_others(&self, group: Group) -> Result<Decision, Error> {
-        let decision = self.apply_unobserved(Op::Peek, group).await?;
+        let decision = self.apply_unobserved(Operation::Peek(group)).await?;
         if decision.exceeds_capacity() {
             return Ok(decision);
         }

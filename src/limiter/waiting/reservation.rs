@@ -6,7 +6,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
 use crate::limiter::RateLimiter;
-use crate::model::{Check, Decision, Group, Op};
+use crate::model::{Change, Check, Decision, Error, Group};
 use crate::store::Answer;
 use crate::units::later;
 
@@ -77,13 +77,32 @@ impl Reservation {
         (self.decision.clone(), answer)
     }
 
+    /// Gives the charges back. The decision equals a peek of cost 0 afterwards.
     fn refund(&self) -> Answer {
-        let back = self.group.iter().zip(self.decision.receipts());
-        let back = back
-            .map(|(check, receipt)| check.clone().with_receipt(receipt))
-            .collect();
-        self.limiter.apply(Op::Refund, Group::of_distinct(back))
+        let charges = self.group.iter().zip(self.decision.receipts());
+        let answers = charges.map(|(check, receipt)| {
+            let give_back = Change::give_back(receipt.unwrap_or_default());
+            self.limiter.change(check.budget().clone(), give_back)
+        });
+        match <[Answer; 1]>::try_from(answers.collect::<Vec<_>>()) {
+            Ok([answer]) => answer,
+            Err(answers) => Answer::later(joined(answers)),
+        }
     }
+}
+
+/// The decision of a group, from the answers of its checks. All are awaited, because an answer that
+/// is dropped may cancel its refund.
+async fn joined(answers: Vec<Answer>) -> Result<Decision, Error> {
+    let mut answered = Vec::with_capacity(answers.len());
+    for answer in answers {
+        answered.push(answer.await);
+    }
+    let decisions: Vec<Decision> = answered.into_iter().collect::<Result<_, _>>()?;
+    let decided_at = decisions.iter().map(Decision::decided_at).max();
+    let verdicts = decisions.iter().flat_map(Decision::verdicts).cloned();
+    Decision::of_parts(verdicts.collect(), decided_at.unwrap_or_default())
+        .ok_or_else(|| Error::misuse("the group is empty"))
 }
 
 impl Drop for Reservation {

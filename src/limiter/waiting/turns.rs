@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::reservation::Reservation;
 use super::width::{UnitsFound, Width};
-use crate::model::{Budget, Check, Group, Op};
+use crate::model::{Budget, Check, Group};
 use crate::units::Mutex;
 
 type Queues = Arc<Mutex<HashMap<Budget, Arc<WaitingQueue>>>>;
@@ -193,42 +193,36 @@ impl Turns {
     /// caller that compares two of these numbers asks the store too often then, and never too
     /// rarely.
     pub(super) fn changes(&self, group: &[Check]) -> u64 {
-        let changes = group.iter().map(|check| self.changes_of(check));
+        let changes = group.iter().map(|check| self.changes_of(check.budget()));
         changes.fold(0, |sum, changes| {
             sum.wrapping_add(changes.load(Ordering::SeqCst))
         })
     }
 
-    fn changes_of(&self, check: &Check) -> &AtomicU64 {
+    fn changes_of(&self, budget: &Budget) -> &AtomicU64 {
         let mut hasher = DefaultHasher::new();
-        check.budget().hash(&mut hasher);
+        budget.hash(&mut hasher);
         &self.changes[hasher.finish() as usize % self.changes.len()]
     }
 
-    /// Wakes the waiters at the front of the budgets that an operation has changed, because units
-    /// may be available earlier than they expect. Callers that have no place yet see it in the
-    /// number of [`changes`](Self::changes). A reset voids units that waiters reserved.
-    pub(in crate::limiter) fn changed(&self, by: Op, group: &[Check]) {
-        for check in group {
-            self.changes_of(check).fetch_add(1, Ordering::SeqCst);
-        }
+    /// Wakes the waiters at the front of a budget that was changed, because units may be available
+    /// earlier than they expect. Callers that have no place yet see it in the number of
+    /// [`changes`](Self::changes). A reset voids units that waiters reserved.
+    pub(in crate::limiter) fn changed(&self, budget: &Budget, is_reset: bool) {
+        self.changes_of(budget).fetch_add(1, Ordering::SeqCst);
         // A caller takes its place before it compares the numbers. So either it sees this change,
         // or its place is seen here.
         if self.places.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let queues = self.queues.lock();
-        let changed = group.iter().filter_map(|check| queues.get(check.budget()));
-        let changed: Vec<Arc<WaitingQueue>> = changed.cloned().collect();
-        // A waker may drop its waiter at once, which takes the lock again.
-        drop(queues);
-        for queue in changed {
-            queue.replenished.notify_waiters();
-            if by == Op::Reset {
-                queue.reset.notify_waiters();
-                let void = mem::take(&mut *queue.handed_over.lock());
-                void.into_iter().for_each(Reservation::close);
-            }
+        // Not under the lock: a waker may drop its waiter at once, which takes the lock again.
+        let queue = self.queues.lock().get(budget).cloned();
+        let Some(queue) = queue else { return };
+        queue.replenished.notify_waiters();
+        if is_reset {
+            queue.reset.notify_waiters();
+            let void = mem::take(&mut *queue.handed_over.lock());
+            void.into_iter().for_each(Reservation::close);
         }
     }
 }

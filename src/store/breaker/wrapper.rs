@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_core::future::BoxFuture;
 
 use super::{Breaker, BreakerSettings, BreakerState, Probe};
-use crate::model::{Check, Decision, Error, Group, Key, Limit, Op};
+use crate::model::{Check, Decision, Error, Key, Limit, Operation};
 use crate::store::{Answer, Note, Store};
 use crate::units::{ConfigError, Quota};
 
@@ -56,7 +56,7 @@ struct Peek<S> {
 
 impl<S: Store> Probe for Peek<S> {
     fn probe(&self) -> BoxFuture<'_, bool> {
-        let answer = self.store.apply(Op::Peek, self.check.clone().into());
+        let answer = self.store.apply(Operation::Peek(self.check.clone().into()));
         Box::pin(async { !has_failed(&answer.await) })
     }
 }
@@ -66,13 +66,13 @@ fn has_failed(answer: &Result<Decision, Error>) -> bool {
 }
 
 impl<S: Store> Store for CircuitBreaker<S> {
-    fn apply(&self, op: Op, group: Group) -> Answer {
+    fn apply(&self, operation: Operation) -> Answer {
         if let Err(error) = self.breaker.admit() {
             return Answer::ready(Err(error));
         }
         let begun = self.breaker.begin();
         let breaker = Arc::clone(&self.breaker);
-        let answer = self.store.apply(op, group);
+        let answer = self.store.apply(operation);
         answer.resolved(move |answer| {
             breaker.end(begun, has_failed(&answer));
             answer

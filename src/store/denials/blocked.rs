@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use tokio::time::Instant;
 
 use super::{CheckId, Denial, Denials};
-use crate::model::{Check, Decision, Verdict};
+use crate::model::{Budget, Check, Decision, Verdict};
 
 impl Denials {
     /// The denial of a group, and whether it is the answer without asking the store. The denial of
@@ -60,7 +60,7 @@ impl Denials {
             return None;
         }
         let alone = std::slice::from_ref(check);
-        let denial = self.standing(self.blocked_id(check), alone, now)?;
+        let denial = self.standing(self.blocked_id(check.budget()), alone, now)?;
         let is_fresh = self.is_fresh(&denial, alone, now);
         Some((denial, is_fresh))
     }
@@ -69,15 +69,15 @@ impl Denials {
     pub(super) fn ids_of(&self, group: &[Check]) -> Vec<CheckId> {
         let blockable = group.iter().filter(|check| check.blocking().is_some());
         blockable
-            .map(|check| self.blocked_id(check))
+            .map(|check| self.blocked_id(check.budget()))
             .chain([self.id_of(group)])
             .collect()
     }
 
     /// The identity of a key under a limit that may block it.
-    pub(super) fn blocked_id(&self, check: &Check) -> CheckId {
-        let budget = ("blocked", check.budget(), check.limit().kind());
-        let [high, low] = [0, 1].map(|half| u128::from(self.hashers[half].hash_one(budget)));
+    pub(super) fn blocked_id(&self, budget: &Budget) -> CheckId {
+        let key = ("blocked", budget, budget.limit().kind());
+        let [high, low] = [0, 1].map(|half| u128::from(self.hashers[half].hash_one(key)));
         CheckId {
             hash: high << 64 | low,
             quota: 0,

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::DefaultHashBuilder;
 
-use self::shard::Shard;
-use super::group::decide;
+use self::shard::{Applied, Shard};
+use super::group::{apply_change, charge, decide_group, peek};
 use super::{Answer, Store};
-use crate::algorithm::State;
-use crate::model::{Check, Decision, Error, Group, Op};
+use crate::algorithm::{Effect, State};
+use crate::model::{Budget, Check, Decision, Error, Group, Operation};
 use crate::units::clock::ProcessClock;
-use crate::units::{ManualClock, Micros, Mutex};
+use crate::units::{ManualClock, Micros, Mutex, Outcome};
 
 /// A power of two. More shards than cores, so that threads rarely contend for a shard.
 const SHARDS: usize = 64;
@@ -131,39 +131,61 @@ impl MemoryStore {
     }
 
     #[inline]
-    pub(crate) fn apply_now(&self, op: Op, group: Group) -> Result<Decision, Error> {
-        match group.into_one() {
-            Ok(check) => self.apply_one(op, check),
-            Err(group) => self.apply_group(op, &group),
+    pub(crate) fn apply_now(&self, operation: Operation) -> Result<Decision, Error> {
+        match operation {
+            Operation::Charge(group) => match group.into_one() {
+                Ok(check) => self.apply_one(check, Applied::Charge, charge),
+                Err(group) => self.apply_group(&group, Effect::Commit),
+            },
+            Operation::Peek(group) => match group.into_one() {
+                Ok(check) => self.apply_one(check, Applied::Peek, |check, state, now| {
+                    (peek(check, state, now), 0)
+                }),
+                Err(group) => self.apply_group(&group, Effect::Dry),
+            },
+            Operation::Change(budget, change) => {
+                self.apply_one(budget, Applied::Change(&change), |budget, state, now| {
+                    (apply_change(budget, &change, state, now), 0)
+                })
+            }
         }
     }
 
     /// The units left in a check's budget, whatever blocks its key.
     pub(crate) fn left_in_budget(&self, check: &Check) -> u64 {
-        let (hash, index) = self.shard_of(check);
+        let (hash, index) = self.shard_of(check.budget());
         let mut shard = self.lock(index);
         let now = self.now();
         shard.left_in_budget(hash, check, now)
     }
 
-    fn apply_one(&self, op: Op, check: Check) -> Result<Decision, Error> {
-        let (hash, index) = self.shard_of(&check);
+    /// Applies an operation on one budget, which `asked` is or contains.
+    fn apply_one<A: AsRef<Budget> + Into<Budget>>(
+        &self,
+        asked: A,
+        applied: Applied<'_>,
+        decide: impl FnOnce(&A, &mut Option<State>, Micros) -> (Outcome, u32),
+    ) -> Result<Decision, Error> {
+        let (hash, index) = self.shard_of(asked.as_ref());
         let mut shard = self.lock(index);
         // Under the lock, so that the times of a budget never step back.
         let now = self.now();
-        let verdict = shard.apply(hash, op, check, now)?;
+        let verdict = shard.apply(hash, asked, applied, now, decide)?;
         self.sweep(&mut shard, now);
         Ok(Decision::from(verdict).made_at(now))
     }
 
-    fn apply_group(&self, op: Op, group: &Group) -> Result<Decision, Error> {
-        let places: Vec<_> = group.iter().map(|check| self.shard_of(check)).collect();
+    /// Charges a group, or only peeks.
+    fn apply_group(&self, group: &Group, effect: Effect) -> Result<Decision, Error> {
+        let budgets = group.iter().map(Check::budget);
+        let places: Vec<_> = budgets.map(|budget| self.shard_of(budget)).collect();
         let mut shards = self.lock_all(places.iter().map(|&(_, index)| index));
         let now = self.now();
 
         let mut budgets = Vec::with_capacity(group.len());
         for (check, (hash, index)) in group.iter().zip(&places) {
-            budgets.extend(shards.get_mut(index).map(|shard| shard.take(*hash, check)));
+            let shard = shards.get_mut(index);
+            budgets.extend(shard.map(|shard| shard.take(*hash, check.budget())));
         }
         let mut states: Vec<_> = budgets
             .iter_mut()
@@ -177,14 +199,26 @@ impl MemoryStore {
             .zip(&states)
             .map(|(check, state)| check.cost() > 0 || state.is_some())
             .collect();
-        let may_add = self.may_add_states(op, group, &mut states, now);
-        let decision = may_add.and_then(|may_add| {
-            if may_add {
-                make_room(&mut shards, group, &places, &needs_room, now)?;
-            }
-            decide(op, group, &mut states, now)
+        let is_charge = effect == Effect::Commit;
+        let may_add = self.capped
+            && is_charge
+            && decide_group(group, Effect::Dry, &mut states, now)
+                .is_some_and(|peeked| peeked.allowed());
+        let room = match may_add {
+            true => make_room(&mut shards, group, &places, &needs_room, now),
+            false => Ok(()),
+        };
+        let decision = room.and_then(|()| {
+            // Always a decision: a group is not empty.
+            let decision = decide_group(group, effect, &mut states, now);
+            decision.ok_or_else(|| Error::misuse("the group is empty"))
         });
 
+        let applied = if is_charge {
+            Applied::Charge
+        } else {
+            Applied::Peek
+        };
         let all = budgets
             .into_iter()
             .zip(states)
@@ -193,7 +227,7 @@ impl MemoryStore {
         for (i, (((mut budget, state), (hash, index)), check)) in all.enumerate() {
             budget.state = state;
             if let Some(verdict) = decision.as_ref().ok().and_then(|it| it.verdicts().get(i)) {
-                budget.note(op, check.limit(), verdict.outcome(), now);
+                budget.note(applied, check.limit(), verdict.outcome(), now);
             }
             if let Some(shard) = shards.get_mut(&index) {
                 shard.put(hash, budget);
@@ -202,27 +236,7 @@ impl MemoryStore {
         for shard in shards.values_mut() {
             self.sweep(shard, now);
         }
-        decision
-    }
-
-    /// Returns whether an operation may add states to a store whose room is limited.
-    fn may_add_states(
-        &self,
-        op: Op,
-        group: &Group,
-        states: &mut [Option<State>],
-        now: Micros,
-    ) -> Result<bool, Error> {
-        if !self.capped {
-            return Ok(false);
-        }
-        match op {
-            Op::Charge => decide(Op::Peek, group, states, now).map(|peeked| peeked.allowed()),
-            Op::Settle => Ok(true),
-            // A block that ends needs no room.
-            Op::Block => Ok(group.iter().any(|check| check.block_us() > 0)),
-            Op::Peek | Op::Refund | Op::Reset | Op::Claim => Ok(false),
-        }
+        Ok(decision?.made_at(now))
     }
 
     /// Locks several shards, always in the same order, so that two groups cannot deadlock.
@@ -250,9 +264,9 @@ impl MemoryStore {
         }
     }
 
-    /// The hash of a check's budget, and its shard.
-    fn shard_of(&self, check: &Check) -> (u64, usize) {
-        let hash = self.hasher.hash_one(check.budget());
+    /// The hash of a budget, and its shard.
+    fn shard_of(&self, budget: &Budget) -> (u64, usize) {
+        let hash = self.hasher.hash_one(budget);
         // The table uses the lowest and the highest bits.
         (hash, (hash >> 32) as usize & (self.shards.len() - 1))
     }
@@ -297,8 +311,12 @@ impl Clock {
 
 impl Store for MemoryStore {
     #[inline]
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        Answer::ready(group.check_op(op).and_then(|()| self.apply_now(op, group)))
+    fn apply(&self, operation: Operation) -> Answer {
+        Answer::ready(
+            operation
+                .validate()
+                .and_then(|()| self.apply_now(operation)),
+        )
     }
 
     fn is_embedded(&self) -> bool {

@@ -7,11 +7,11 @@ use std::hash::BuildHasher;
 use hashbrown::DefaultHashBuilder;
 use proptest::prelude::*;
 
-use super::shard::Shard;
+use super::shard::{Applied, Shard};
 use super::table::{Cursor, Table};
 use crate::algorithm::State;
-use crate::model::{Check, Key, Limit, Op, Verdict};
-use crate::store::group::decide_one;
+use crate::model::{Change, Check, Key, Limit, Verdict};
+use crate::store::group::{apply_change, charge, peek};
 use crate::units::{Micros, Quota, Receipt};
 
 /// A run of operations on a range of keys, so that the table grows and shrinks by hundreds.
@@ -114,14 +114,22 @@ proptest! {
             for number in from..from + count {
                 let key = Key::from(number);
                 let check = Check::new(&limit, &key);
-                let op = if number % 7 == 0 { Op::Reset } else { Op::Charge };
+                let is_reset = number % 7 == 0;
+                let decide = |check: &Check, state: &mut Option<State>, now| match is_reset {
+                    true => (apply_change(check.budget(), &Change::Reset, state, now), 0),
+                    false => charge(check, state, now),
+                };
+                let applied = match is_reset {
+                    true => Applied::Change(&Change::Reset),
+                    false => Applied::Charge,
+                };
                 let hash = hasher.hash_one(check.budget());
-                let verdict = shard.apply(hash, op, check.clone(), now);
+                let verdict = shard.apply(hash, check.clone(), applied, now, decide);
                 if let Some(cap) = cap {
                     prop_assert!(shard.len() <= cap, "{} of {cap}", shard.len());
                 } else {
                     let state = model.entry(number).or_default();
-                    let (outcome, charged) = decide_one(op, &check, state, now);
+                    let (outcome, charged) = decide(&check, state, now);
                     let expected = Verdict::new(limit.clone(), outcome, charged);
                     prop_assert_eq!(verdict.ok(), Some(expected));
                 }
@@ -163,20 +171,23 @@ proptest! {
         let limits = &limits()[kind];
         let mut state = None;
         let mut now = 1_790_000_000_000_000_i64;
-        let mut receipt = None;
+        let mut receipt = Receipt::default();
         for (limit, op, pause) in steps {
             now += if op % 3 == 0 { pause } else { pause / 100 };
             let time = now.unsigned_abs();
-            let op = match op {
-                0 => Op::Reset,
-                1..=3 => Op::Refund,
-                4 => Op::Peek,
-                _ => Op::Charge,
-            };
-            let check = Check::new(&limits[limit], "key").with_receipt(receipt);
-            let (_, charged) = decide_one(op, &check, &mut state, time);
-            receipt = if charged > 0 { Some(Receipt::new(time, charged)) } else { receipt };
-            if let Some(state) = &state {
+            let check = Check::new(&limits[limit], "key");
+            let state = &mut state;
+            let budget = check.budget();
+            match op {
+                0 => _ = apply_change(budget, &Change::Reset, state, time),
+                1..=3 => _ = apply_change(budget, &Change::give_back(receipt), state, time),
+                4 => _ = peek(&check, state, time),
+                _ => {
+                    let (_, charged) = charge(&check, state, time);
+                    receipt = if charged > 0 { Receipt::new(time, charged) } else { receipt };
+                }
+            }
+            if let Some(state) = state {
                 let end = state.expires_at();
                 prop_assert!(!state.is_deletable(end.saturating_sub(1)), "{:?}", state);
                 prop_assert!(!state.is_deletable(time) || end <= time, "{:?}", state);
@@ -196,17 +207,23 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
     for number in 0..100_u64 {
         let check = Check::new(&limit, Key::from(number));
         let hash = hasher.hash_one(check.budget());
-        let mut charge = |now| shard.apply(hash, Op::Charge, check.clone(), now).unwrap();
-        charge(second);
-        charge(second * 2);
-        let refund = check.clone().with_receipt(Receipt::new(second * 2, 1));
-        assert_eq!(
+        let mut charge_at = |now| {
             shard
-                .apply(hash, Op::Refund, refund, second * 2)
+                .apply(hash, check.clone(), Applied::Charge, now, charge)
                 .unwrap()
-                .remaining(),
-            8
+        };
+        charge_at(second);
+        charge_at(second * 2);
+        let refund = Change::give_back(Receipt::new(second * 2, 1));
+        let budget = check.budget().clone();
+        let refunded = shard.apply(
+            hash,
+            budget,
+            Applied::Change(&refund),
+            second * 2,
+            |budget, state, now| (apply_change(budget, &refund, state, now), 0),
         );
+        assert_eq!(refunded.unwrap().remaining(), 8);
     }
     let mut left_at = |now| {
         for _ in 0..1_000 {
@@ -226,7 +243,9 @@ fn shard_sweeps_32_places_at_every_16th_operation() {
     for number in 0..300_u64 {
         let check = Check::new(&limit, Key::from(number));
         let hash = hasher.hash_one(check.budget());
-        shard.apply(hash, Op::Charge, check, 0).unwrap();
+        shard
+            .apply(hash, check, Applied::Charge, 0, charge)
+            .unwrap();
     }
     let later = 60_000_000;
     for operation in 1..=64 {

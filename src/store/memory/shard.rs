@@ -2,8 +2,7 @@
 
 use super::table::{Cursor, Table};
 use crate::algorithm::{Cost, Effect, State};
-use crate::model::{Budget, Check, Error, Limit, Op, Verdict};
-use crate::store::group::decide_one;
+use crate::model::{Budget, Change, Check, Error, Limit, Verdict};
 use crate::units::{Micros, Outcome};
 
 /// Places of the table that are swept for each operation.
@@ -31,16 +30,16 @@ pub(super) struct StoredBudget {
 }
 
 impl StoredBudget {
-    fn new(check: &Check, state: Option<State>) -> Self {
+    fn new(budget: &Budget, state: Option<State>) -> Self {
         Self {
-            budget: check.budget().clone(),
+            budget: budget.clone(),
             state,
             exhausted_until: 0,
         }
     }
 
-    fn is_of(&self, check: &Check) -> bool {
-        self.budget == *check.budget()
+    fn is_of(&self, budget: &Budget) -> bool {
+        self.budget == *budget
     }
 
     fn expires_at(&self) -> Micros {
@@ -55,19 +54,24 @@ impl StoredBudget {
 
     /// Notes the time until which the check, or a check of one unit, is denied. Only a refund or a
     /// reset ends a denial earlier.
-    pub(super) fn note(&mut self, op: Op, limit: &Limit, outcome: &Outcome, now: Micros) {
-        let known = match op {
-            Op::Peek => return,
-            Op::Charge => self.exhausted_until,
-            // These pass while the key is blocked, so their outcome has no wait.
-            Op::Refund | Op::Settle | Op::Reset => {
-                self.state.as_ref().map_or(0, State::blocked_until)
-            }
-            Op::Block => 0,
+    pub(super) fn note(
+        &mut self,
+        applied: Applied<'_>,
+        limit: &Limit,
+        outcome: &Outcome,
+        now: Micros,
+    ) {
+        let known = match applied {
+            Applied::Peek => return,
+            Applied::Charge => self.exhausted_until,
             // A budget with permits is never evicted.
-            Op::Claim => {
+            Applied::Change(Change::Claim(_)) => {
                 self.exhausted_until = self.expires_at();
                 return;
+            }
+            // These pass while the key is blocked, so their outcome has no wait.
+            Applied::Change(Change::Settle { .. } | Change::Reset | Change::Block(_)) => {
+                self.state.as_ref().map_or(0, State::blocked_until)
             }
         };
         let wait = outcome.retry_after.or_else(|| {
@@ -82,10 +86,18 @@ impl StoredBudget {
     }
 }
 
+/// What was done to a budget.
+#[derive(Clone, Copy)]
+pub(super) enum Applied<'a> {
+    Charge,
+    Peek,
+    Change(&'a Change),
+}
+
 /// The limit is moved, not cloned, because threads share its reference count.
-fn verdict(check: Check, outcome: Outcome, charged: u32) -> Verdict {
-    let is_shadow = check.is_shadow();
-    Verdict::new(check.into_limit(), outcome, charged).in_shadow(is_shadow)
+fn verdict(budget: Budget, outcome: Outcome, charged: u32) -> Verdict {
+    let is_shadow = budget.is_shadow();
+    Verdict::new(budget.into_limit(), outcome, charged).in_shadow(is_shadow)
 }
 
 /// The shard is full, and no budget may be evicted for one of this limit.
@@ -129,50 +141,55 @@ impl Shard {
         self.table.len()
     }
 
-    /// Applies `op` to the budget of one check, in place.
-    pub(super) fn apply(
+    /// Applies an operation to one budget, in place. `decide` returns the outcome and the charged
+    /// units.
+    pub(super) fn apply<A: AsRef<Budget> + Into<Budget>>(
         &mut self,
         hash: u64,
-        op: Op,
-        check: Check,
+        asked: A,
+        applied: Applied<'_>,
         now: Micros,
+        decide: impl FnOnce(&A, &mut Option<State>, Micros) -> (Outcome, u32),
     ) -> Result<Verdict, Error> {
-        let Some(budget) = self.table.find_mut(hash, |budget| budget.is_of(&check)) else {
+        let of = asked.as_ref();
+        let Some(budget) = self.table.find_mut(hash, |budget| budget.is_of(of)) else {
             let mut state = None;
-            let (outcome, charged) = decide_one(op, &check, &mut state, now);
+            let (outcome, charged) = decide(&asked, &mut state, now);
             if state.is_some() {
-                self.make_room(1, check.limit(), now)?;
-                let mut budget = StoredBudget::new(&check, state);
+                self.make_room(1, of.limit(), now)?;
+                let mut budget = StoredBudget::new(of, state);
                 if self.cap.is_some() {
-                    budget.note(op, check.limit(), &outcome, now);
+                    budget.note(applied, of.limit(), &outcome, now);
                 }
                 self.put(hash, budget);
             }
-            return Ok(verdict(check, outcome, charged));
+            return Ok(verdict(asked.into(), outcome, charged));
         };
-        let (outcome, charged) = decide_one(op, &check, &mut budget.state, now);
+        let (outcome, charged) = decide(&asked, &mut budget.state, now);
         if self.cap.is_some() {
-            budget.note(op, check.limit(), &outcome, now);
+            budget.note(applied, of.limit(), &outcome, now);
         }
         if budget.state.is_none() {
-            self.table.remove(hash, |budget| budget.is_of(&check));
+            self.table.remove(hash, |budget| budget.is_of(of));
         }
-        Ok(verdict(check, outcome, charged))
+        Ok(verdict(asked.into(), outcome, charged))
     }
 
     /// The units left in the budget of a check, whatever blocks its key.
     pub(super) fn left_in_budget(&mut self, hash: u64, check: &Check, now: Micros) -> u64 {
-        let budget = self.table.find_mut(hash, |budget| budget.is_of(check));
+        let budget = self
+            .table
+            .find_mut(hash, |budget| budget.is_of(check.budget()));
         let mut full = None;
         let state = budget.map_or(&mut full, |budget| &mut budget.state);
         let rule = check.limit().rule();
         rule.decide(state, now, Cost::NONE, Effect::Dry).remaining
     }
 
-    /// Removes the budget of a check from the table, or creates one.
-    pub(super) fn take(&mut self, hash: u64, check: &Check) -> StoredBudget {
-        let found = self.table.remove(hash, |budget| budget.is_of(check));
-        found.unwrap_or_else(|| StoredBudget::new(check, None))
+    /// Removes a budget from the table, or creates one.
+    pub(super) fn take(&mut self, hash: u64, of: &Budget) -> StoredBudget {
+        let found = self.table.remove(hash, |budget| budget.is_of(of));
+        found.unwrap_or_else(|| StoredBudget::new(of, None))
     }
 
     /// Adds a budget that is not in the table, if it has a state.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::SharedBlocks;
 use super::stock::{Refill, Stock, Unspent};
-use crate::model::{Check, Error, Key, Limit, Op};
+use crate::model::{Budget, Change, Check, Error, Operation};
 use crate::store::Store;
 use crate::telemetry;
 
@@ -41,7 +41,7 @@ impl<S: Store> Refilling<S> {
 impl<S: Store> Drop for Refilling<S> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.with_known(&self.block, |stock| {
+            shared.with_known(self.block.budget(), |stock| {
                 if stock.is_refilled_by(self.refill) {
                     stock.deny(Instant::now());
                 }
@@ -53,30 +53,30 @@ impl<S: Store> Drop for Refilling<S> {
 /// Guards a refund of a block. Its stock charges no other block until then.
 pub(super) struct Refunding<S: Store> {
     shared: Weak<SharedBlocks<S>>,
-    refund: Check,
+    budget: Budget,
+    units: Unspent,
 }
 
 impl<S: Store> Refunding<S> {
-    pub(super) fn new(
-        shared: Weak<SharedBlocks<S>>,
-        limit: &Limit,
-        key: &Key,
-        unspent: Unspent,
-    ) -> Self {
-        let Unspent { units, receipt } = unspent;
+    pub(super) fn new(shared: Weak<SharedBlocks<S>>, budget: &Budget, units: Unspent) -> Self {
         Self {
             shared,
-            refund: Check::new(limit, key)
-                .with_cost(units)
-                .with_receipt(receipt),
+            budget: budget.clone(),
+            units,
         }
+    }
+
+    fn refund(&self) -> Operation {
+        let Unspent { units, receipt } = self.units;
+        let cost = receipt.cost().saturating_sub(units);
+        Operation::Change(self.budget.clone(), Change::Settle { receipt, cost })
     }
 }
 
 impl<S: Store> Drop for Refunding<S> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.with_known(&self.refund, Stock::refunded);
+            shared.with_known(&self.budget, Stock::refunded);
         }
     }
 }
@@ -85,11 +85,10 @@ impl<S: Store> Drop for Refunding<S> {
 pub(super) async fn refund<S: Store>(store: &S, blocks: Vec<Refunding<S>>) -> Result<(), Error> {
     let mut result = Ok(());
     for block in blocks {
-        let answer = store.apply(Op::Refund, block.refund.clone().into()).await;
+        let answer = store.apply(block.refund()).await;
         if answer.is_ok() {
-            let limit = block.refund.limit().name();
-            let units = block.refund.cost();
-            telemetry::prefetched(limit, "returned", units.into());
+            let limit = block.budget.limit().name();
+            telemetry::prefetched(limit, "returned", block.units.units.into());
         }
         result = result.and(answer.map(drop));
     }

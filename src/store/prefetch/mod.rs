@@ -19,7 +19,7 @@ use self::background::{Reaping, Refilling, Refunding, refund};
 pub use self::builder::PrefetchBuilder;
 use self::stock::{Refill, Stock, Unspent};
 use super::{Answer, Note, Store};
-use crate::model::{Budget, Check, Decision, Error, Group, Limit, Op};
+use crate::model::{Budget, Change, Check, Decision, Error, Limit, Operation};
 use crate::telemetry;
 use crate::units::{ConfigError, Mutex};
 
@@ -114,18 +114,28 @@ impl<S: Store> Prefetch<S> {
 }
 
 impl<S: Store> Store for Prefetch<S> {
-    fn apply(&self, op: Op, group: Group) -> Answer {
+    fn apply(&self, operation: Operation) -> Answer {
         let shared = &self.shared;
-        if let [check] = &*group {
-            if let Some(max) = shared.max_block(check)
-                && let Some(decision) = shared.apply_prefetched(op, check, max)
-            {
-                return Answer::ready(Ok(decision));
+        let prefetched = match &operation {
+            Operation::Charge(group) => match &**group {
+                [check] => Ok(shared.charge(check)),
+                _ => shared.check_group(group),
+            },
+            Operation::Peek(group) => match &**group {
+                [check] => Ok(shared.peek(check)),
+                _ => shared.check_group(group),
+            },
+            // A reset also voids the prefetched units.
+            Operation::Change(budget, Change::Reset) => {
+                shared.forget(budget);
+                Ok(None)
             }
-        } else if let Err(error) = shared.check_group(&group) {
-            return Answer::ready(Err(error));
+            Operation::Change(..) => Ok(None),
+        };
+        match prefetched.transpose() {
+            Some(decided) => Answer::ready(decided),
+            None => shared.store.apply(operation),
         }
-        shared.store.apply(op, group)
     }
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
@@ -154,12 +164,13 @@ impl<S: Store> SharedBlocks<S> {
         limit.blocking().is_none() && known.is_some_and(|(known, _)| known.decides_as(limit))
     }
 
-    fn check_group(&self, group: &[Check]) -> Result<(), Error> {
+    /// Returns no decision of a group, or an error if it has a prefetched limit.
+    fn check_group(&self, group: &[Check]) -> Result<Option<Decision>, Error> {
         match group.iter().find(|check| self.prefetches(check.limit())) {
             Some(check) => Err(Error::misuse(
                 ConfigError::new(ALONE).of_limit(check.limit().name()),
             )),
-            None => Ok(()),
+            None => Ok(None),
         }
     }
 
@@ -172,29 +183,30 @@ impl<S: Store> SharedBlocks<S> {
         (is_plain && limit.decides_as(check.limit())).then_some(*max)
     }
 
-    /// The decision, if the prefetched units are enough. `None` if the store has to decide.
-    fn apply_prefetched(self: &Arc<Self>, op: Op, check: &Check, max: u64) -> Option<Decision> {
-        let now = Instant::now();
-        match op {
-            // Without a reaper, unspent units would be stranded.
-            Op::Charge if check.cost() > 0 && self.ensure_reaper() => {
-                let (decision, wanted) = self.with_stock(check, now, |stock| {
-                    let decision = stock.spend(check.cost(), max, now);
-                    (decision, stock.wants(max, now))
-                });
-                if let Some(refill) = wanted {
-                    self.refill(check, refill);
-                }
-                decision
-            }
-            Op::Peek => self.peek(check, now),
-            Op::Reset => {
-                // A reset also voids the prefetched units.
-                self.forget(check);
-                None
-            }
-            Op::Charge | Op::Refund | Op::Settle | Op::Block | Op::Claim => None,
+    /// The decision of a charge, if the prefetched units are enough. `None` if the store has to
+    /// decide.
+    fn charge(self: &Arc<Self>, check: &Check) -> Option<Decision> {
+        let max = self.max_block(check)?;
+        // Without a reaper, unspent units would be stranded.
+        if check.cost() == 0 || !self.ensure_reaper() {
+            return None;
         }
+        let now = Instant::now();
+        let (decision, wanted) = self.with_stock(check.budget(), now, |stock| {
+            let decision = stock.spend(check.cost(), max, now);
+            (decision, stock.wants(max, now))
+        });
+        if let Some(refill) = wanted {
+            self.refill(check, refill);
+        }
+        decision
+    }
+
+    fn peek(&self, check: &Check) -> Option<Decision> {
+        self.max_block(check)?;
+        let (hash, entries) = self.shard(check.budget());
+        let entry = entries.find(hash, |entry| entry.budget == *check.budget())?;
+        entry.stock.peek(check.cost(), Instant::now())
     }
 
     /// Charges a block in the background.
@@ -205,7 +217,7 @@ impl<S: Store> SharedBlocks<S> {
             let asked = Instant::now();
             let answer = shared
                 .store
-                .apply(Op::Charge, refilling.block.clone().into())
+                .apply(Operation::Charge(refilling.block.clone().into()))
                 .await;
             let lost = shared.stock_up(&refilling, answer, asked);
             refilling.end();
@@ -231,7 +243,7 @@ impl<S: Store> SharedBlocks<S> {
         if granted.is_some() {
             telemetry::prefetched(block.limit().name(), "charged", units.into());
         }
-        let (hash, mut entries) = self.shard(block);
+        let (hash, mut entries) = self.shard(block.budget());
         let entry = entries.find_mut(hash, |entry| entry.budget == *block.budget());
         match (
             entry.filter(|entry| entry.stock.is_refilled_by(*refill)),
@@ -249,52 +261,41 @@ impl<S: Store> SharedBlocks<S> {
             (None, Some(decision)) => {
                 let receipt = decision.receipt()?;
                 let unspent = Unspent { units, receipt };
-                Some(Refunding::new(
-                    Weak::new(),
-                    block.limit(),
-                    block.key(),
-                    unspent,
-                ))
+                Some(Refunding::new(Weak::new(), block.budget(), unspent))
             }
             (None, None) => None,
         }
     }
 
-    /// Calls `act` with a key's stock, if it has one.
-    fn with_known(&self, check: &Check, act: impl FnOnce(&mut Stock)) {
-        let (hash, mut entries) = self.shard(check);
-        if let Some(entry) = entries.find_mut(hash, |entry| entry.budget == *check.budget()) {
+    /// Calls `act` with the stock of a budget, if it has one.
+    fn with_known(&self, budget: &Budget, act: impl FnOnce(&mut Stock)) {
+        let (hash, mut entries) = self.shard(budget);
+        if let Some(entry) = entries.find_mut(hash, |entry| entry.budget == *budget) {
             act(&mut entry.stock);
         }
     }
 
-    fn peek(&self, check: &Check, now: Instant) -> Option<Decision> {
-        let (hash, entries) = self.shard(check);
-        let entry = entries.find(hash, |entry| entry.budget == *check.budget())?;
-        entry.stock.peek(check.cost(), now)
-    }
-
-    fn forget(&self, check: &Check) {
-        let (hash, mut entries) = self.shard(check);
-        if let Ok(entry) = entries.find_entry(hash, |entry| entry.budget == *check.budget()) {
+    fn forget(&self, budget: &Budget) {
+        let (hash, mut entries) = self.shard(budget);
+        if let Ok(entry) = entries.find_entry(hash, |entry| entry.budget == *budget) {
             entry.remove();
         }
     }
 
-    fn with_stock<T>(&self, check: &Check, now: Instant, act: impl FnOnce(&mut Stock) -> T) -> T {
-        let (hash, mut entries) = self.shard(check);
+    fn with_stock<T>(&self, budget: &Budget, now: Instant, act: impl FnOnce(&mut Stock) -> T) -> T {
+        let (hash, mut entries) = self.shard(budget);
         let hash_of = |entry: &HotKey| self.hasher.hash_one(&entry.budget);
         let entry = entries
-            .entry(hash, |entry| entry.budget == *check.budget(), hash_of)
+            .entry(hash, |entry| entry.budget == *budget, hash_of)
             .or_insert_with(|| HotKey {
-                budget: check.budget().clone(),
+                budget: budget.clone(),
                 stock: Stock::new(now),
             });
         act(&mut entry.into_mut().stock)
     }
 
-    fn shard(&self, check: &Check) -> (u64, MutexGuard<'_, HashTable<HotKey>>) {
-        let hash = self.hasher.hash_one(check.budget());
+    fn shard(&self, budget: &Budget) -> (u64, MutexGuard<'_, HashTable<HotKey>>) {
+        let hash = self.hasher.hash_one(budget);
         // The table uses the lowest and the highest bits.
         (
             hash,
@@ -313,8 +314,7 @@ impl<S: Store> SharedBlocks<S> {
         for shard in &self.shards {
             shard.lock().retain(|HotKey { budget, stock }| {
                 let blocks = take(stock).into_iter();
-                let refunding =
-                    |block| Refunding::new(Weak::clone(this), budget.limit(), budget.key(), block);
+                let refunding = |block| Refunding::new(Weak::clone(this), budget, block);
                 unspent.extend(blocks.map(refunding));
                 !stock.is_idle(now, self.max_age)
             });
@@ -374,7 +374,6 @@ impl<S: Store> fmt::Debug for Prefetch<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Key;
     use crate::store::MemoryStore;
     use crate::units::Quota;
 
@@ -387,7 +386,7 @@ mod tests {
             .unwrap();
         for number in 0..1_000_u64 {
             let decision = store
-                .apply(Op::Charge, Check::new(&limit, Key::from(number)).into())
+                .apply(Operation::Charge(Check::new(&limit, number).into()))
                 .await;
             assert!(decision.unwrap().allowed());
         }

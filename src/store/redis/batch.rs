@@ -13,10 +13,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::keys::Keys;
-use super::wire;
+use super::wire::{self, Op};
 use crate::algorithm::Rule;
 use crate::algorithm::offences::Blocking;
-use crate::model::{Check, Decision, Error, Limit, Op};
+use crate::model::{Budget, Change, Decision, Error, Limit, Operation};
 use crate::store::denials::{AskedAt, ChangeUnderWay, Denials};
 use crate::store::promise::{Departure, Promise, Promised};
 use crate::telemetry::Trace;
@@ -46,8 +46,6 @@ pub(super) struct Batch {
     /// The number of charges that the script decides one by one.
     work: usize,
     runs: Vec<Run>,
-    /// The checks of the charges, in the same order.
-    checks: Vec<Check>,
     /// In the order of arrival.
     waiters: Vec<Waiter>,
     /// The number of waiters, from the first, whose deadline is over.
@@ -65,16 +63,16 @@ struct SentLimit {
     longest_delay: Micros,
 }
 
-/// Identical groups.
+/// Identical operations.
 struct Run {
+    operation: Operation,
+    /// As it is sent: a charge may be sent as a peek.
     op: Op,
     /// The index of its first charge, and the number of its charges.
     first: usize,
     size: usize,
     /// The number of its groups that are sent.
     times: u16,
-    /// Whether a charge is sent as a peek.
-    is_peeked: bool,
     /// Whether its denial is remembered.
     is_remembered: bool,
 }
@@ -98,11 +96,11 @@ pub(super) struct Waiter {
 }
 
 impl Batch {
-    /// Returns whether one more group fits.
-    pub(super) fn has_room_for(&self, group: &[Check]) -> bool {
+    /// Returns whether one more operation fits.
+    pub(super) fn has_room_for(&self, operation: &Operation) -> bool {
         self.waiters.is_empty()
             || (self.waiters.len() < MAX_CHARGES
-                && self.work + group.len() <= MAX_CHARGES
+                && self.work + operation.size() <= MAX_CHARGES
                 && self.keys.bytes() < MAX_KEY_BYTES)
     }
 
@@ -122,54 +120,70 @@ impl Batch {
             .map(|waiter| waiter.deadline)
     }
 
-    /// Adds a group.
-    pub(super) fn push(&mut self, prefix: &str, op: Op, group: &[Check], waiter: Waiter) {
+    /// Adds an operation.
+    pub(super) fn push(&mut self, prefix: &str, operation: &Operation, waiter: Waiter) {
+        let op = Op::of(operation);
+        let size = operation.size();
         let first = self.charges.len();
-        for check in group {
-            let blocks = blocks(op, check);
-            let key = self.keys.of_budget(prefix, check);
-            let offences = blocks.then(|| self.keys.of_offences(prefix, check));
-            let keys = (key, offences);
-            let limit = self.limit_number(check.limit(), blocks, wire::longest_delay(op, check));
-            self.charges.push(wire::WireCheck::new(
-                op,
-                keys,
-                limit,
-                check,
-                group.len() == 1,
-            ));
+        match operation {
+            Operation::Charge(group) | Operation::Peek(group) => {
+                for check in group {
+                    let blocks = check.blocking().is_some();
+                    let longest_delay = wire::longest_delay(check);
+                    let budget = self.budget(prefix, check.budget(), blocks, longest_delay);
+                    let check = wire::WireCheck::of_check(budget, op, check, size == 1);
+                    self.charges.push(check);
+                }
+            }
+            Operation::Change(budget, change) => {
+                let blocks = reaches_offences(budget, change);
+                let number = self.budget(prefix, budget, blocks, 0);
+                let change = wire::WireCheck::of_change(number, budget.limit(), change);
+                self.charges.push(change);
+            }
         }
         let same = self.same_run(op, first);
         let run = same.unwrap_or(self.runs.len());
         for charge in &self.charges[first..] {
-            let key = &mut self.keys.all[usize::from(charge.key)];
+            let key = &mut self.keys.all[usize::from(charge.budget.key)];
             key.last_run = run;
             key.checks += 1;
             key.runs += usize::from(same.is_none());
         }
         if op == Op::Claim {
             self.work += WORK_OF_A_CLAIM;
-        } else if same.is_none() || group.len() > 1 {
-            self.work += group.len();
+        } else if same.is_none() || size > 1 {
+            self.work += size;
         }
         match same {
             Some(_) => self.charges.truncate(first),
-            None => {
-                let size = group.len();
-                self.checks.extend_from_slice(group);
-                let is_peeked = false;
-                let is_remembered = false;
-                self.runs.push(Run {
-                    op,
-                    first,
-                    size,
-                    times: 0,
-                    is_peeked,
-                    is_remembered,
-                });
-            }
+            None => self.runs.push(Run {
+                operation: operation.clone(),
+                op,
+                first,
+                size,
+                times: 0,
+                is_remembered: false,
+            }),
         }
         self.waiters.push(Waiter { run, ..waiter });
+    }
+
+    /// The numbers of a budget. `blocks`: whether the offences of its key matter.
+    fn budget(
+        &mut self,
+        prefix: &str,
+        budget: &Budget,
+        blocks: bool,
+        longest_delay: Micros,
+    ) -> wire::WireBudget {
+        let key = self.keys.of_budget(prefix, budget);
+        let offences = blocks.then(|| self.keys.of_offences(prefix, budget));
+        wire::WireBudget {
+            key,
+            limit: self.limit_number(budget.limit(), blocks, longest_delay),
+            offences,
+        }
     }
 
     /// The run that the charges from `first` on continue: an identical one, with no later check of
@@ -180,7 +194,8 @@ impl Batch {
             return None;
         }
         let new = &self.charges[first..];
-        let last_run = |charge: &wire::WireCheck| self.keys.all[usize::from(charge.key)].last_run;
+        let last_run =
+            |charge: &wire::WireCheck| self.keys.all[usize::from(charge.budget.key)].last_run;
         let candidate = new.first().map(last_run)?;
         let run = self.runs.get(candidate)?;
         let alike = run.op == op && self.charges[run.first..][..run.size] == *new;
@@ -228,26 +243,25 @@ impl Batch {
         let mut halves = <[Self; 2]>::default();
         for waiter in self.waiters.drain(..) {
             let run = &self.runs[waiter.run];
-            let group = &self.checks[run.first..][..run.size];
             let half = usize::from(waiter.run >= border);
-            halves[half].push(prefix, run.op, group, waiter.unsent());
+            halves[half].push(prefix, &run.operation, waiter.unsent());
         }
         Some(halves)
     }
 
     /// Prepares to ask again a server that does not write at the moment. Charges become peeks,
-    /// because a denial needs no write, and refunds and resets fail. A server that `deletes` may
+    /// because a denial needs no write, and changes fail. A server that `deletes` may
     /// have carried one of those out. Returns how many failed.
     pub(super) fn make_read_only(&mut self, reason: Arc<str>, deletes: bool) -> usize {
         let mut failed = 0;
         for run in &mut self.runs {
             match run.op {
-                Op::Charge => (run.op, run.is_peeked) = (Op::Peek, true),
+                Op::Charge => run.op = Op::Peek,
                 Op::Peek => {
                     let charges = &mut self.charges[run.first..][..run.size];
                     charges.iter_mut().for_each(wire::WireCheck::count_nothing);
                 }
-                Op::Refund | Op::Settle | Op::Reset | Op::Block | Op::Claim => run.times = 0,
+                Op::Settle | Op::Reset | Op::Block | Op::Claim => run.times = 0,
             }
         }
         for waiter in &mut self.waiters {
@@ -303,9 +317,9 @@ impl Batch {
         failed
     }
 
-    /// The number of checks of the same budget.
-    pub(super) fn checks_of(&self, prefix: &str, check: &Check) -> usize {
-        self.keys.checks_of(prefix, check)
+    /// The number of checks of a budget.
+    pub(super) fn checks_of(&self, prefix: &str, budget: &Budget) -> usize {
+        self.keys.checks_of(prefix, budget)
     }
 
     pub(super) fn key_bytes(&self) -> usize {
@@ -321,15 +335,15 @@ impl Batch {
         let run = self.only_sent_run()?;
         let charge = &self.charges[run.first];
         let rule = self.rule(charge);
-        let longest_delay = self.limits[usize::from(charge.limit)].longest_delay;
-        let request = match (run.op, self.checks[run.first].claim()) {
-            (Op::Claim, Some(claim)) => wire::single_claim(call, rule, claim),
+        let longest_delay = self.limits[usize::from(charge.budget.limit)].longest_delay;
+        let request = match &run.operation {
+            Operation::Change(_, Change::Claim(claim)) => wire::single_claim(call, rule, claim),
             _ if self.is_plain_charge(run) => {
                 wire::single_charge(call, rule, longest_delay, charge.cost)
             }
             _ => return None,
         };
-        Some((self.keys.get(charge.key.into()), request))
+        Some((self.keys.get(charge.budget.key.into()), request))
     }
 
     /// Returns whether the script makes one write at most. A log is written in two parts, and so
@@ -350,11 +364,11 @@ impl Batch {
 
     /// Returns whether the run is one charge of one budget, and no offences of its key matter.
     fn is_plain_charge(&self, run: &Run) -> bool {
-        self.is_only_charge_of_its_key(run) && self.charges[run.first].offences.is_none()
+        self.is_only_charge_of_its_key(run) && self.charges[run.first].budget.offences.is_none()
     }
 
     fn rule(&self, charge: &wire::WireCheck) -> &Rule {
-        self.limits[usize::from(charge.limit)].limit.rule()
+        self.limits[usize::from(charge.budget.limit)].limit.rule()
     }
 
     /// The request for the script, with the number of its call.
@@ -367,7 +381,7 @@ impl Batch {
         let mut body = wire::Body::new(call, limits);
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();
         while let Some(run) = runs.next() {
-            if let (Op::Claim, Some(claim)) = (run.op, self.checks[run.first].claim()) {
+            if let Operation::Change(_, Change::Claim(claim)) = &run.operation {
                 body.push_claim(&self.charges[run.first], claim);
                 continue;
             }
@@ -392,7 +406,7 @@ impl Batch {
     /// Returns whether the run is one charge, once, of a budget that no other run touches.
     fn is_only_charge_of_its_key(&self, run: &Run) -> bool {
         let charge = &self.charges[run.first];
-        let key = &self.keys.all[usize::from(charge.key)];
+        let key = &self.keys.all[usize::from(charge.budget.key)];
         let is_charge = run.op == Op::Charge && charge.cost > 0 && !charge.has_terms();
         is_charge && run.size == 1 && run.times == 1 && key.runs == 1
     }
@@ -433,13 +447,11 @@ impl Batch {
     fn remember(&mut self, denials: &Denials) {
         for waiter in self.waiters.iter().rev() {
             let run = &mut self.runs[waiter.run];
-            let is_charge = run.op == Op::Charge || run.is_peeked;
-            if let (true, Some(Ok(decision)), Some(asked)) =
-                (is_charge, &waiter.answer, waiter.asked)
+            if let (Operation::Charge(group), Some(Ok(decision)), Some(asked)) =
+                (&run.operation, &waiter.answer, waiter.asked)
                 && !decision.allowed()
                 && !mem::replace(&mut run.is_remembered, true)
             {
-                let group = &self.checks[run.first..][..run.size];
                 denials.record(group, asked, decision);
             }
         }
@@ -455,7 +467,6 @@ impl Batch {
         self.keys.clear();
         self.limits.clear();
         self.charges.clear();
-        self.checks.clear();
         self.work = 0;
         self.runs.clear();
         self.waiters.clear();
@@ -464,14 +475,21 @@ impl Batch {
     }
 }
 
-/// Returns whether the offences of a check's key matter.
-fn blocks(op: Op, check: &Check) -> bool {
-    match op {
-        Op::Charge | Op::Peek | Op::Refund | Op::Settle => check.blocking().is_some(),
+/// Returns whether a change reads or writes the offences of the key.
+fn reaches_offences(budget: &Budget, change: &Change) -> bool {
+    match change {
+        Change::Settle { .. } => budget.blocking().is_some(),
         // A block ends whatever the policy of the limit that ends it.
-        Op::Reset => true,
-        Op::Block => check.limit().blocking().is_some() || check.block_us() == 0,
-        Op::Claim => false,
+        Change::Reset => true,
+        Change::Block(length) => budget.limit().blocking().is_some() || length.is_zero(),
+        Change::Claim(_) => false,
+    }
+}
+
+impl Run {
+    /// Returns whether a charge is sent as a peek.
+    const fn is_peeked(&self) -> bool {
+        matches!((&self.operation, self.op), (Operation::Charge(_), Op::Peek))
     }
 }
 

@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::model::Check;
+use crate::model::Budget;
 
 /// The distinct keys, numbered from 0.
 #[derive(Default)]
@@ -27,14 +27,14 @@ pub(super) struct RedisKey {
 }
 
 impl Keys {
-    /// The number of a check's budget.
-    pub(super) fn of_budget(&mut self, prefix: &str, check: &Check) -> u16 {
-        self.number(|text| append_key(text, prefix, check, ""))
+    /// The number of a budget.
+    pub(super) fn of_budget(&mut self, prefix: &str, budget: &Budget) -> u16 {
+        self.number(|text| append_key(text, prefix, budget, ""))
     }
 
-    /// The number of the offences of a check's key under its limit.
-    pub(super) fn of_offences(&mut self, prefix: &str, check: &Check) -> u16 {
-        self.number(|text| append_key(text, prefix, check, "x"))
+    /// The number of the offences of a budget's key.
+    pub(super) fn of_offences(&mut self, prefix: &str, budget: &Budget) -> u16 {
+        self.number(|text| append_key(text, prefix, budget, "x"))
     }
 
     fn number(&mut self, append: impl FnOnce(&mut String)) -> u16 {
@@ -64,9 +64,9 @@ impl Keys {
         number
     }
 
-    /// The number of checks of the same budget.
-    pub(super) fn checks_of(&self, prefix: &str, check: &Check) -> usize {
-        self.find(prefix, check).map_or(0, |key| key.checks)
+    /// The number of checks of a budget.
+    pub(super) fn checks_of(&self, prefix: &str, budget: &Budget) -> usize {
+        self.find(prefix, budget).map_or(0, |key| key.checks)
     }
 
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
@@ -83,9 +83,9 @@ impl Keys {
         self.numbers.clear();
     }
 
-    fn find(&self, prefix: &str, check: &Check) -> Option<&RedisKey> {
+    fn find(&self, prefix: &str, budget: &Budget) -> Option<&RedisKey> {
         let mut wanted = String::new();
-        append_key(&mut wanted, prefix, check, "");
+        append_key(&mut wanted, prefix, budget, "");
         let same = |&number: &u16| self.get(number.into()) == wanted;
         let number = self.numbers.find(self.hasher.hash_one(&*wanted), same)?;
         self.all.get(usize::from(*number))
@@ -106,13 +106,13 @@ fn get<'a>(text: &'a str, all: &[RedisKey], number: usize) -> &'a str {
 /// stands before it: the tag of the key's partition. A kind is one letter, and the offences of a
 /// budget's key have one letter more. The name comes last, so it may contain colons.
 #[inline]
-pub(super) fn append_key(text: &mut String, prefix: &str, check: &Check, more: &str) {
+pub(super) fn append_key(text: &mut String, prefix: &str, budget: &Budget, more: &str) {
     text.push_str(prefix);
     text.push('{');
-    text.push_str(check.key().as_str());
+    text.push_str(budget.key().as_str());
     text.push_str("}:");
-    text.push_str(check.limit().kind());
+    text.push_str(budget.limit().kind());
     text.push_str(more);
     text.push(':');
-    text.push_str(check.limit().name());
+    text.push_str(budget.limit().name());
 }

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::batch::{Batch, MAX_CHARGES, Waiter};
 use super::route::LaneRoute;
-use crate::model::{Check, Error, Op};
+use crate::model::{Error, Operation};
 use crate::store::denials::{ChangeUnderWay, Denials};
 use crate::store::heartbeat::Heartbeat;
 use crate::store::promise::{Promise, Promised};
@@ -153,8 +153,7 @@ impl Lane {
     /// Queues a check, unless the queue is full.
     pub(super) fn add(
         self: &Arc<Self>,
-        op: Op,
-        group: &[Check],
+        operation: &Operation,
         change: Option<ChangeUnderWay>,
         urgency: Urgency,
     ) -> Option<QueuedCheck> {
@@ -167,7 +166,7 @@ impl Lane {
         let now = Instant::now();
         let mut queue = self.queue();
         queue.give_up_lost_places(now, *deadline);
-        let is_full = || queue.is_full_for(group, prefix, *max_waiting);
+        let is_full = || queue.is_full_for(operation, prefix, *max_waiting);
         if urgency == Urgency::Usual && is_full() {
             if let Some(change) = change {
                 change.did_not_happen();
@@ -185,7 +184,7 @@ impl Lane {
         let waiter = Waiter::new(deadline, promise, asked, change);
         let is_alone = queue.in_flight == 0 && queue.batches.is_empty();
         let has_place = queue.has_place(now, self.settings.pace());
-        queue.batch_for(group).push(prefix, op, group, waiter);
+        queue.batch_for(operation).push(prefix, operation, waiter);
         Some(QueuedCheck {
             promised,
             is_alone,
@@ -284,14 +283,14 @@ impl Lane {
 }
 
 impl LaneQueue {
-    /// Returns whether the queue is full for this group. Past half full, a key with more than a
+    /// Returns whether the queue is full for this operation. Past half full, a key with more than a
     /// quarter of the newest batch is rejected, so that a hot key does not crowd out the others.
-    fn is_full_for(&self, group: &[Check], prefix: &str, max_waiting: usize) -> bool {
+    fn is_full_for(&self, operation: &Operation, prefix: &str, max_waiting: usize) -> bool {
         let crowded = || {
             self.batches.back().is_some_and(|batch| {
-                group
-                    .iter()
-                    .any(|check| batch.checks_of(prefix, check) > MAX_CHARGES / 4)
+                operation
+                    .budgets()
+                    .any(|budget| batch.checks_of(prefix, budget) > MAX_CHARGES / 4)
             })
         };
         self.unanswered >= max_waiting || (self.unanswered >= max_waiting / 2 && crowded())
@@ -351,11 +350,11 @@ impl LaneQueue {
     }
 
     /// The batch for the next group.
-    fn batch_for(&mut self, group: &[Check]) -> &mut Batch {
+    fn batch_for(&mut self, operation: &Operation) -> &mut Batch {
         if !self
             .batches
             .back()
-            .is_some_and(|batch| batch.has_room_for(group))
+            .is_some_and(|batch| batch.has_room_for(operation))
         {
             self.batches.push_back(self.spare.pop().unwrap_or_default());
         }

@@ -47,10 +47,10 @@ pub use self::source::RedisSource;
 use self::submit::{submit, submit_claim};
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
-use super::denials::{ChangeUnderWay, Denials};
+use super::denials::Denials;
 use super::{Answer, BreakerState, Note, Store};
-use crate::model::{Check, Error, Group, Key, Limit, Op};
-use crate::units::{Claim, ConfigError};
+use crate::model::{Budget, Change, Check, Error, Key, Limit, Operation};
+use crate::units::ConfigError;
 
 /// The store that all replicas of a service share: Redis, or a server with its protocol and
 /// scripts, such as Valkey.
@@ -188,7 +188,7 @@ impl RedisStore {
     pub fn redis_key(&self, limit: &Limit, key: &Key) -> String {
         let mut text = String::new();
         let prefix = self.lanes.all[self.lanes.index(key)].prefix();
-        keys::append_key(&mut text, prefix, &Check::new(limit, key), "");
+        keys::append_key(&mut text, prefix, &Budget::new(limit, key), "");
         text
     }
 
@@ -216,9 +216,10 @@ impl Lanes {
         }
     }
 
-    /// The lane of a group. Its first key chooses it.
-    fn lane(&self, group: &[Check]) -> &Arc<Lane> {
-        &self.all[group.first().map_or(0, |first| self.index(first.key()))]
+    /// The lane of an operation. Its first key chooses it.
+    fn lane(&self, operation: &Operation) -> &Arc<Lane> {
+        let first = operation.budgets().next();
+        &self.all[first.map_or(0, |first| self.index(first.key()))]
     }
 
     /// Returns whether all keys of the group have one lane.
@@ -241,47 +242,55 @@ impl Lanes {
             .and_then(|lane| lane.settings.denials.as_ref())
     }
 
-    fn submit(&self, op: Op, group: Group, change: Option<ChangeUnderWay>) -> Answer {
-        if let Choice::Partition(cluster) = &self.choice
-            && !self.is_in_one_lane(&group)
-        {
-            return spread::ask_parts(self, cluster, op, group, change);
+    /// Charges a group, or only peeks.
+    fn decide(&self, operation: Operation) -> Answer {
+        match (&self.choice, operation) {
+            (Choice::Partition(cluster), Operation::Charge(group))
+                if !self.is_in_one_lane(&group) =>
+            {
+                spread::ask_parts(self, cluster, group, true)
+            }
+            (Choice::Partition(cluster), Operation::Peek(group))
+                if !self.is_in_one_lane(&group) =>
+            {
+                spread::ask_parts(self, cluster, group, false)
+            }
+            (_, operation) => submit(self.lane(&operation), &operation, None, Urgency::Usual),
         }
-        submit(self.lane(&group), op, &group, change, Urgency::Usual)
-    }
-
-    fn submit_claim(&self, claim: Group) -> Answer {
-        let is_known = |claim: &Claim| claim.granted > 0 || claim.waiting > 0;
-        let urgency = match claim.first().and_then(Check::claim) {
-            Some(claim) if is_known(claim) => Urgency::Renews,
-            _ => Urgency::Usual,
-        };
-        submit_claim(self.lane(&claim), claim, urgency)
     }
 }
 
 impl Store for RedisStore {
-    fn apply(&self, op: Op, group: Group) -> Answer {
-        if let Err(error) = group.check_op(op) {
+    fn apply(&self, operation: Operation) -> Answer {
+        if let Err(error) = operation.validate() {
             return Answer::ready(Err(error));
         }
         if let Err(error) = Runtime::try_current() {
             return Answer::ready(Err(Error::outside_of_runtime(error)));
         }
-        if op == Op::Charge {
-            self.notes.sample(&group);
-        }
         let lanes = &self.lanes;
-        match (lanes.denials(), op) {
-            (Some(denials), Op::Charge) => {
-                denials.answer_or_ask(group, |group| lanes.submit(op, group, None))
+        match operation {
+            Operation::Charge(group) => {
+                self.notes.sample(&group);
+                let ask = |group| lanes.decide(Operation::Charge(group));
+                match lanes.denials() {
+                    Some(denials) => denials.answer_or_ask(group, ask),
+                    None => ask(group),
+                }
             }
-            (Some(denials), Op::Refund | Op::Settle | Op::Reset | Op::Block) => {
-                let change = denials.change(&group);
-                lanes.submit(op, group, Some(change))
+            Operation::Peek(_) => lanes.decide(operation),
+            Operation::Change(_, Change::Claim(ref claim)) => {
+                let is_known = claim.granted > 0 || claim.waiting > 0;
+                let urgency = match is_known {
+                    true => Urgency::Renews,
+                    false => Urgency::Usual,
+                };
+                submit_claim(lanes.lane(&operation), operation, urgency)
             }
-            (_, Op::Claim) => lanes.submit_claim(group),
-            (None, _) | (_, Op::Peek) => lanes.submit(op, group, None),
+            Operation::Change(ref budget, _) => {
+                let change = lanes.denials().map(|denials| denials.change(budget));
+                submit(lanes.lane(&operation), &operation, change, Urgency::Usual)
+            }
         }
     }
 

@@ -28,40 +28,27 @@ use super::Lanes;
 use super::cluster::Cluster;
 use super::lane::{Lane, Urgency};
 use super::submit::submit;
-use crate::model::{Check, Decision, Error, Group, Op, Verdict};
+use crate::model::{Change, Check, Decision, Error, Group, Operation, Verdict};
 use crate::store::Answer;
-use crate::store::denials::ChangeUnderWay;
 use crate::units::later;
 
 /// The pauses before a refund is repeated, in milliseconds.
 const PAUSES: [u64; 5] = [100, 200, 400, 800, 1_600];
 
-/// The checks of one partition, and their places in the group.
-struct Part {
-    lane: Arc<Lane>,
-    places: Vec<usize>,
-    checks: Vec<Check>,
-}
-
-/// Applies an operation to a group of several partitions.
+/// Charges a group of several partitions, or only peeks.
 pub(super) fn ask_parts(
     lanes: &Lanes,
     cluster: &Arc<Cluster>,
-    op: Op,
     group: Group,
-    change: Option<ChangeUnderWay>,
+    is_charge: bool,
 ) -> Answer {
-    let lanes = lanes.clone();
-    let cluster = Arc::clone(cluster);
     let deadline = later(Instant::now(), lanes.deadline());
     let spread = Spread {
-        lanes,
-        cluster,
-        op,
+        lanes: lanes.clone(),
+        cluster: Arc::clone(cluster),
         group,
-        change,
     };
-    Answer::later(within(deadline, tokio::spawn(spread.decide())))
+    Answer::later(within(deadline, tokio::spawn(spread.decide(is_charge))))
 }
 
 /// The answer of a task. At the deadline its caller returns, and the task goes on.
@@ -79,140 +66,206 @@ fn within(
     }
 }
 
-/// An operation on a group of several partitions.
+/// A group of several partitions.
 struct Spread {
     lanes: Lanes,
     cluster: Arc<Cluster>,
-    op: Op,
     group: Group,
-    change: Option<ChangeUnderWay>,
 }
 
+/// The answer of a part of the group, with the places of its checks.
+type PartAnswer = (Vec<usize>, Result<Decision, Error>);
+
 impl Spread {
-    async fn decide(mut self) -> Result<Decision, Error> {
+    async fn decide(self, is_charge: bool) -> Result<Decision, Error> {
+        let denials = self.lanes.denials();
+        let asked = denials.map(|denials| denials.asked(Instant::now()));
+        let decision = self.ask(is_charge).await?;
+        if is_charge && !decision.allowed() {
+            self.cluster.note_denied();
+            // After the refunds: each voids the denials of its budgets.
+            if let (Some(denials), Some(asked)) = (denials, asked)
+                && let Some(asked) =
+                    denials.still_asked(asked, &decision.denied_checks(&self.group))
+            {
+                denials.record(&self.group, asked, &decision);
+            }
+        }
+        Ok(decision)
+    }
+
+    async fn ask(&self, is_charge: bool) -> Result<Decision, Error> {
         let parts = parts(&self.lanes, &self.group);
         // A peek does not count a denial.
         let counts = self
             .group
             .iter()
             .any(|check| check.limit().counts_denials());
-        if self.op == Op::Charge && !counts && self.cluster.has_denied_lately() {
-            let answer = self.ask_all(&parts, Op::Peek).await;
-            if !answer.as_ref().is_ok_and(Decision::allowed) {
-                return answer;
+        if is_charge && !counts && self.cluster.has_denied_lately() {
+            let peeked = self.ask_all(&parts, false).await?;
+            if !peeked.allowed() {
+                return Ok(peeked);
             }
         }
-        let answer = self.ask_all(&parts, self.op).await;
-        if let Some(mut change) = self.change.take() {
-            change.answered(&answer);
-        }
-        answer
+        self.ask_all(&parts, is_charge).await
     }
 
-    /// Applies an operation to all parts.
-    async fn ask_all(&self, parts: &[Part], op: Op) -> Result<Decision, Error> {
-        let asked = self
-            .lanes
-            .denials()
-            .map(|denials| denials.asked(Instant::now()));
-        let answers = parts
-            .iter()
-            .map(|part| submit(&part.lane, op, &part.checks, None, Urgency::Usual));
-        let answers = all(answers.collect()).await;
+    /// Charges all parts, or peeks. If not all are allowed, nothing stays charged.
+    async fn ask_all(&self, parts: &[Part], is_charge: bool) -> Result<Decision, Error> {
+        let answers = all(parts.iter().map(|part| part.ask(is_charge)).collect()).await;
         let is_allowed =
             |answer: &Result<Decision, _>| answer.as_ref().is_ok_and(Decision::allowed);
-        if op.changes_each() || answers.iter().all(is_allowed) {
-            return self.join(parts, answers);
+        if !answers.iter().all(is_allowed) {
+            return self.deny(is_charge, parts, answers).await;
         }
-        let denial = self.deny(op, parts, answers).await?;
-        if self.op == Op::Charge {
-            self.cluster.note_denied();
-            // After the refunds: each voids the denials of its budgets.
-            if let (Some(denials), Some(asked)) = (self.lanes.denials(), asked)
-                && let Some(asked) = denials.still_asked(asked, &denial.denied_checks(&self.group))
-            {
-                denials.record(&self.group, asked, &denial);
-            }
-        }
-        Ok(denial)
+        let places = parts.iter().map(|part| part.places.clone());
+        join(places.zip(answers))
     }
 
-    /// Gives the allowed parts back, of a group of which a part was denied or failed. Their budgets
-    /// are then reported as they are without the charges, or as they were after them if that fails.
+    /// Gives back what was charged of a group of which a part was denied or failed. The budgets of
+    /// the allowed parts are then reported as they are without the charges, or as they were after
+    /// them if that fails.
     async fn deny(
         &self,
-        op: Op,
-        parts: &[Part],
-        mut answers: Vec<Result<Decision, Error>>,
-    ) -> Result<Decision, Error> {
-        let mut allowed = Vec::new();
-        let mut without = Vec::new();
-        for (part, answer) in parts.iter().zip(&mut answers) {
-            if let Ok(decision) = answer
-                && decision.allowed()
-            {
-                let checks = without_charge(op, part, decision);
-                without.push(ask_without(&self.lanes, op, &part.lane, &checks));
-                allowed.push((decision, checks, Arc::clone(&part.lane)));
-            }
-        }
-        let mut is_kept = false;
-        for ((allowed, checks, lane), without) in allowed.into_iter().zip(all(without).await) {
-            let without = without.map(|without| without.with_shadow_denials_of(allowed));
-            *allowed = without.unwrap_or_else(|error| {
-                is_kept |= op == Op::Charge;
-                if op == Op::Charge && !error.may_have_charged() {
-                    repeat(self.lanes.clone(), lane, checks);
-                }
-                allowed.clone().uncharged()
-            });
-        }
-        let answer = self.join(parts, answers);
-        answer.map_err(|error| {
-            if is_kept {
-                error.that_may_have_charged()
-            } else {
-                error
-            }
-        })
-    }
-
-    /// One decision of all parts, with the verdicts in the order of the group. Of several errors,
-    /// one that may have charged. If a refund or a reset was carried out in part, it must not be
-    /// repeated.
-    fn join(
-        &self,
+        is_charge: bool,
         parts: &[Part],
         answers: Vec<Result<Decision, Error>>,
     ) -> Result<Decision, Error> {
-        let is_in_part = self.op.changes_each() && answers.iter().any(Result::is_ok);
-        let mut verdicts: Vec<(usize, Verdict)> = Vec::new();
-        let mut decided_at = 0;
-        let mut failure: Option<Error> = None;
+        let mut joined: Vec<PartAnswer> = Vec::new();
+        let mut allowed = Vec::new();
         for (part, answer) in parts.iter().zip(answers) {
             match answer {
-                Ok(decision) => {
-                    decided_at = decision.decided_at().max(decided_at);
-                    let of_part = decision.verdicts().iter().cloned();
-                    verdicts.extend(part.places.iter().copied().zip(of_part));
+                Ok(decision) if decision.allowed() => {
+                    allowed.extend(part.allowed_checks(&decision, is_charge));
                 }
-                Err(error) => match &failure {
-                    Some(known) if known.may_have_charged() || !error.may_have_charged() => {}
-                    _ => failure = Some(error),
-                },
+                answer => joined.push((part.places.clone(), answer)),
             }
         }
-        if let Some(failure) = failure {
-            return Err(if is_in_part {
-                failure.that_may_have_charged()
-            } else {
-                failure
-            });
+        let undone = all(allowed.iter().map(|it| it.undo(&self.lanes)).collect()).await;
+        let mut is_kept = false;
+        for (check, undone) in allowed.into_iter().zip(undone) {
+            let place = vec![check.place];
+            let decision = match undone {
+                Ok(without) => without.with_shadow_denials_of(&check.decision),
+                Err(error) => {
+                    is_kept |= is_charge;
+                    let uncharged = check.decision.clone().uncharged();
+                    if is_charge && !error.may_have_charged() {
+                        check.repeat(self.lanes.clone());
+                    }
+                    uncharged
+                }
+            };
+            joined.push((place, Ok(decision)));
         }
-        verdicts.sort_unstable_by_key(|(place, _)| *place);
-        let verdicts = verdicts.into_iter().map(|(_, verdict)| verdict).collect();
-        let decision = Decision::of_parts(verdicts, decided_at);
-        decision.ok_or_else(|| Error::misuse("the group is empty"))
+        join(joined).map_err(|error| match is_kept {
+            true => error.that_may_have_charged(),
+            false => error,
+        })
+    }
+}
+
+/// One decision of all parts, with the verdicts in the order of the group. Of several errors, one
+/// that may have charged.
+fn join(answers: impl IntoIterator<Item = PartAnswer>) -> Result<Decision, Error> {
+    let mut verdicts: Vec<(usize, Verdict)> = Vec::new();
+    let mut decided_at = 0;
+    let mut failure: Option<Error> = None;
+    for (places, answer) in answers {
+        match answer {
+            Ok(decision) => {
+                decided_at = decision.decided_at().max(decided_at);
+                let of_part = decision.verdicts().iter().cloned();
+                verdicts.extend(places.into_iter().zip(of_part));
+            }
+            Err(error) => match &failure {
+                Some(known) if known.may_have_charged() || !error.may_have_charged() => {}
+                _ => failure = Some(error),
+            },
+        }
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    verdicts.sort_unstable_by_key(|(place, _)| *place);
+    let verdicts = verdicts.into_iter().map(|(_, verdict)| verdict).collect();
+    let decision = Decision::of_parts(verdicts, decided_at);
+    decision.ok_or_else(|| Error::misuse("the group is empty"))
+}
+
+/// The checks of one partition, and their places in the group.
+struct Part {
+    lane: Arc<Lane>,
+    places: Vec<usize>,
+    checks: Vec<Check>,
+}
+
+impl Part {
+    /// Charges the checks, or peeks.
+    fn ask(&self, is_charge: bool) -> Answer {
+        let group = Group::of_distinct(self.checks.clone());
+        let operation = match is_charge {
+            true => Operation::Charge(group),
+            false => Operation::Peek(group),
+        };
+        submit(&self.lane, &operation, None, Urgency::Usual)
+    }
+
+    /// The checks of an allowed part, one by one.
+    fn allowed_checks(
+        &self,
+        decision: &Decision,
+        is_charge: bool,
+    ) -> impl Iterator<Item = AllowedCheck> {
+        let verdicts = decision.verdicts().iter().zip(decision.receipts());
+        let checks = self.places.iter().zip(&self.checks).zip(verdicts);
+        checks.map(move |((place, check), (verdict, receipt))| AllowedCheck {
+            lane: Arc::clone(&self.lane),
+            place: *place,
+            decision: Decision::from(verdict.clone()).made_at(decision.decided_at()),
+            undo: match is_charge {
+                true => Operation::Change(
+                    check.budget().clone(),
+                    Change::give_back(receipt.unwrap_or_default()),
+                ),
+                false => Operation::Peek(check.clone().with_cost(0).into()),
+            },
+        })
+    }
+}
+
+/// An allowed check of a group that is denied.
+struct AllowedCheck {
+    lane: Arc<Lane>,
+    place: usize,
+    decision: Decision,
+    /// Answers with the budget without the charge.
+    undo: Operation,
+}
+
+impl AllowedCheck {
+    fn undo(&self, lanes: &Lanes) -> Answer {
+        let (change, urgency) = match &self.undo {
+            Operation::Change(budget, _) => (
+                lanes.denials().map(|denials| denials.change(budget)),
+                Urgency::GivesBack,
+            ),
+            Operation::Charge(_) | Operation::Peek(_) => (None, Urgency::Usual),
+        };
+        submit(&self.lane, &self.undo, change, urgency)
+    }
+
+    /// Repeats a refund that was not carried out.
+    fn repeat(self, lanes: Lanes) {
+        tokio::spawn(async move {
+            for pause in PAUSES {
+                sleep(Duration::from_millis(pause)).await;
+                match self.undo(&lanes).await {
+                    Err(error) if !error.may_have_charged() => {}
+                    Ok(_) | Err(_) => return,
+                }
+            }
+        });
     }
 }
 
@@ -262,38 +315,4 @@ async fn all(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
         .into_iter()
         .filter_map(|(_, result)| result)
         .collect()
-}
-
-/// The checks that tell the budgets of an allowed part without its charges: refunds of these, or
-/// peeks.
-fn without_charge(op: Op, part: &Part, decision: &Decision) -> Vec<Check> {
-    let checks = part.checks.iter().cloned();
-    if op == Op::Peek {
-        return checks.map(|check| check.with_cost(0)).collect();
-    }
-    let back = checks.zip(decision.receipts());
-    back.map(|(check, receipt)| check.with_receipt(receipt))
-        .collect()
-}
-
-/// Asks for the budgets of an allowed part without its charges.
-fn ask_without(lanes: &Lanes, op: Op, lane: &Arc<Lane>, checks: &[Check]) -> Answer {
-    if op == Op::Peek {
-        return submit(lane, Op::Peek, checks, None, Urgency::Usual);
-    }
-    let change = lanes.denials().map(|denials| denials.change(checks));
-    submit(lane, Op::Refund, checks, change, Urgency::GivesBack)
-}
-
-/// Repeats a refund that was not carried out.
-fn repeat(lanes: Lanes, lane: Arc<Lane>, checks: Vec<Check>) {
-    tokio::spawn(async move {
-        for pause in PAUSES {
-            sleep(Duration::from_millis(pause)).await;
-            match ask_without(&lanes, Op::Charge, &lane, &checks).await {
-                Err(error) if !error.may_have_charged() => {}
-                Ok(_) | Err(_) => return,
-            }
-        }
-    });
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::flight;
 use super::lane::{CallPlace, Lane, QueuedCheck, Urgency};
-use crate::model::{Check, Decision, Error, Group, Op};
+use crate::model::{Decision, Error, Operation};
 use crate::store::Answer;
 use crate::store::denials::ChangeUnderWay;
 use crate::store::promise::Promised;
@@ -25,11 +25,10 @@ use crate::units::later;
 /// The pause before a claim is sent again.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Has a check sent. Its answer is awaited by its caller.
+/// Has an operation sent. Its answer is awaited by its caller.
 pub(super) fn submit(
     lane: &Arc<Lane>,
-    op: Op,
-    group: &[Check],
+    operation: &Operation,
     change: Option<ChangeUnderWay>,
     urgency: Urgency,
 ) -> Answer {
@@ -46,7 +45,7 @@ pub(super) fn submit(
         is_alone,
         has_place,
         leaves_next,
-    }) = lane.add(op, group, change, urgency)
+    }) = lane.add(operation, change, urgency)
     else {
         // Without a task, cancelled checks would fill the queue for ever.
         flight::start(lane);
@@ -64,17 +63,19 @@ pub(super) fn submit(
         }
         Answer::later(promised)
     };
-    match &lane.settings.denials {
-        Some(denials) if op == Op::Charge && !leaves_next => denials.with_fallback(group, answer),
+    match (&lane.settings.denials, operation) {
+        (Some(denials), Operation::Charge(group)) if !leaves_next => {
+            denials.with_fallback(group, answer)
+        }
         _ => answer,
     }
 }
 
 /// Has a claim of permits sent, and again if its connection ended, or its key moved to another
 /// node.
-pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Group, urgency: Urgency) -> Answer {
+pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Operation, urgency: Urgency) -> Answer {
     let deadline = later(Instant::now(), lane.settings.deadline);
-    let first = submit(lane, Op::Claim, &claim, None, urgency);
+    let first = submit(lane, &claim, None, urgency);
     let lane = Arc::clone(lane);
     Answer::later(async move {
         match first.await {
@@ -92,7 +93,7 @@ pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Group, urgency: Urgency) -> 
 /// it has counters and not changes.
 async fn repeat_claim(
     lane: Arc<Lane>,
-    claim: Group,
+    claim: Operation,
     urgency: Urgency,
     deadline: Instant,
     mut error: Error,
@@ -105,7 +106,7 @@ async fn repeat_claim(
             break;
         }
         sleep_until(next_try).await;
-        let again = submit(&lane, Op::Claim, &claim, None, urgency);
+        let again = submit(&lane, &claim, None, urgency);
         // At the deadline, the repetition may have been sent.
         let answer = timeout_at(deadline, again).await;
         match answer.unwrap_or_else(|_| Err(Error::timeout())) {

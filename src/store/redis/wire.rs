@@ -5,8 +5,8 @@ use std::iter;
 use std::time::Duration;
 
 use crate::algorithm::offences::Blocking;
-use crate::algorithm::{Anchor, Bucket, Cost, First, MAX_EXACT, Rule};
-use crate::model::{Check, Op};
+use crate::algorithm::{Anchor, Bucket, Cost, First, MAX_EXACT, Rule, at_most_a_year};
+use crate::model::{Change, Check, Limit, Operation};
 use crate::units::{Blocked, Claim, Micros, Outcome, Receipt};
 
 /// The status of a verdict, as in `scripts/main.lua`.
@@ -21,30 +21,61 @@ const BEGINS_BLOCK: i64 = 32;
 /// The longest lease, in microseconds. The script counts a value with a longer one as corrupt.
 const MAX_LEASE: u64 = 600 * 1_000_000;
 
-/// The op of a run that charges each of several keys once.
-const EACH: u64 = 4;
-
-/// A check of a batch, whatever its operation. Key and limit are numbers, from 0.
+/// What a run does, by its number in the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WireCheck {
+pub(super) enum Op {
+    Charge = 0,
+    Peek = 1,
+    Settle = 2,
+    Reset = 3,
+    Block = 4,
+    Claim = 5,
+}
+
+/// The op of a run that charges each of several keys once.
+const EACH: u64 = 6;
+
+/// Added to the op of a run if a check has terms.
+const WITH_TERMS: u64 = 8;
+
+impl Op {
+    pub(super) const fn of(operation: &Operation) -> Self {
+        match operation {
+            Operation::Charge(_) => Self::Charge,
+            Operation::Peek(_) => Self::Peek,
+            Operation::Change(_, Change::Settle { .. }) => Self::Settle,
+            Operation::Change(_, Change::Reset) => Self::Reset,
+            Operation::Change(_, Change::Block(_)) => Self::Block,
+            Operation::Change(_, Change::Claim(_)) => Self::Claim,
+        }
+    }
+}
+
+/// A budget in a batch, by numbers from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WireBudget {
     pub(super) key: u16,
     pub(super) limit: u16,
-    pub(super) cost: u32,
-    /// The key of the offences, if the limit blocks keys.
+    /// The key of the offences, if they matter.
     pub(super) offences: Option<u16>,
+}
+
+/// A check or a change of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WireCheck {
+    pub(super) budget: WireBudget,
+    pub(super) cost: u32,
     /// The terms of a charge or a peek.
-    pub(super) terms: RareTerms,
-    /// The receipt of a refund or a settlement.
-    pub(super) receipt: Option<Receipt>,
-    /// The largest debt of a settlement.
-    pub(super) max_debt: u64,
+    terms: RareTerms,
+    /// Of a settlement: the receipt, and the largest debt.
+    settled: (Receipt, u64),
     /// The length of a block.
-    pub(super) block: Micros,
+    block: Micros,
 }
 
 /// The terms that a charge or a peek rarely has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct RareTerms {
+struct RareTerms {
     /// Whether its limit is in shadow mode, and so must not keep others of its group from being
     /// charged.
     is_shadow: bool,
@@ -55,68 +86,57 @@ pub(super) struct RareTerms {
 }
 
 impl WireCheck {
-    /// A charge of a check, which may be alone in its group. Its keys hold its budget and its
-    /// offences.
-    pub(super) fn new(
-        op: Op,
-        (key, offences): (u16, Option<u16>),
-        limit: u16,
-        check: &Check,
-        is_alone: bool,
-    ) -> Self {
-        let mut terms = RareTerms::default();
-        let mut receipt = None;
-        let mut max_debt = 0;
-        match op {
-            Op::Charge | Op::Peek => {
-                let is_shadow = !is_alone && check.is_shadow();
-                let is_denied_caller = op == Op::Peek && check.is_denied_caller();
-                let Cost {
-                    max_wait, patience, ..
-                } = check.asked();
-                // A queue has the longest delay among its numbers.
-                let max_wait = if check.limit().queues() { 0 } else { max_wait };
-                terms = RareTerms {
-                    is_shadow,
-                    is_denied_caller,
-                    max_wait,
-                    patience,
-                };
-            }
-            Op::Refund => receipt = check.receipt(),
-            Op::Settle => {
-                receipt = check.receipt();
-                max_debt = check.limit().max_debt().unwrap_or(u64::MAX);
-            }
-            Op::Reset | Op::Block | Op::Claim => {}
-        }
-        let cost = check.cost();
-        let block = check.block_us();
+    fn new(budget: WireBudget, cost: u32) -> Self {
         Self {
-            key,
-            limit,
+            budget,
             cost,
-            offences,
-            terms,
-            receipt,
-            max_debt,
-            block,
+            terms: RareTerms::default(),
+            settled: (Receipt::default(), 0),
+            block: 0,
+        }
+    }
+
+    /// A charge or a peek, which may be alone in its group.
+    pub(super) fn of_check(budget: WireBudget, op: Op, check: &Check, is_alone: bool) -> Self {
+        let Cost {
+            max_wait, patience, ..
+        } = check.asked();
+        Self {
+            terms: RareTerms {
+                is_shadow: !is_alone && check.is_shadow(),
+                is_denied_caller: op == Op::Peek && check.is_denied_caller(),
+                // A queue has the longest delay among its numbers.
+                max_wait: if check.limit().queues() { 0 } else { max_wait },
+                patience,
+            },
+            ..Self::new(budget, check.cost())
+        }
+    }
+
+    pub(super) fn of_change(budget: WireBudget, limit: &Limit, change: &Change) -> Self {
+        match change {
+            Change::Settle { receipt, cost } => Self {
+                settled: (*receipt, limit.max_debt().unwrap_or(u64::MAX)),
+                ..Self::new(budget, *cost)
+            },
+            Change::Block(length) => Self {
+                block: at_most_a_year(*length),
+                ..Self::new(budget, 0)
+            },
+            Change::Reset | Change::Claim(_) => Self::new(budget, 0),
         }
     }
 
     /// The same charge of the next budget.
-    pub(super) const fn next(self) -> Self {
-        match self.offences {
-            None => Self {
-                key: self.key + 1,
-                ..self
-            },
-            Some(offences) => Self {
-                key: self.key + 2,
-                offences: Some(offences + 2),
-                ..self
-            },
+    pub(super) const fn next(mut self) -> Self {
+        match &mut self.budget.offences {
+            None => self.budget.key += 1,
+            Some(offences) => {
+                *offences += 2;
+                self.budget.key += 2;
+            }
         }
+        self
     }
 
     /// Counts no denial, because the server cannot write.
@@ -124,25 +144,24 @@ impl WireCheck {
         self.terms.is_denied_caller = false;
     }
 
+    /// Returns whether a denied peek counts.
+    pub(super) const fn counts_denied_peek(&self) -> bool {
+        self.terms.is_denied_caller
+    }
+
     pub(super) fn has_terms(&self) -> bool {
         self.terms != RareTerms::default()
     }
 }
 
-/// Stands for a missing receipt, because no charge was made that late.
-const NO_RECEIPT: Receipt = Receipt::new(MAX_EXACT, 0);
-
-/// Added to the op of a run if a check has terms.
-const WITH_TERMS: u64 = 8;
-
 /// `ARGV[1]` of a batch, with the number of the call, the limits, then the runs.
 pub(super) struct Body(Vec<u8>);
 
 /// The longest delay of an allowed check under a limit that is a queue. 0: any.
-pub(super) fn longest_delay(op: Op, check: &Check) -> Micros {
-    match op {
-        Op::Charge | Op::Peek if check.limit().queues() => check.asked().max_wait,
-        _ => 0,
+pub(super) fn longest_delay(check: &Check) -> Micros {
+    match check.limit().queues() {
+        true => check.asked().max_wait,
+        false => 0,
     }
 }
 
@@ -206,7 +225,7 @@ impl Body {
     pub(super) fn push_run(&mut self, op: Op, times: u16, charges: &[WireCheck]) {
         let has_terms = charges.iter().any(WireCheck::has_terms);
         let terms = if has_terms { WITH_TERMS } else { 0 };
-        self.push_head(number_of(op) + terms, charges.len(), times);
+        self.push_head(op as u64 + terms, charges.len(), times);
         for charge in charges {
             self.push_charge(charge);
             if has_terms {
@@ -218,23 +237,23 @@ impl Body {
             if op == Op::Block {
                 self.push(charge.block, 7);
             }
-            if matches!(op, Op::Refund | Op::Settle) {
-                self.push_receipt(charge.receipt.unwrap_or(NO_RECEIPT));
-            }
             if op == Op::Settle {
-                self.push(charge.max_debt.min(MAX_EXACT), 7);
+                let (receipt, max_debt) = charge.settled;
+                self.push_receipt(receipt);
+                self.push(max_debt.min(MAX_EXACT), 7);
             }
         }
     }
 
     /// Adds a run of one claim, which follows its charge.
     pub(super) fn push_claim(&mut self, charge: &WireCheck, claim: &Claim) {
-        self.push_head(number_of(Op::Claim), 1, 1);
+        self.push_head(Op::Claim as u64, 1, 1);
         self.push_charge(charge);
         self.push_numbers(claim);
     }
 
     fn push_numbers(&mut self, claim: &Claim) {
+        let claim = claim.within_range();
         self.0.extend_from_slice(&claim.holder);
         self.push(claim.granted, 7);
         self.push(claim.released, 7);
@@ -264,10 +283,15 @@ impl Body {
 
     fn push_charge(&mut self, charge: &WireCheck) {
         // Lua counts from 1.
-        self.push(u64::from(charge.key) + 1, 2);
-        self.push(u64::from(charge.limit) + 1, 2);
+        let WireBudget {
+            key,
+            limit,
+            offences,
+        } = charge.budget;
+        self.push(u64::from(key) + 1, 2);
+        self.push(u64::from(limit) + 1, 2);
         self.push(charge.cost.into(), 4);
-        if let Some(offences) = charge.offences {
+        if let Some(offences) = offences {
             self.push(u64::from(offences) + 1, 2);
         }
     }
@@ -475,17 +499,5 @@ impl RawVerdict {
             reset_after: self.reset_after,
             delay: self.delay,
         }
-    }
-}
-
-const fn number_of(op: Op) -> u64 {
-    match op {
-        Op::Charge => 0,
-        Op::Peek => 1,
-        Op::Refund => 2,
-        Op::Reset => 3,
-        Op::Settle => 5,
-        Op::Block => 6,
-        Op::Claim => 7,
     }
 }

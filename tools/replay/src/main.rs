@@ -23,12 +23,10 @@ use std::error::Error;
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 
-use tollgate::store::Op;
-
 use self::answer::Answer;
 use self::options::{HELP, Options};
 use self::replay::Replay;
-use self::request::Request;
+use self::request::{Op, Request};
 use self::summary::Summary;
 
 #[tokio::main(flavor = "current_thread")]
@@ -80,7 +78,7 @@ async fn answer(
     let request = Request::parse(line)?;
     let decision = replay.decide(&request).await?;
     match summary {
-        Some(summary) if request.op() == Op::Charge => {
+        Some(summary) if request.op == Op::Charge => {
             summary.count(&request, decision.allowed(), decision.delay());
         }
         Some(_) => {}

@@ -4,11 +4,12 @@ use std::error::Error;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollgate::clock::ManualClock;
-use tollgate::{Check, Decision, Key, Limit, MemoryStore, RateLimiter, RedisStore};
+use tollgate::store::{Change, Group, Operation};
+use tollgate::{Check, Decision, Limit, MemoryStore, RateLimiter, RedisStore};
 
 use crate::limit::WireLimit;
 use crate::options::StoreKind;
-use crate::request::Request;
+use crate::request::{Op, Request};
 
 pub(crate) struct Replay {
     limits: Vec<Limit>,
@@ -43,18 +44,37 @@ impl Replay {
             replace(&mut self.limits, limit)?;
         }
         self.clock.set(Duration::from_micros(request.at_us));
-        let (key, receipt) = (Key::new(&request.key), request.receipt());
-        let max_wait = Duration::from_micros(request.max_wait_us);
-        let block = Duration::from_micros(request.block_us);
-        let ask = |limit| {
-            let check = Check::new(limit, &key).with_cost(request.cost);
-            check
-                .with_max_wait(max_wait)
-                .with_block(block)
-                .with_receipt(receipt)
+        let group = Group::new(self.checks(request))?;
+        let change = match request.op {
+            Op::Charge => return Ok(self.limiter.apply(Operation::Charge(group)).await?),
+            Op::Peek => return Ok(self.limiter.apply(Operation::Peek(group)).await?),
+            Op::Refund => Change::Settle {
+                receipt: request.receipt(),
+                cost: request.receipt().cost().saturating_sub(request.cost),
+            },
+            Op::Settle => Change::Settle {
+                receipt: request.receipt(),
+                cost: request.cost,
+            },
+            Op::Reset => Change::Reset,
+            Op::Block => Change::Block(Duration::from_micros(request.block_us)),
         };
-        let group: Vec<_> = self.limits.iter().map(ask).collect();
-        Ok(self.limiter.apply(request.op(), group).await?)
+        let mut verdicts = Vec::new();
+        for check in &group {
+            let operation = Operation::Change(check.budget().clone(), change.clone());
+            let changed = self.limiter.apply(operation).await?;
+            verdicts.extend_from_slice(changed.verdicts());
+        }
+        Decision::of_group(verdicts).ok_or_else(|| "there is no --limit".into())
+    }
+
+    fn checks(&self, request: &Request) -> Vec<Check> {
+        let max_wait = Duration::from_micros(request.max_wait_us);
+        let limits = self.limits.iter();
+        let check = |limit| Check::new(limit, &*request.key).with_cost(request.cost);
+        limits
+            .map(|limit| check(limit).with_max_wait(max_wait))
+            .collect()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use serde::Deserialize;
 use tollgate::decision::Receipt;
-use tollgate::store::Op;
 
 use crate::limit::WireLimit;
 
@@ -15,7 +14,7 @@ pub(crate) struct Request {
     /// The time, in microseconds since the Unix epoch.
     pub(crate) at_us: u64,
     #[serde(default)]
-    op: Operation,
+    pub(crate) op: Op,
     #[serde(default)]
     pub(crate) key: String,
     #[serde(default = "one")]
@@ -35,9 +34,10 @@ const fn one() -> u32 {
     1
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+/// What a line asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Operation {
+pub(crate) enum Op {
     #[default]
     Charge,
     Peek,
@@ -74,21 +74,12 @@ impl Request {
         Ok(request)
     }
 
-    pub(crate) fn op(&self) -> Op {
-        match self.op {
-            Operation::Charge => Op::Charge,
-            Operation::Peek => Op::Peek,
-            Operation::Refund => Op::Refund,
-            Operation::Settle => Op::Settle,
-            Operation::Reset => Op::Reset,
-            Operation::Block => Op::Block,
-        }
-    }
-
-    pub(crate) fn receipt(&self) -> Option<Receipt> {
-        self.receipt.map(|charge| {
+    /// The receipt of the charge that is refunded or settled.
+    pub(crate) fn receipt(&self) -> Receipt {
+        let receipt = self.receipt.map(|charge| {
             Receipt::new(charge.at_us, charge.cost).with_drains_at(charge.drains_at_us)
-        })
+        });
+        receipt.unwrap_or_default()
     }
 }
 
@@ -100,10 +91,13 @@ mod tests {
     fn time_is_the_only_required_field() {
         let request = Request::parse(r#"{"at_us":7}"#).unwrap();
         assert_eq!(
-            (request.at_us, request.op(), request.cost),
+            (request.at_us, request.op, request.cost),
             (7, Op::Charge, 1)
         );
-        assert_eq!((request.key.as_str(), request.receipt()), ("", None));
+        assert_eq!(
+            (request.key.as_str(), request.receipt()),
+            ("", Receipt::default())
+        );
         assert!(request.limit.is_none());
     }
 
@@ -118,20 +112,17 @@ mod tests {
             ("block", Op::Block),
         ] {
             let request = Request::parse(&format!(r#"{{"at_us":7,"op":"{name}"}}"#)).unwrap();
-            assert_eq!(request.op(), op);
+            assert_eq!(request.op, op);
         }
     }
 
     #[test]
     fn refund_has_a_receipt() {
         let line = r#"{"at_us":9,"op":"refund","receipt":{"at_us":7,"cost":3}}"#;
-        assert_eq!(
-            Request::parse(line).unwrap().receipt(),
-            Some(Receipt::new(7, 3))
-        );
+        assert_eq!(Request::parse(line).unwrap().receipt(), Receipt::new(7, 3));
         let line = r#"{"at_us":9,"op":"settle","receipt":{"at_us":7,"cost":3,"drains_at_us":12}}"#;
         let receipt = Receipt::new(7, 3).with_drains_at(12);
-        assert_eq!(Request::parse(line).unwrap().receipt(), Some(receipt));
+        assert_eq!(Request::parse(line).unwrap().receipt(), receipt);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! From the script's reply to the answers of a batch's checks.
 
 use super::{Batch, Run};
-use crate::model::{Check, Decision, Error, Op, Verdict};
-use crate::store::redis::wire::{IN_SHORT, RawVerdict, Reply};
+use crate::model::{Decision, Error, Verdict};
+use crate::store::redis::wire::{IN_SHORT, Op, RawVerdict, Reply};
 use crate::telemetry::RedisEvents;
 
 /// The indices of a run's verdicts, for its next group, and for its last.
@@ -32,18 +32,20 @@ impl Batch {
             let verdicts = &verdicts[cursor.next..][..run.size];
             // The last verdicts are the answer for all groups that follow.
             cursor.next = usize::min(cursor.next + run.size, cursor.last);
-            let group = &self.checks[run.first..][..run.size];
-            let allows =
-                |(raw, check): (&RawVerdict, &Check)| raw.is_allowed() || check.is_shadow();
-            let is_charged = run.op == Op::Charge && verdicts.iter().zip(group).all(allows);
-            let mut verdicts = verdicts.iter().zip(group).map(|(raw, check)| {
+            let charges = &self.charges[run.first..][..run.size];
+            let mut budgets = run.operation.budgets().zip(verdicts);
+            let is_charged = run.op == Op::Charge
+                && budgets.all(|(budget, raw)| raw.is_allowed() || budget.is_shadow());
+            let budgets = run.operation.budgets().zip(verdicts).zip(charges);
+            let mut verdicts = budgets.map(|((budget, raw), charge)| {
                 let charged = if is_charged && raw.is_allowed() {
-                    check.cost()
+                    charge.cost
                 } else {
                     0
                 };
-                let outcome = raw.outcome(check.limit().rule(), charged > 0);
-                Verdict::new(check.limit().clone(), outcome, charged).in_shadow(check.is_shadow())
+                let limit = budget.limit();
+                let outcome = raw.outcome(limit.rule(), charged > 0);
+                Verdict::new(limit.clone(), outcome, charged).in_shadow(budget.is_shadow())
             });
             let decision = match run.size {
                 1 => verdicts.next().map(Decision::from),
@@ -53,7 +55,7 @@ impl Batch {
                 return Err(malformed(reply));
             };
             waiter.set_answer(match &self.read_only {
-                Some(reason) if run.is_peeked && decision.allowed() => {
+                Some(reason) if run.is_peeked() && decision.allowed() => {
                     declined += usize::from(waiter.promise.is_some());
                     Err(Error::declined(reason.to_string()))
                 }
@@ -106,16 +108,16 @@ impl Batch {
         into: &mut Vec<RawVerdict>,
         events: &RedisEvents,
     ) -> Option<()> {
-        let checks = &self.checks[run.first..][..run.size];
-        for (charge, check) in self.charges[run.first..][..run.size].iter().zip(checks) {
+        let charges = &self.charges[run.first..][..run.size];
+        for (charge, budget) in charges.iter().zip(run.operation.budgets()) {
             let raw = reply.verdict()?;
             if raw.is_unreadable() {
-                events.unreadable(self.keys.get(charge.key.into()));
+                events.unreadable(self.keys.get(charge.budget.key.into()));
             }
             if let Some(length) = raw.begins_block()
-                && check.may_begin_block(run.op)
+                && (run.op == Op::Charge || charge.counts_denied_peek())
             {
-                events.blocked(check, length);
+                events.blocked(budget, length);
             }
             into.push(raw);
         }

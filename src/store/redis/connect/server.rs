@@ -223,7 +223,7 @@ mod tests {
 
     use super::super::{Target, Topology};
     use super::*;
-    use crate::model::{Check, Limit, Op};
+    use crate::model::{Check, Limit, Operation};
     use crate::store::{RedisStore, Store};
     use crate::units::Quota;
 
@@ -271,7 +271,7 @@ mod tests {
             let check = Check::new(&limit, "alice");
             assert!(
                 store
-                    .apply(Op::Charge, check.into())
+                    .apply(Operation::Charge(check.into()))
                     .await
                     .unwrap_err()
                     .is_unavailable()

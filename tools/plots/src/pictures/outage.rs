@@ -9,7 +9,7 @@ use tokio::runtime;
 use tokio::time::{Instant, sleep_until};
 use tollgate::decision::Source;
 use tollgate::limit::OnStoreFailure;
-use tollgate::store::{Answer, Group, Op, Store};
+use tollgate::store::{Answer, Operation, Store};
 use tollgate::{Error as CheckError, Key, Limit, MemoryStore, Quota, RateLimiter};
 use tollgate_charts::{Align, Chart, Ink, Panel};
 
@@ -27,11 +27,11 @@ struct Shared {
 }
 
 impl Store for Shared {
-    fn apply(&self, op: Op, group: Group) -> Answer {
+    fn apply(&self, operation: Operation) -> Answer {
         if self.is_away.load(Ordering::Relaxed) {
             return Answer::ready(Err(CheckError::unreachable("the store is away")));
         }
-        self.store.apply(op, group)
+        self.store.apply(operation)
     }
 }
 

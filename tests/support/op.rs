@@ -1,0 +1,57 @@
+//! Operations by name, for tests that choose one.
+
+use std::time::Duration;
+
+use tollgate::Check;
+use tollgate::decision::Receipt;
+use tollgate::store::{Change, Group, Operation};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    Charge,
+    Peek,
+    /// A settlement that gives the cost of the check back.
+    Refund,
+    /// A settlement at the cost of the check.
+    Settle,
+    Reset,
+    Block,
+}
+
+impl Op {
+    /// The operations on the checks of a group: one, or a change of each budget.
+    pub fn on_group(
+        self,
+        group: Vec<Check>,
+        receipts: Vec<Option<Receipt>>,
+        block: Duration,
+    ) -> Vec<Operation> {
+        match self {
+            Self::Charge => vec![Operation::Charge(Group::new(group).unwrap())],
+            Self::Peek => vec![Operation::Peek(Group::new(group).unwrap())],
+            _ => group
+                .into_iter()
+                .zip(receipts)
+                .map(|(check, receipt)| self.on(check, receipt, block))
+                .collect(),
+        }
+    }
+
+    /// The operation on a check, with the receipt of its charge, and the length of a block.
+    pub fn on(self, check: Check, receipt: Option<Receipt>, block: Duration) -> Operation {
+        let receipt = receipt.unwrap_or_default();
+        let cost = check.cost();
+        let change = match self {
+            Self::Charge => return Operation::Charge(check.into()),
+            Self::Peek => return Operation::Peek(check.into()),
+            Self::Refund => Change::Settle {
+                receipt,
+                cost: receipt.cost().saturating_sub(cost),
+            },
+            Self::Settle => Change::Settle { receipt, cost },
+            Self::Reset => Change::Reset,
+            Self::Block => Change::Block(block),
+        };
+        Operation::Change(check.into(), change)
+    }
+}
