@@ -8,8 +8,8 @@ use crate::algorithm::offences::Blocking;
 
 /// What is counted for a key under a limit.
 ///
-/// Limits of one name and [kind of state](Limit::kind) share a budget, with any quotas and settings.
-/// So two budgets are equal if their names, kinds and keys are equal.
+/// Limits of one name and [kind of state](Limit::kind) share a budget, with any quotas and
+/// settings. So two budgets are equal if their names, kinds and keys are equal.
 ///
 /// ```
 /// use tollgate::store::Budget;
