@@ -19,6 +19,7 @@ use std::env;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -33,8 +34,8 @@ use tokio::time::interval;
 use tollgate::denied_keys::DeniedKeys;
 use tollgate::key::{self, ClientIp, Global, KeyExtractor};
 use tollgate::layer::{OnStoreFailure, Rejection, original_path};
-use tollgate::store::BreakerState;
-use tollgate::{Decision, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
+use tollgate::store::{BreakerState, Store};
+use tollgate::{Decision, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore};
 
 #[derive(Clone)]
 struct UserId(String);
@@ -167,11 +168,14 @@ async fn run() -> Result<(), Box<dyn Error>> {
         Ok(url) if !url.is_empty() => Some(RedisStore::builder("service").url(url).build()?),
         _ => None,
     };
-    let limiter = redis
-        .clone()
-        .map_or_else(RateLimiter::in_memory, RateLimiter::new);
+    let store: Arc<dyn Store> = match redis.clone() {
+        Some(redis) => Arc::new(redis),
+        None => Arc::new(MemoryStore::new()),
+    };
     // The most denied keys are logged once a minute.
-    limiter.count_denied_keys(&DeniedKeys::new())?;
+    let limiter = RateLimiter::builder(store)
+        .count_denied_keys(&DeniedKeys::new())
+        .build()?;
     let replicas = env::var("REPLICAS").unwrap_or_else(|_| "1".to_owned());
     let replicas = replicas
         .parse()

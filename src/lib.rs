@@ -36,7 +36,7 @@ mod units;
 
 #[cfg(feature = "http")]
 pub use http::RateLimitLayer;
-pub use limiter::{Permit, RateLimiter};
+pub use limiter::{Permit, RateLimiter, RateLimiterBuilder};
 pub use model::{Check, Decision, Error, Key, Limit};
 #[doc(inline)]
 pub use store::MemoryStore;
@@ -138,7 +138,7 @@ pub mod limit {
     #[doc(no_inline)]
     pub use crate::model::Limit;
     pub use crate::model::{Algorithm, BlockPolicy, OnStoreFailure};
-    pub use crate::units::Quota;
+    pub use crate::units::{Period, Quota};
 }
 
 /// Boundaries for the histograms of a recorder. The

@@ -103,7 +103,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let playground = match env::var("REDIS_URL").as_deref() {
         Err(_) | Ok("") => Playground {
             // A tab chooses the names of its clients.
-            budgets: Arc::new(MemoryStore::new().max_keys(100_000)),
+            budgets: Arc::new(MemoryStore::builder().max_keys(100_000).build()),
             store: "the embedded store of this process",
         },
         Ok(url) => {

@@ -322,7 +322,7 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// Checks that a quota can be decided exactly.
     pub(crate) fn new(quota: &Quota) -> Result<Self, ConfigError> {
-        let rate = Rate::new(quota.limit(), micros(quota.period()));
+        let rate = Rate::new(quota.limit(), micros(quota.length()));
         let capacity = quota.capacity();
         let parts = exact(
             capacity,
@@ -339,7 +339,7 @@ impl Bucket {
                 "a burst of {capacity} at {} per {:?} takes more than ten years to refill; use a \
                  smaller burst or a higher rate",
                 quota.limit(),
-                quota.period()
+                quota.length()
             )));
         }
         Ok(Self { rate, capacity })

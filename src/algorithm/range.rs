@@ -25,7 +25,7 @@ pub(super) fn counted(quota: &Quota, what: &str) -> Result<(u64, Micros), Config
         ))
         .at("burst"));
     }
-    Ok((quota.limit(), micros(quota.period())))
+    Ok((quota.limit(), micros(quota.length())))
 }
 
 /// The product, if every store can compute it exactly.

@@ -1,35 +1,21 @@
 //! How a limiter is made.
 
-use std::sync::{Arc, OnceLock};
-
-use super::failover::Failover;
-use super::registry::Registry;
-use super::unanswered::Unanswered;
-use super::waiting::Turns;
-use super::{RateLimiter, Shared};
+use super::{RateLimiter, RateLimiterBuilder};
 use crate::store::{MemoryStore, Store};
-use crate::telemetry::Throttles;
+#[cfg(feature = "redis")]
 use crate::units::ConfigError;
 
 /// # Constructors
 impl RateLimiter {
     /// Creates a limiter on a store.
     pub fn new(store: impl Store) -> Self {
-        let shared = Shared {
-            store: Failover::new(store),
-            registry: Registry::default(),
-            turns: Turns::default(),
-            blocked: Throttles::default(),
-            exceeded: Throttles::default(),
-            denied_keys: OnceLock::new(),
-            agents: OnceLock::new(),
-            permit_lease: OnceLock::new(),
-            unanswered: Unanswered::default(),
-            owner: Arc::default(),
-        };
-        Self {
-            shared: Arc::new(shared),
-        }
+        Self::builder(store).into_limiter()
+    }
+
+    /// Returns a builder of a limiter on a store, for the lease of its permits, and to count the
+    /// keys that it denies.
+    pub fn builder(store: impl Store) -> RateLimiterBuilder {
+        RateLimiterBuilder::new(store)
     }
 
     /// Creates a limiter on the embedded store, for one process, for development and for tests. In

@@ -1,6 +1,7 @@
 //! The rate limiter, the core of the crate, without HTTP.
 
 // The documentation has the methods in the order of these groups.
+mod builder;
 mod constructors;
 
 mod calls;
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
 
+pub use self::builder::RateLimiterBuilder;
 pub use self::denied_keys::{DeniedKey, DeniedKeys, DeniedSummary};
 use self::failover::Failover;
 pub(crate) use self::observed::Observed;
@@ -104,10 +106,10 @@ struct Shared {
     /// The throttles of events about costs, by limit.
     exceeded: Throttles,
     /// Where denials are counted by key.
-    denied_keys: OnceLock<DeniedKeys>,
+    denied_keys: Option<DeniedKeys>,
     /// The permits of this process.
     agents: OnceLock<Agents>,
-    permit_lease: OnceLock<Duration>,
+    permit_lease: Duration,
     unanswered: Unanswered,
     /// Owns the registered limits.
     owner: Arc<()>,

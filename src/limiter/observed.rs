@@ -26,7 +26,7 @@ impl RateLimiter {
         // An error of the embedded store has its limit, so that no request in memory copies its
         // group.
         let names_limits = cfg!(feature = "metrics") && !self.shared.store.is_embedded();
-        let is_kept = names_limits || self.shared.denied_keys.get().is_some();
+        let is_kept = names_limits || self.shared.denied_keys.is_some();
         Observed {
             span: CheckSpan::begin(),
             group: is_kept.then(|| Box::new(group.clone())),
@@ -43,7 +43,7 @@ impl RateLimiter {
         if decision.exceeds_capacity() {
             telemetry::exceeds_capacity(&self.shared.exceeded, decision);
         }
-        if let (Some(denied), Some(group)) = (self.shared.denied_keys.get(), &observed.group) {
+        if let (Some(denied), Some(group)) = (&self.shared.denied_keys, &observed.group) {
             denied.count(group, decision);
         }
     }
@@ -116,7 +116,7 @@ impl RateLimiter {
             }) => {
                 telemetry::decided_in_flight(&span, limit, denied, *source);
                 let is_of_key = denied == OutcomeLabel::Denied;
-                if let Some(keys) = self.shared.denied_keys.get().filter(|_| is_of_key) {
+                if let Some(keys) = self.shared.denied_keys.as_ref().filter(|_| is_of_key) {
                     keys.count_one(limit.name(), check.key());
                 }
             }

@@ -38,7 +38,7 @@ pub use self::breaker::{BreakerSettings, BreakerState};
 #[doc(hidden)]
 pub use self::deny_cache::DenyCache;
 pub use self::group::decide;
-pub use self::memory::MemoryStore;
+pub use self::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]
 pub use self::prefetch::{Prefetch, PrefetchBuilder};
 #[cfg(all(feature = "http", feature = "redis"))]

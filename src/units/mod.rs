@@ -15,5 +15,5 @@ pub(crate) use self::clock::{Micros, later};
 pub use self::config_error::ConfigError;
 pub(crate) use self::lock::{Mutex, RwLock};
 pub(crate) use self::outcome::{Blocked, Outcome};
-pub use self::quota::Quota;
+pub use self::quota::{Period, Quota};
 pub use self::receipt::Receipt;

@@ -8,6 +8,27 @@ use std::time::Duration;
 
 use crate::units::ConfigError;
 
+/// The time in which the units of a [`Quota`] are allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Period {
+    /// A period that is always as long.
+    Fixed(Duration),
+    /// No period. The units of a [concurrency limit](crate::Limit::concurrency) are in use at once.
+    AtOnce,
+}
+
+impl Period {
+    /// The length of the period, if it is always the same.
+    #[must_use]
+    pub const fn fixed(&self) -> Option<Duration> {
+        match self {
+            Self::Fixed(length) => Some(*length),
+            Self::AtOnce => None,
+        }
+    }
+}
+
 /// A limit of units per period, with an optional burst.
 ///
 /// A request costs one unit by default. A quota is plain data. A [`Limit`](crate::Limit)
@@ -16,10 +37,11 @@ use crate::units::ConfigError;
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Quota;
+/// use tollgate::limit::Period;
 ///
 /// let quota = Quota::per_second(10).burst(20);
 /// assert_eq!(quota.limit(), 10);
-/// assert_eq!(quota.period(), Duration::from_secs(1));
+/// assert_eq!(quota.period(), Period::Fixed(Duration::from_secs(1)));
 /// assert_eq!(quota.capacity(), 20);
 ///
 /// // Without a burst, the capacity is the limit.
@@ -69,7 +91,7 @@ use crate::units::ConfigError;
 #[must_use]
 pub struct Quota {
     limit: u64,
-    period: Duration,
+    period: Period,
     burst: Option<u64>,
 }
 
@@ -78,6 +100,11 @@ impl Quota {
     ///
     /// The period is an integer number of microseconds, from 1 microsecond to 366 days.
     pub const fn new(limit: u64, period: Duration) -> Self {
+        Self::per(limit, Period::Fixed(period))
+    }
+
+    /// `limit` units per `period`, such as the period of another quota.
+    pub const fn per(limit: u64, period: Period) -> Self {
         Self {
             limit,
             period,
@@ -124,11 +151,18 @@ impl Quota {
         self.limit
     }
 
-    /// The time in which [`limit`](Self::limit) units are allowed. Zero for a [concurrency
-    /// limit](crate::Limit::concurrency).
+    /// The time in which [`limit`](Self::limit) units are allowed.
     #[must_use]
-    pub const fn period(&self) -> Duration {
+    pub const fn period(&self) -> Period {
         self.period
+    }
+
+    /// The length of the period. Zero for a concurrency limit.
+    pub(crate) const fn length(&self) -> Duration {
+        match self.period {
+            Period::Fixed(length) => length,
+            Period::AtOnce => Duration::ZERO,
+        }
     }
 
     /// The most units available at once: the burst, or `limit` without one.
@@ -149,10 +183,10 @@ impl Quota {
 impl fmt::Display for Quota {
     /// The quota in words, such as `10 per 1s, burst 20`, or `3 at once` of a concurrency limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.period.is_zero() {
-            return write!(f, "{} at once", self.limit);
+        match self.period {
+            Period::AtOnce => return write!(f, "{} at once", self.limit),
+            Period::Fixed(length) => write!(f, "{} per {}", self.limit, period::write(length))?,
         }
-        write!(f, "{} per {}", self.limit, period::write(self.period))?;
         match self.burst {
             Some(burst) => write!(f, ", burst {burst}"),
             None => Ok(()),

@@ -16,7 +16,7 @@ async fn embedded_store_conforms() {
 
 #[tokio::test]
 async fn capped_embedded_store_conforms() {
-    conformance::check(|clock| MemoryStore::with_clock(clock).max_keys(8)).await;
+    conformance::check(|clock| MemoryStore::builder().clock(clock).max_keys(8).build()).await;
 }
 
 /// Runs the suite on a server at this URL.

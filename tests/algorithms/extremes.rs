@@ -119,12 +119,12 @@ proptest! {
         let Some(limit) = limit else { return Ok(()) };
         block_on(async {
             let clock = ManualClock::new();
-            let store = MemoryStore::with_clock(clock.clone());
+            let store = MemoryStore::builder().clock(clock.clone());
             let store = match cap {
                 Some(cap) => store.max_keys(cap),
                 None => store,
             };
-            let limiter = RateLimiter::new(store);
+            let limiter = RateLimiter::new(store.build());
             let key = Key::new("k");
             for (step, cost, op) in steps {
                 match step {

@@ -57,7 +57,7 @@ fn limit(name: &str, algorithm: Algorithm, units: u64, period_us: u64, burst: u6
         Algorithm::FixedAligned => Limit::fixed_window_aligned(name, plain),
         Algorithm::Sliding(count) => {
             // Sub-windows last whole microseconds.
-            let whole = Quota::new(units, plain.period() / 6 * count);
+            let whole = Quota::new(units, plain.period().fixed().unwrap() / 6 * count);
             Limit::sliding_window_with(name, whole, count)
         }
         Algorithm::Log => Limit::sliding_log(name, plain),

@@ -270,8 +270,8 @@ async fn fail_over_with_permits(mut sentinels: Sentinels) {
             .connect()
             .await
             .unwrap();
-        let limiter = RateLimiter::new(store);
-        limiter.set_permit_lease(Duration::from_secs(1)).unwrap();
+        let limiter = RateLimiter::builder(store).permit_lease(Duration::from_secs(1));
+        let limiter = limiter.build().unwrap();
         limiters.push(limiter);
     }
     let mut tasks = JoinSet::new();

@@ -449,8 +449,8 @@ async fn master_that_hangs_costs_the_keys_of_others_neither_leases_nor_time() {
             .connect()
             .await
             .unwrap();
-        let limiter = RateLimiter::new(store);
-        limiter.set_permit_lease(Duration::from_secs(1)).unwrap();
+        let limiter = RateLimiter::builder(store).permit_lease(Duration::from_secs(1));
+        let limiter = limiter.build().unwrap();
         limiter
     };
     let (here, there) = (on().await, on().await);

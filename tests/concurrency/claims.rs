@@ -93,6 +93,12 @@ impl Recorded {
         RateLimiter::new(self.store.clone())
     }
 
+    /// A limiter whose permits have this lease.
+    fn leasing_for(&self, lease: Duration) -> RateLimiter {
+        let limiter = RateLimiter::builder(self.store.clone()).permit_lease(lease);
+        limiter.build().unwrap()
+    }
+
     fn set_away(&self, is_away: bool) {
         self.record.is_away.store(is_away, Ordering::SeqCst);
     }
@@ -161,8 +167,7 @@ async fn callers_of_a_key_share_claims_one_after_another() {
 async fn permit_that_is_held_is_renewed_three_times_in_a_lease_and_then_no_more() {
     let store = Recorded::default();
     for (lease, seconds) in [(1, 10), (10, 100)] {
-        let limiter = store.limiter();
-        limiter.set_permit_lease(lease * SECOND).unwrap();
+        let limiter = store.leasing_for(lease * SECOND);
         let permit = take(&limiter, 1).await;
         drop(store.taken());
         sleep(seconds * SECOND).await;
@@ -527,8 +532,7 @@ async fn claim_of_a_blocked_runtime_fails_no_caller_of_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn permits_are_renewed_although_the_runtime_of_the_tasks_is_blocked() {
     let store = Recorded::default();
-    let limiter = store.limiter();
-    limiter.set_permit_lease(SECOND).unwrap();
+    let limiter = store.leasing_for(SECOND);
     // Its tasks renew the permits of all runtimes.
     let other = OtherRuntime::start(&store, &limiter, (100..120_u64).map(Key::from).collect());
     let mut held = Vec::new();

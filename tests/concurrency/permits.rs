@@ -30,10 +30,10 @@ async fn on(server: &RedisServer) -> RateLimiter {
     RateLimiter::new(server.store().connect().await.unwrap())
 }
 
-/// The limiter, with leases of a second.
-fn short_lease(limiter: RateLimiter) -> RateLimiter {
-    limiter.set_permit_lease(SECOND).unwrap();
-    limiter
+/// A limiter whose permits have this lease.
+fn leasing_for(lease: Duration, store: impl Store) -> RateLimiter {
+    let limiter = RateLimiter::builder(store).permit_lease(lease);
+    limiter.build().unwrap()
 }
 
 async fn take(limiter: &RateLimiter, limit: &Limit, key: &Key) -> Option<Permit> {
@@ -41,17 +41,15 @@ async fn take(limiter: &RateLimiter, limit: &Limit, key: &Key) -> Option<Permit>
 }
 
 #[tokio::test]
-async fn gauges_of_permits_that_nobody_asked_for_leave_the_lease_to_be_set() {
+async fn nobody_has_permits_at_first_and_a_lease_has_a_range() {
     let limiter = RateLimiter::in_memory();
     assert_eq!(limiter.held_permits(&exports(3), "acme"), 0);
     assert_eq!(limiter.keys_with_permits(), 0);
-    let limiter = short_lease(limiter);
-    assert!(
-        take(&limiter, &exports(3), &Key::new("acme"))
-            .await
-            .is_some()
-    );
-    limiter.set_permit_lease(SECOND).unwrap_err();
+    for lease in [SECOND / 2, 601 * SECOND] {
+        let limiter = RateLimiter::builder(MemoryStore::new()).permit_lease(lease);
+        let error = limiter.build().unwrap_err().to_string();
+        assert!(error.contains("use 1s to 600s"), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -248,7 +246,7 @@ async fn permits_stay_valid_and_are_limited_locally_while_the_store_is_away() {
 #[tokio::test]
 async fn lost_state_is_restored_by_the_holders_and_allows_at_most_twice_the_limit() {
     let server = RedisServer::start();
-    let short = async || short_lease(on(&server).await);
+    let short = async || leasing_for(SECOND, server.store().connect().await.unwrap());
     let (old, new) = (short().await, short().await);
     let (limit, key) = (exports(2), Key::new("acme"));
     let held = [
@@ -374,11 +372,8 @@ fn limiter_outlives_the_runtimes_that_use_it_and_renews_what_others_hold() {
     // renewal has to outlast on a busy machine.
     let lease = 3 * SECOND;
     let [limiter, other] = keeps.block_on(async {
-        let limiters = [on(&server).await, on(&server).await];
-        limiters.map(|limiter| {
-            limiter.set_permit_lease(lease).unwrap();
-            limiter
-        })
+        let on = async || leasing_for(lease, server.store().connect().await.unwrap());
+        [on().await, on().await]
     });
     let (limit, acme) = (exports(1), Key::new("acme"));
     for _ in 0..10 {
@@ -484,8 +479,7 @@ async fn permit_whose_grant_is_lost_with_its_connection_is_given_back() {
     let network = Chaos::start(server.port()).await;
     let url = format!("redis://127.0.0.1:{}", network.port);
     let store = server.store().url(url).connect().await.unwrap();
-    let limiter = RateLimiter::new(store);
-    limiter.set_permit_lease(600 * SECOND).unwrap();
+    let limiter = leasing_for(600 * SECOND, store);
     let closed = exports(1)
         .with_on_store_failure(OnStoreFailure::FailClosed)
         .unwrap();
@@ -605,8 +599,7 @@ fn replica() {
             .connect()
             .await
             .unwrap();
-        let limiter = RateLimiter::new(store);
-        limiter.set_permit_lease(2 * SECOND).unwrap();
+        let limiter = leasing_for(2 * SECOND, store);
         let mut held = Vec::new();
         for line in std::io::stdin().lines() {
             let line = line.unwrap();

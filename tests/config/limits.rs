@@ -27,7 +27,7 @@ fn with(fields: &str) -> String {
 
 fn of_period(period: &str) -> Result<Duration, serde_json::Error> {
     let json = with(&format!(r#""limit":1,"period":{period}"#));
-    serde_json::from_str::<Limit>(&json).map(|limit| limit.quota().period())
+    serde_json::from_str::<Limit>(&json).map(|limit| limit.quota().period().fixed().unwrap())
 }
 
 #[test]

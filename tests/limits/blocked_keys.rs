@@ -369,7 +369,7 @@ async fn no_block_begins_on_a_server_that_cannot_write() {
 
 #[tokio::test(start_paused = true)]
 async fn blocked_key_is_never_evicted_from_a_full_store() {
-    let limiter = RateLimiter::new(MemoryStore::new().max_keys(1));
+    let limiter = RateLimiter::new(MemoryStore::builder().max_keys(1).build());
     let bucket = Limit::token_bucket("api", Quota::per_hour(2)).unwrap();
     let limit = bucket
         .with_block_policy(BlockPolicy::after(1, HOUR).lasting(HOUR))

@@ -138,7 +138,12 @@ async fn peek_refund_and_zero_cost_store_no_entry() {
 #[tokio::test]
 async fn capped_store_never_evicts_a_denied_key() {
     for cap in [1, 10, 100, 5_000] {
-        let store = Arc::new(MemoryStore::with_clock(ManualClock::new()).max_keys(cap));
+        let store = Arc::new(
+            MemoryStore::builder()
+                .clock(ManualClock::new())
+                .max_keys(cap)
+                .build(),
+        );
         let limiter = RateLimiter::new(Arc::clone(&store));
         let limit = Limit::fixed_window("limit", Quota::per_minute(2)).unwrap();
         let denied = Key::new("denied");
@@ -158,7 +163,12 @@ async fn capped_store_never_evicts_a_denied_key() {
 
 #[tokio::test]
 async fn store_full_of_denied_keys_is_an_error() {
-    let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(10));
+    let limiter = RateLimiter::new(
+        MemoryStore::builder()
+            .clock(ManualClock::new())
+            .max_keys(10)
+            .build(),
+    );
     let limit = Limit::fixed_window("limit", Quota::per_minute(1)).unwrap();
     for number in 0..10 {
         assert!(limiter.check(&limit, &key(number)).await.unwrap().allowed());
@@ -190,7 +200,12 @@ async fn store_full_of_denied_keys_is_an_error() {
 #[tokio::test]
 async fn full_budget_makes_room() {
     let clock = ManualClock::new();
-    let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()).max_keys(10));
+    let limiter = RateLimiter::new(
+        MemoryStore::builder()
+            .clock(clock.clone())
+            .max_keys(10)
+            .build(),
+    );
     let limit = Limit::fixed_window("limit", Quota::per_minute(1)).unwrap();
     for number in 0..30 {
         if number % 10 == 0 {
@@ -202,7 +217,12 @@ async fn full_budget_makes_room() {
 
 #[tokio::test]
 async fn denied_key_is_kept_after_checks_of_other_costs() {
-    let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(64));
+    let limiter = RateLimiter::new(
+        MemoryStore::builder()
+            .clock(ManualClock::new())
+            .max_keys(64)
+            .build(),
+    );
     let quota = Quota::new(1_000, Duration::from_secs(1_000));
     let limit = Limit::gcra("limit", quota).unwrap();
     let longer = Limit::gcra("longer", Quota::per_day(1_000)).unwrap();
@@ -232,7 +252,12 @@ async fn denied_key_is_kept_after_checks_of_other_costs() {
 #[tokio::test]
 async fn replenished_key_can_make_room() {
     let clock = ManualClock::new();
-    let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()).max_keys(64));
+    let limiter = RateLimiter::new(
+        MemoryStore::builder()
+            .clock(clock.clone())
+            .max_keys(64)
+            .build(),
+    );
     let quota = Quota::new(1_000, Duration::from_secs(1_000));
     let limit = Limit::gcra("limit", quota).unwrap();
     for number in 0..64 {
@@ -258,7 +283,12 @@ async fn replenished_key_can_make_room() {
 #[tokio::test]
 async fn refunded_or_reset_key_can_make_room() {
     for resets in [false, true] {
-        let limiter = RateLimiter::new(MemoryStore::with_clock(ManualClock::new()).max_keys(1));
+        let limiter = RateLimiter::new(
+            MemoryStore::builder()
+                .clock(ManualClock::new())
+                .max_keys(1)
+                .build(),
+        );
         let limit = Limit::fixed_window("limit", Quota::per_minute(2)).unwrap();
         let denied = Key::new("denied");
         let receipt = limiter.check(&limit, &denied).await.unwrap().receipt();

@@ -295,7 +295,7 @@ async fn no_failure_denies_in_shadow_mode() {
 
 #[tokio::test]
 async fn full_store_does_not_deny_in_shadow_mode() {
-    let limiter = RateLimiter::new(MemoryStore::new().max_keys(1));
+    let limiter = RateLimiter::new(MemoryStore::builder().max_keys(1).build());
     let limit = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
     drop(limiter.check(&limit, &Key::new("first")).await.unwrap());
     let layer = RateLimitLayer::new(&limiter, limit, Header::new("user").unwrap())

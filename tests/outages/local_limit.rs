@@ -37,7 +37,8 @@ fn bound(limit: &Limit, replicas: u32, micros: u64) -> f64 {
     let most = quota.capacity().max(replicas) as f64;
     match limit.algorithm() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
-            most + quota.limit() as f64 * micros as f64 / quota.period().as_micros() as f64
+            most + quota.limit() as f64 * micros as f64
+                / quota.period().fixed().unwrap().as_micros() as f64
         }
         Algorithm::SlidingLog => most,
         // Two windows, each in part.
@@ -47,7 +48,7 @@ fn bound(limit: &Limit, replicas: u32, micros: u64) -> f64 {
 
 /// Whether no span of time has more allowed units than the bound.
 fn is_within_bound(limit: &Limit, replicas: u32, allowed: &[Allowed]) -> bool {
-    let period = limit.quota().period().as_micros() as u64;
+    let period = limit.quota().period().fixed().unwrap().as_micros() as u64;
     let is_bucket = limit.kind() == "b";
     allowed.iter().all(|&(from, _)| {
         let ends = allowed

@@ -11,7 +11,8 @@ use tokio::time::sleep;
 use tollgate::denied_keys::{DeniedKeys, DeniedSummary};
 use tollgate::key::{Global, Header};
 use tollgate::layer::{IetfDraft, OnStoreFailure};
-use tollgate::{Check, Error, Key, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::store::Store;
+use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::log::Log;
 use crate::support::requests::{request, send, status};
@@ -25,9 +26,13 @@ fn one_an_hour(name: &str) -> Limit {
 
 /// A limiter that counts, and where.
 fn counting() -> (RateLimiter, DeniedKeys) {
-    let (limiter, denied) = (RateLimiter::in_memory(), DeniedKeys::new());
-    limiter.count_denied_keys(&denied).unwrap();
-    (limiter, denied)
+    let denied = DeniedKeys::new();
+    (counting_in(MemoryStore::new(), &denied), denied)
+}
+
+fn counting_in(store: impl Store, denied: &DeniedKeys) -> RateLimiter {
+    let limiter = RateLimiter::builder(store).count_denied_keys(denied);
+    limiter.build().unwrap()
 }
 
 fn found(summary: &DeniedSummary) -> Vec<(&str, &str, u64)> {
@@ -106,11 +111,9 @@ async fn only_the_limits_that_deny_and_are_enforced_count() {
 
 #[tokio::test]
 async fn requests_that_fail_closed_are_no_denials() {
-    let (limiter, denied) = (
-        RateLimiter::new(Scripted::failing(|| Error::unreachable("away"))),
-        DeniedKeys::new(),
-    );
-    limiter.count_denied_keys(&denied).unwrap();
+    let denied = DeniedKeys::new();
+    let away = Scripted::failing(|| Error::unreachable("away"));
+    let limiter = counting_in(away, &denied);
     let limit = one_an_hour("api")
         .with_on_store_failure(OnStoreFailure::FailClosed)
         .unwrap();
@@ -126,8 +129,8 @@ async fn requests_that_fail_closed_are_no_denials() {
 
 #[tokio::test]
 async fn keys_without_a_permit_count() {
-    let (limiter, denied) = (RateLimiter::in_memory(), DeniedKeys::new());
-    limiter.count_denied_keys(&denied).unwrap();
+    let denied = DeniedKeys::new();
+    let limiter = counting_in(MemoryStore::new(), &denied);
     let exports = Limit::concurrency("exports", 1).unwrap();
     let _held = limiter
         .try_acquire_permit(&exports, &Key::new("acme"))
@@ -186,11 +189,8 @@ async fn event_a_minute_names_the_first_ten_and_begins_another_period() {
 #[tokio::test]
 async fn hashed_keys_are_those_of_partition_keys() {
     let secret = b"sixteen random bytes";
-    let (limiter, denied) = (
-        RateLimiter::in_memory(),
-        DeniedKeys::hashed(secret).unwrap(),
-    );
-    limiter.count_denied_keys(&denied).unwrap();
+    let denied = DeniedKeys::hashed(secret).unwrap();
+    let limiter = counting_in(MemoryStore::new(), &denied);
     let layer = RateLimitLayer::new(&limiter, one_an_hour("api"), Global)
         .unwrap()
         .ietf_headers(IetfDraft::Draft11)
@@ -221,18 +221,12 @@ async fn hashed_keys_are_those_of_partition_keys() {
 }
 
 #[test]
-fn short_secret_and_second_counter_are_errors() {
+fn short_secret_is_an_error() {
     let error = DeniedKeys::hashed(b"short").unwrap_err().to_string();
     assert_eq!(
         error,
         "the secret of `DeniedKeys::hashed` has 5 bytes; use at least 16 random bytes"
     );
-    let (limiter, _denied) = counting();
-    let error = limiter
-        .count_denied_keys(&DeniedKeys::new())
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("call `count_denied_keys` once"), "{error}");
 }
 
 #[tokio::test]

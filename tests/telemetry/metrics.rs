@@ -178,7 +178,7 @@ async fn blocked_key_is_an_outcome_and_its_block_is_counted_once() {
 #[tokio::test]
 async fn full_store_is_an_error_of_the_limit() {
     let recorded = Recorded::start();
-    let limiter = RateLimiter::new(MemoryStore::new().max_keys(1));
+    let limiter = RateLimiter::new(MemoryStore::builder().max_keys(1).build());
     let limit = an_hour("api", 1);
     let mut failed = 0_u32;
     for key in 0..1_000_u64 {

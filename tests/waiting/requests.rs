@@ -99,7 +99,8 @@ async fn requests_are_served_in_the_order_of_their_arrival() {
         ten_a_second(),
         Limit::sliding_log("api", Quota::per_second(1)).unwrap(),
     ] {
-        let turn = limit.quota().period() / u32::try_from(limit.quota().limit()).unwrap();
+        let turn =
+            limit.quota().period().fixed().unwrap() / u32::try_from(limit.quota().limit()).unwrap();
         let app = app(waiting(&RateLimiter::in_memory(), limit, 60_000 * MS));
         let mut requests = Vec::new();
         for _ in 0..20 {

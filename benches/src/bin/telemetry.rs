@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::io::{BufRead, Write};
 use std::process::Stdio;
+use std::sync::Arc;
 
 use axum::body::Body;
 use http::{Request, Response};
@@ -14,7 +15,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tollgate::denied_keys::DeniedKeys;
 use tollgate::key::Header;
-use tollgate::{Quota, RateLimitLayer, RateLimiter};
+use tollgate::store::Store;
+use tollgate::{MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
@@ -147,10 +149,11 @@ async fn take_turns(
     quota: &str,
     at_once: usize,
 ) -> Result<(), Box<dyn Error>> {
-    let limiter = match store {
-        "memory" => RateLimiter::in_memory(),
-        url => RateLimiter::redis(url, "tollgate").await?,
+    let store: Arc<dyn Store> = match store {
+        "memory" => Arc::new(MemoryStore::new()),
+        url => Arc::new(RedisStore::connect(url, "tollgate").await?),
     };
+    let mut limiter = RateLimiter::builder(store);
     if setting.contains("metrics") {
         // With its upkeep, as a service has it.
         PrometheusBuilder::new()
@@ -158,8 +161,9 @@ async fn take_turns(
             .install()?;
     }
     if setting.contains("denied keys") {
-        limiter.count_denied_keys(&DeniedKeys::new())?;
+        limiter = limiter.count_denied_keys(&DeniedKeys::new());
     }
+    let limiter = limiter.build()?;
     if setting == "spans" {
         // A subscriber that keeps spans and their fields, and writes nothing.
         let layer = tracing_subscriber::fmt::layer().with_writer(std::io::sink);

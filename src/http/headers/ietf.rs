@@ -337,7 +337,7 @@ fn dictionary(headers: &HeaderMap) -> Option<[Option<u64>; 2]> {
 fn window(limit: &Limit) -> Option<u64> {
     let quota = limit.quota();
     let micros = quota
-        .period()
+        .length()
         .as_micros()
         .saturating_mul(quota.capacity().into());
     let micros = micros.checked_div(quota.limit().into())?;

@@ -17,7 +17,6 @@ use tokio::time::Instant;
 use self::shard::{Denied, SketchShard};
 use self::sketch::Counted;
 pub use self::summary::{DeniedKey, DeniedSummary};
-use super::RateLimiter;
 use crate::model::{Decision, DigestSecret, Group, Key, Source};
 use crate::store::{Note, Store};
 use crate::units::{ConfigError, Mutex};
@@ -30,22 +29,21 @@ const SHARDS: usize = 16;
 const IN_EVENT: usize = 10;
 
 /// The keys that a limiter denies most often, counted in this process: which clients to look at, or
-/// to [block](RateLimiter::block).
+/// to [block](crate::RateLimiter::block).
 ///
-/// It is off until a limiter [counts](RateLimiter::count_denied_keys) with it. Then the event
+/// It is off until a limiter [counts](crate::RateLimiterBuilder::count_denied_keys) with it. Then the event
 /// `most denied keys` names the first ten, once in each minute with a denial, and
 /// [`current`](Self::current) and [`previous`](Self::previous) return more. Metrics cannot do this:
 /// a key is not a label.
 ///
 /// ```
 /// use tollgate::denied_keys::DeniedKeys;
-/// use tollgate::{Key, Limit, Quota, RateLimiter};
+/// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = RateLimiter::in_memory();
 /// let denied = DeniedKeys::new();
-/// limiter.count_denied_keys(&denied)?;
+/// let limiter = RateLimiter::builder(MemoryStore::new()).count_denied_keys(&denied).build()?;
 ///
 /// let login = Limit::gcra("login", Quota::per_minute(1))?;
 /// for _ in 0..4 {
@@ -86,7 +84,7 @@ pub struct DeniedKeys {
 struct SharedCounts {
     secret: Option<DigestSecret>,
     hasher: DefaultHashBuilder,
-    period: Mutex<Period>,
+    period: Mutex<CountedPeriod>,
     shards: [Mutex<SketchShard>; SHARDS],
     /// Whether a task waits for the end of the period.
     report_is_due: AtomicBool,
@@ -96,12 +94,17 @@ struct SharedCounts {
 }
 
 /// The periods of the summaries.
-struct Period {
+struct CountedPeriod {
     started: Instant,
     previous: DeniedSummary,
 }
 
 impl DeniedKeys {
+    /// Notes the keys to a store, at the end of each period, if it is the only one.
+    pub(super) fn note_to(&self, store: &Arc<dyn Store>) {
+        self.shared.stores.lock().push(Arc::downgrade(store));
+    }
+
     /// Counts keys as they are.
     #[must_use]
     pub fn new() -> Self {
@@ -133,7 +136,7 @@ impl DeniedKeys {
     }
 
     fn build(secret: Option<DigestSecret>) -> Self {
-        let period = Period {
+        let period = CountedPeriod {
             started: Instant::now(),
             previous: DeniedSummary::default(),
         };
@@ -217,7 +220,7 @@ impl SharedCounts {
             let shard = mem::take(&mut *shard.lock());
             add(&shard);
         });
-        *period = Period {
+        *period = CountedPeriod {
             started: Instant::now(),
             previous: ended.clone(),
         };
@@ -250,28 +253,6 @@ impl SharedCounts {
         }
         summary.sort();
         summary
-    }
-}
-
-impl RateLimiter {
-    /// Counts the keys that this limiter denies, in all its layers and direct calls: those without
-    /// units, and those without a permit.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if it counts with another [`DeniedKeys`] already.
-    pub fn count_denied_keys(&self, keys: &DeniedKeys) -> Result<(), ConfigError> {
-        let set = self.shared.denied_keys.set(keys.clone());
-        set.map_err(|_| {
-            ConfigError::new(
-                "the limiter counts denied keys already; call `count_denied_keys` once",
-            )
-        })?;
-        keys.shared
-            .stores
-            .lock()
-            .push(Arc::downgrade(self.shared.store.store()));
-        Ok(())
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Local {
 
 impl Local {
     pub(super) fn new() -> Self {
-        let store = MemoryStore::new().max_keys(MAX_BUDGETS);
+        let store = MemoryStore::builder().max_keys(MAX_BUDGETS).build();
         let ledger = Ledger::new(MAX_BUDGETS);
         let blocked = Throttles::default();
         Self {

@@ -29,10 +29,7 @@ use self::runtimes::Runtimes;
 use super::RateLimiter;
 use crate::model::{Budget, Check, Error, Key, Limit, Source};
 use crate::store::Store;
-use crate::units::{ConfigError, later};
-
-const DEFAULT_LEASE: Duration = Duration::from_secs(10);
-const LEASE_RANGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
+use crate::units::later;
 
 /// The longest wait for the store's answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
@@ -174,7 +171,7 @@ impl RateLimiter {
     ///   wait. A process has one place for each of its callers. If a caller gives up, the later
     ///   callers of the same process move up. A permit that another process has released reaches a
     ///   waiting caller within about 25 ms and two round trips to the store.
-    /// - **Leases.** A process renews its permits three times in a [lease](Self::set_permit_lease)
+    /// - **Leases.** A process renews its permits three times in a [lease](crate::RateLimiterBuilder::permit_lease)
     ///   of 10 seconds. If the process crashes, its permits and its places in the queue count as
     ///   released when the lease expires.
     /// - **Lost state.** After a failover, the new Redis master may lack the last permits, or all
@@ -215,27 +212,6 @@ impl RateLimiter {
             self.wait_for_permit(&check, left, usize::MAX).await
         };
         Ok(self.observe_permit(&check, true, acquiring).await?.permit)
-    }
-
-    /// Sets the time after which the permits of a process that crashed count as given back. Range:
-    /// 1 second to 10 minutes. Default: 10 seconds. All replicas should have the same.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the lease is out of range, or if it was set or used already.
-    pub fn set_permit_lease(&self, lease: Duration) -> Result<(), ConfigError> {
-        let [shortest, longest] = LEASE_RANGE;
-        if lease < shortest || lease > longest {
-            return Err(ConfigError::new(format!(
-                "the lease of permits is {lease:?}; use {shortest:?} to {longest:?}"
-            )));
-        }
-        self.shared.permit_lease.set(lease).map_err(|_| {
-            ConfigError::new(
-                "the lease of permits is set or used already; call `set_permit_lease` once, before \
-                 permits are acquired",
-            )
-        })
     }
 
     /// The permits that this process holds of a key.
@@ -304,7 +280,7 @@ impl RateLimiter {
 
     fn agents(&self) -> &Agents {
         self.shared.agents.get_or_init(|| {
-            let lease = *self.shared.permit_lease.get_or_init(|| DEFAULT_LEASE);
+            let lease = self.shared.permit_lease;
             Agents::new(self.shared.store.store(), lease)
         })
     }

@@ -1,7 +1,5 @@
 //! The configuration format of a limit.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use super::block::{BlockFields, BlockPolicy};
@@ -10,7 +8,7 @@ use super::{Algorithm, DEFAULT_RETRY_AFTER, Limit};
 use crate::algorithm::{Anchor, Flavour, Mode, Rule};
 use crate::model::OnStoreFailure;
 use crate::units::quota::period;
-use crate::units::{ConfigError, Quota};
+use crate::units::{ConfigError, Period, Quota};
 
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -113,7 +111,7 @@ impl TryFrom<LimitFields> for Limit {
 
         let name = &config.name;
         let quota = match config.algorithm {
-            Algorithm::Concurrency => Ok(Quota::new(0, Duration::ZERO)),
+            Algorithm::Concurrency => Ok(Quota::per(0, Period::AtOnce)),
             _ => config
                 .quota()
                 .map_err(|error| error.at("quota").of_limit(name)),
@@ -187,7 +185,7 @@ impl From<Limit> for LimitFields {
             algorithm: limit.algorithm(),
             quota: None,
             limit: Some(quota.limit()),
-            period: (!limit.is_concurrency()).then(|| Written(period::write(quota.period()))),
+            period: (!limit.is_concurrency()).then(|| Written(period::write(quota.length()))),
             burst: quota.explicit_burst(),
             sub_windows,
             mode,

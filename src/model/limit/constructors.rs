@@ -1,12 +1,10 @@
 //! A limit under each algorithm.
 
-use std::time::Duration;
-
 use super::{Limit, check_name};
 use crate::algorithm::{
     Anchor, BucketRule, Concurrency, FixedWindow, Flavour, Mode, Rule, SlidingLog, SlidingWindow,
 };
-use crate::units::{ConfigError, Quota};
+use crate::units::{ConfigError, Period, Quota};
 
 /// # Constructors
 ///
@@ -138,7 +136,7 @@ impl Limit {
         let rule = check_name(name)
             .and_then(|()| Concurrency::new(limit).map_err(|error| error.at("limit")))
             .map_err(|error| error.of_limit(name))?;
-        let quota = Quota::new(limit.into(), Duration::ZERO);
+        let quota = Quota::per(limit.into(), Period::AtOnce);
         Ok(Self::of_rule(name, quota, Rule::Concurrency(rule)))
     }
 }

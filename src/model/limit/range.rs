@@ -43,19 +43,19 @@ fn check_rate(quota: &Quota) -> Result<(), ConfigError> {
             "the limit is 0, so no check is ever allowed; use at least 1, or remove the route",
         ));
     }
-    if quota.period().is_zero() {
+    if quota.length().is_zero() {
         return Err(ConfigError::new("the period is 0; use 1 us to 366 days"));
     }
-    if !quota.period().subsec_nanos().is_multiple_of(1_000) {
+    if !quota.length().subsec_nanos().is_multiple_of(1_000) {
         return Err(ConfigError::new(format!(
             "the period is {:?}, not a whole number of microseconds; use 1 us to 366 days",
-            quota.period()
+            quota.length()
         )));
     }
-    if quota.period() > MAX_PERIOD {
+    if quota.length() > MAX_PERIOD {
         return Err(ConfigError::new(format!(
             "the period is {:?}, longer than 366 days; use 1 us to 366 days",
-            quota.period()
+            quota.length()
         )));
     }
     if quota.limit() > MAX_PRODUCT {

@@ -16,13 +16,13 @@ pub(super) fn share(limit: &Limit, replicas: u32) -> Result<Limit, ConfigError> 
         Rule::Bucket(_) => {
             let common = common_divisor(quota.limit(), replicas);
             let periods = u32::try_from(replicas / common).unwrap_or(u32::MAX);
-            let period = quota.period().saturating_mul(periods);
+            let period = quota.length().saturating_mul(periods);
             Quota::new(quota.limit() / common, period).burst(capacity(quota.capacity()))
         }
         Rule::FixedWindow(_)
         | Rule::SlidingWindow(_)
         | Rule::SlidingLog(_)
-        | Rule::Concurrency(_) => Quota::new(capacity(quota.limit()), quota.period()),
+        | Rule::Concurrency(_) => Quota::per(capacity(quota.limit()), quota.period()),
     };
     let name = limit.name();
     match limit.rule() {

@@ -33,7 +33,7 @@ const MIN_PER_SHARD: usize = 64;
 /// - The time is the process's own and never steps back.
 /// - Operations also delete full budgets, so memory is bounded by the keys in use. The store spawns
 ///   no task.
-/// - With a [cap](Self::max_keys), memory is bounded for any number of keys.
+/// - With a [cap](MemoryStoreBuilder::max_keys), memory is bounded for any number of keys.
 ///
 /// In your tests, tokio's paused time controls the store: in `#[tokio::test(start_paused = true)]`,
 /// `tokio::time::advance` or `sleep` refills budgets at once. To set the time by hand, also
@@ -44,7 +44,7 @@ const MIN_PER_SHARD: usize = 64;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = RateLimiter::new(MemoryStore::new().max_keys(100_000));
+/// let limiter = RateLimiter::new(MemoryStore::builder().max_keys(100_000).build());
 /// let limit = Limit::token_bucket("api", Quota::per_second(10))?;
 /// assert_eq!(limiter.check(&limit, &Key::new("alice")).await?.remaining(), 9);
 /// # Ok(())
@@ -58,6 +58,57 @@ pub struct MemoryStore {
     capped: bool,
     /// The next shard to be swept by an operation on another shard.
     idle: AtomicUsize,
+}
+
+/// Builds a [`MemoryStore`]. See [`MemoryStore::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "call `build`"]
+pub struct MemoryStoreBuilder {
+    clock: Clock,
+    max_keys: Option<usize>,
+}
+
+impl MemoryStoreBuilder {
+    /// Sets the maximum of budgets (a key under a limit), at least 1. Default: no maximum.
+    ///
+    /// When the shard of a new key is full, a budget that is not exhausted is evicted: of the next
+    /// few, the one that would be full soonest. An exhausted budget is never evicted, so a client
+    /// cannot end a denial by sending other keys, and neither is one whose permits are held. If
+    /// only such budgets are left, the check of a new key fails: the store [is
+    /// full](crate::Error::is_full). The tower layer answers 503 then, even if it fails open, so a
+    /// flood of keys cannot bypass the limit.
+    pub const fn max_keys(mut self, max_keys: usize) -> Self {
+        self.max_keys = Some(max_keys);
+        self
+    }
+
+    /// Sets a clock that is set by hand. Default: the time of the process.
+    pub fn clock(mut self, clock: ManualClock) -> Self {
+        self.clock = Clock::Manual(clock);
+        self
+    }
+
+    /// Creates the store.
+    #[must_use]
+    pub fn build(self) -> MemoryStore {
+        let mut shards = SHARDS;
+        while shards > 1
+            && self
+                .max_keys
+                .is_some_and(|max| max / shards < MIN_PER_SHARD)
+        {
+            shards /= 2;
+        }
+        let cap = self.max_keys.map(|max| (max / shards).max(1));
+        let shard = |_| Mutex::new(Shard::new(cap));
+        MemoryStore {
+            shards: (0..shards).map(shard).collect(),
+            hasher: DefaultHashBuilder::default(),
+            clock: self.clock,
+            capped: cap.is_some(),
+            idle: AtomicUsize::new(0),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -76,44 +127,22 @@ impl MemoryStore {
     /// Creates an empty store without a cap.
     #[must_use]
     pub fn new() -> Self {
-        Self::build(Clock::Process(ProcessClock::new()), SHARDS, None)
+        Self::builder().build()
     }
 
     /// Creates an empty store with a clock that is set by hand. Without a cap, full budgets stay in
     /// memory.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> Self {
-        Self::build(Clock::Manual(clock), SHARDS, None)
+        Self::builder().clock(clock).build()
     }
 
-    fn build(clock: Clock, shards: usize, cap: Option<usize>) -> Self {
-        let shard = |_| Mutex::new(Shard::new(cap));
-        Self {
-            shards: (0..shards).map(shard).collect(),
-            hasher: DefaultHashBuilder::default(),
-            clock,
-            capped: cap.is_some(),
-            idle: AtomicUsize::new(0),
+    /// Returns a builder of an empty store, for a cap.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder {
+            clock: Clock::Process(ProcessClock::new()),
+            max_keys: None,
         }
-    }
-
-    /// Sets the maximum of budgets (a key under a limit), at least 1. Default: no maximum.
-    ///
-    /// When the shard of a new key is full, a budget that is not exhausted is evicted: of the next
-    /// few, the one that would be full soonest. An exhausted budget is never evicted, so a client
-    /// cannot end a denial by sending other keys, and neither is one whose permits are held. If
-    /// only such budgets are left, the check of a new key fails: the store [is
-    /// full](crate::Error::is_full). The tower layer answers 503 then, even if it fails open, so a
-    /// flood of keys cannot bypass the limit.
-    ///
-    /// This deletes all budgets. Call it before the first check.
-    #[must_use]
-    pub fn max_keys(self, max_keys: usize) -> Self {
-        let mut shards = SHARDS;
-        while shards > 1 && max_keys / shards < MIN_PER_SHARD {
-            shards /= 2;
-        }
-        Self::build(self.clock, shards, Some((max_keys / shards).max(1)))
     }
 
     /// The number of budgets in the store.

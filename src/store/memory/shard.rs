@@ -104,7 +104,7 @@ fn verdict(budget: Budget, outcome: Outcome, charged: u32) -> Verdict {
 fn full(limit: &Limit) -> Error {
     let full = Error::full(
         "its budgets are exhausted or have permits, and such a budget is never evicted; raise \
-         `MemoryStore::max_keys`",
+         `MemoryStoreBuilder::max_keys`",
     );
     full.of_limit(limit)
 }

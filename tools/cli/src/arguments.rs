@@ -394,7 +394,9 @@ fn period(text: &str) -> Result<Duration, String> {
         .starts_with(|it: char| it.is_ascii_digit())
         .then(|| format!("1/{text}"));
     let quota: Option<tollgate::Quota> = quota.and_then(|quota| quota.parse().ok());
-    quota.map(|quota| quota.period()).ok_or_else(|| {
-        format!("`{text}` is not a time; write numbers with units, such as `10m` or `1h 30min`")
-    })
+    quota
+        .and_then(|quota| quota.period().fixed())
+        .ok_or_else(|| {
+            format!("`{text}` is not a time; write numbers with units, such as `10m` or `1h 30min`")
+        })
 }

@@ -143,7 +143,7 @@ impl LimitSpec {
             (Some(quota), None) => quota,
             (None, Some(burst)) => self.quota.burst(burst),
             (None, None) if takes_burst => self.quota,
-            (None, None) => Quota::new(self.quota.limit(), self.quota.period()),
+            (None, None) => Quota::per(self.quota.limit(), self.quota.period()),
         };
         let is_own = words.quota.is_some() || words.burst.is_some();
         let has_burst = if is_own {
@@ -162,7 +162,7 @@ impl LimitSpec {
 
     /// The same with another number of units a period.
     pub(crate) fn with_limit(&self, limit: u64) -> Self {
-        let quota = Quota::new(limit, self.quota.period());
+        let quota = Quota::per(limit, self.quota.period());
         let quota = if self.has_burst {
             quota.burst(self.quota.capacity())
         } else {
@@ -204,12 +204,13 @@ impl std::fmt::Display for LimitSpec {
             write!(f, "({number})")?;
         }
         let quota = self.quota;
-        match quota.period().as_micros() {
+        let period = quota.period().fixed().unwrap_or_default();
+        match period.as_micros() {
             1_000_000 => write!(f, " {}/s", quota.limit())?,
             60_000_000 => write!(f, " {}/min", quota.limit())?,
             3_600_000_000 => write!(f, " {}/h", quota.limit())?,
             86_400_000_000 => write!(f, " {}/day", quota.limit())?,
-            _ => write!(f, " {}/{}", quota.limit(), exact(quota.period()))?,
+            _ => write!(f, " {}/{}", quota.limit(), exact(period))?,
         }
         if self.has_burst {
             write!(f, " burst {}", quota.capacity())?;

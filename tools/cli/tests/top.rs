@@ -8,12 +8,13 @@ use redis::Commands;
 use tollgate::denied_keys::DeniedKeys;
 use tollgate::{Key, Limit, Quota, RateLimiter};
 
-use self::support::budgets::{limiter, run};
+use self::support::budgets::{run, store};
 use self::support::{RedisServer, Run};
 
 /// Has a service deny keys so often each, and lets its minute end.
-async fn deny(limiter: &RateLimiter, denied: &DeniedKeys, keys: &[(&str, usize)]) {
-    limiter.count_denied_keys(denied).unwrap();
+async fn deny(url: &str, denied: &DeniedKeys, keys: &[(&str, usize)]) -> RateLimiter {
+    let limiter = RateLimiter::builder(store(url).await).count_denied_keys(denied);
+    let limiter = limiter.build().unwrap();
     let limit = Limit::fixed_window("login", Quota::per_hour(1)).unwrap();
     for (key, times) in keys {
         let key = Key::new(key);
@@ -35,6 +36,7 @@ async fn deny(limiter: &RateLimiter, denied: &DeniedKeys, keys: &[(&str, usize)]
         );
         tokio::task::yield_now().await;
     }
+    limiter
 }
 
 /// Asks until a condition holds, for a minute at most.
@@ -60,10 +62,10 @@ fn top(url: &str, arguments: &[&str]) -> Run {
 async fn denials_of_all_services_are_added_up() {
     let server = RedisServer::start();
     let url = server.url();
-    let services = [limiter(&url).await, limiter(&url).await];
-    for service in &services {
+    let mut services = Vec::new();
+    for denied in [DeniedKeys::new(), DeniedKeys::new()] {
         let keys = [("mallory", 5), ("bob smith", 2)];
-        deny(service, &DeniedKeys::new(), &keys).await;
+        services.push(deny(&url, &denied, &keys).await);
     }
     // The second note may be in flight.
     let json = until(&url, |run| run.out.contains("10")).await.json_lines();
@@ -95,13 +97,11 @@ async fn hashed_keys_stay_hashed_and_keys_of_a_process_stay_there() {
     let server = RedisServer::start();
     let url = server.url();
     let hashed = DeniedKeys::hashed("0123456789abcdef").unwrap();
-    deny(&limiter(&url).await, &hashed, &[("mallory", 3)]).await;
-    deny(
-        &limiter(&url).await,
-        &DeniedKeys::new().in_this_process(),
-        &[("eve", 3)],
-    )
-    .await;
+    let kept = DeniedKeys::new().in_this_process();
+    let _services = [
+        deny(&url, &hashed, &[("mallory", 3)]).await,
+        deny(&url, &kept, &[("eve", 3)]).await,
+    ];
     let out = until(&url, |run| !run.out.is_empty()).await.out;
     let previous = hashed.previous();
     assert!(out.contains(previous.keys()[0].key()), "{out}");

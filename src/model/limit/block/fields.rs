@@ -81,7 +81,7 @@ impl TryFrom<&BlockFields> for BlockPolicy {
                 // It is in the range, which is small.
                 Self::after(
                     u32::try_from(after.limit()).unwrap_or(u32::MAX),
-                    after.period(),
+                    after.length(),
                 )
             }
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use tokio::time::timeout;
-use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
+use tollgate::{Key, Limit, RateLimiter, RedisStore};
 
 use super::confirm::confirmed;
 use super::limiter::{OTHER_PARTITIONS, any_quota, has_tag, store};
@@ -25,11 +25,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The exit code if the kind of the limit's budgets is not known: each kind has blocks of its own.
 const UNKNOWN_LIMIT: u8 = 3;
 
+const LONGEST_BLOCK: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
 pub(crate) async fn run(BlockArguments { of, length }: BlockArguments) -> anyhow::Result<ExitCode> {
     if length.is_zero() {
         bail!("a block takes a while; `tollgate unblock` ends one");
     }
-    if length > Quota::per_day(1).period() * 366 {
+    if length > LONGEST_BLOCK {
         bail!("a block lasts 366 days at most");
     }
     change(of, length).await

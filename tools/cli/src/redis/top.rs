@@ -63,7 +63,7 @@ pub(crate) async fn run(arguments: TopArguments) -> anyhow::Result<ExitCode> {
     if denied.is_empty() {
         output::print(&format!(
             "no denied key in the last {} min, or the prefix is another; services note theirs at \
-             the end of a minute, if they count them (RateLimiter::count_denied_keys)",
+             the end of a minute, if they count them (RateLimiterBuilder::count_denied_keys)",
             arguments.minutes
         ))?;
         return Ok(ExitCode::SUCCESS);

@@ -20,14 +20,13 @@ pub fn limits() -> Vec<Limit> {
     .into()
 }
 
+pub async fn store(url: &str) -> RedisStore {
+    let store = RedisStore::builder("tollgate").url(url).connect();
+    store.await.unwrap()
+}
+
 pub async fn limiter(url: &str) -> RateLimiter {
-    RateLimiter::new(
-        RedisStore::builder("tollgate")
-            .url(url)
-            .connect()
-            .await
-            .unwrap(),
-    )
+    RateLimiter::new(store(url).await)
 }
 
 /// Charges seven units to a client under every limit.
