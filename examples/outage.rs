@@ -135,7 +135,7 @@ fn replica(
 
 fn policy() -> Result<OnStoreFailure, String> {
     match env::var("POLICY").as_deref() {
-        Err(_) | Ok("" | "local") => Ok(OnStoreFailure::Local { replicas: REPLICAS }),
+        Err(_) | Ok("" | "local") => Ok(OnStoreFailure::local(REPLICAS)),
         Ok("fail_open") => Ok(OnStoreFailure::FailOpen),
         Ok("fail_closed") => Ok(OnStoreFailure::FailClosed),
         Ok(other) => Err(format!(

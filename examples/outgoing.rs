@@ -58,7 +58,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         RateLimitLayer::token_bucket(limiter, "provider", Quota::per_second(5).burst(1), host)?
             // While Redis is away, each of three processes sends 5 in three seconds. By default,
             // all would be sent at once.
-            .on_store_failure(OnStoreFailure::Local { replicas: 3 })?
+            .on_store_failure(OnStoreFailure::local(3))?
             // A request that would wait for longer gets a 429 from the layer, at once.
             .wait_up_to(Duration::from_secs(60))?
             // The provider's own headers stay.

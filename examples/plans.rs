@@ -103,7 +103,7 @@ fn limit(limiter: &RateLimiter, accounts: Arc<Accounts>) -> Result<RateLimitLaye
             ChosenLimits::reject_with(StatusCode::PAYMENT_REQUIRED, "the last invoice is not paid")
         }
         LookupResult::Unknown => ChosenLimits::reject("no such account"),
-        LookupResult::Failed => Check::new(&fallback, &**account).into(),
+        _ => Check::new(&fallback, &**account).into(),
     })?
     // A request without an account.
     .on_missing_key(OnMissingKey::Reject(StatusCode::UNAUTHORIZED))

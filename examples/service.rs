@@ -85,7 +85,7 @@ fn app(
     replicas: u32,
     address: ClientIp,
 ) -> Result<Router, Box<dyn Error>> {
-    let on_failure = OnStoreFailure::Local { replicas };
+    let on_failure = OnStoreFailure::local(replicas);
     // A request without a user counts under the client's address.
     let user = key::Extension::new(|user: &UserId| user.0.clone()).or(address);
 

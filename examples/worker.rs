@@ -52,7 +52,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
                 };
                 // Waits for units, for at most 10 s.
                 let acquired = limiter
-                    .acquire(&rate, &provider, Duration::from_secs(10))
+                    .acquire(&rate, &provider, 1, Duration::from_secs(10))
                     .await;
                 let acquired = acquired.map(|decision| decision.allowed());
                 if !matches!(acquired, Ok(true)) {

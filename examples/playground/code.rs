@@ -52,7 +52,7 @@ fn policy(settings: &Settings) -> String {
     let policy = match settings.when_unavailable {
         WhenUnavailable::FailOpen => return String::new(),
         WhenUnavailable::FailClosed => "FailClosed".to_owned(),
-        WhenUnavailable::Local => format!("Local {{ replicas: {} }}", settings.replicas),
+        WhenUnavailable::Local => format!("local({})", settings.replicas),
     };
     format!("?\n        .on_store_failure(OnStoreFailure::{policy})")
 }

@@ -75,9 +75,7 @@ impl Settings {
         limit?.with_on_store_failure(match self.when_unavailable {
             WhenUnavailable::FailOpen => OnStoreFailure::FailOpen,
             WhenUnavailable::FailClosed => OnStoreFailure::FailClosed,
-            WhenUnavailable::Local => OnStoreFailure::Local {
-                replicas: self.replicas,
-            },
+            WhenUnavailable::Local => OnStoreFailure::local(self.replicas),
         })
     }
 }

@@ -62,12 +62,14 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// The number of fallbacks in this extractor, for a chain of [`or`](Self::or). Default: 0. An
     /// extractor that returns the keys of such a chain unchanged, like a wrapper, returns the
     /// number of that chain.
+    #[doc(hidden)]
     fn fallbacks(&self) -> u8 {
         0
     }
 
     /// The first extractor of each chain of [`or`](Self::or) in this extractor. Default: none. A
     /// layer asks them why all keys come from fallbacks. A wrapper passes the call on.
+    #[doc(hidden)]
     fn first_branches(&self) -> Vec<&dyn KeyExtractor> {
         Vec::new()
     }

@@ -26,6 +26,21 @@ impl<S> RateLimit<S> {
     pub(super) const fn new(inner: S, settings: Arc<LayerSettings>) -> Self {
         Self { inner, settings }
     }
+
+    /// The inner service.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The inner service, to be changed.
+    pub const fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// Returns the inner service.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
 }
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>

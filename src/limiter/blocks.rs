@@ -18,7 +18,7 @@ impl RateLimiter {
     /// answer that denial first. On a service with several limits, block the key under one that all
     /// of its requests are charged under.
     ///
-    /// A block is of the limit's name and [kind of state](Limit::kind), and of the key, in stores
+    /// A block is of the limit's name and [kind](Limit#kinds), and of the key, in stores
     /// of one prefix. So a tool of its own can use a limit of that name and algorithm, with any
     /// quota. The limit need not [block keys](Limit::with_block_policy). A block of a key that it
     /// blocks after denials already is replaced only by a limit that does, such as [by

@@ -67,7 +67,7 @@ use crate::units::ConfigError;
 /// assert_eq!(decision.retry_after(), Some(Duration::from_millis(500)));
 ///
 /// // The same, with a wait of at most one second.
-/// let decision = limiter.acquire_n(&mails, "alice", 2, Duration::from_secs(1)).await?;
+/// let decision = limiter.acquire(&mails, "alice", 2, Duration::from_secs(1)).await?;
 /// assert!(decision.allowed());
 /// # Ok(())
 /// # }

@@ -8,7 +8,7 @@ use crate::algorithm::offences::Blocking;
 
 /// What is counted for a key under a limit.
 ///
-/// Limits of one name and [kind of state](Limit::kind) share a budget, with any quotas and
+/// Limits of one name and [kind](Limit#kinds) share a budget, with any quotas and
 /// settings. So two budgets are equal if their names, kinds and keys are equal.
 ///
 /// ```

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Limit;
+use crate::units::ConfigError;
 
-/// A failed check. The store did not decide.
+/// A failed call of a store, such as a check that it did not decide.
 ///
 /// A denial is never an error. It is a [`Decision`](crate::Decision). The caller chooses whether to
 /// fail open or closed. [`Limit::with_on_store_failure`](crate::Limit::with_on_store_failure) sets
@@ -42,6 +43,8 @@ enum ErrorKind {
     Full,
     /// A group that no store can decide, or a call outside a tokio runtime.
     Misuse,
+    /// A configuration that a call reads or writes is invalid.
+    Configuration,
 }
 
 impl Error {
@@ -213,7 +216,7 @@ impl Error {
     /// Redis outside a tokio runtime.
     #[must_use]
     pub fn is_misuse(&self) -> bool {
-        self.kind == ErrorKind::Misuse
+        matches!(self.kind, ErrorKind::Misuse | ErrorKind::Configuration)
     }
 
     /// The cause, in one word, as the label `cause` of metrics. `timeout`, `circuit_open`,
@@ -228,7 +231,7 @@ impl Error {
             ErrorKind::Declined => "declined",
             ErrorKind::Overloaded => "overloaded",
             ErrorKind::Full => "full",
-            ErrorKind::Misuse => "misuse",
+            ErrorKind::Misuse | ErrorKind::Configuration => "misuse",
         }
     }
 
@@ -267,6 +270,9 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (ErrorKind::Configuration, Some(source)) = (self.kind, &self.source) {
+            return write!(f, "{source}");
+        }
         f.write_str(match self.kind {
             ErrorKind::Timeout if self.may_have_charged => {
                 "the rate limit store did not answer within its deadline"
@@ -280,7 +286,7 @@ impl fmt::Display for Error {
             ErrorKind::Declined => "the rate limit store declined the check",
             ErrorKind::Overloaded => "the rate limit store is overloaded",
             ErrorKind::Full => "the rate limit store is full",
-            ErrorKind::Misuse => "invalid call of the rate limit store",
+            ErrorKind::Misuse | ErrorKind::Configuration => "invalid call of the rate limit store",
         })?;
         if let Some(limit) = &self.limit {
             write!(f, " for limit `{}`", limit.name().escape_debug())?;
@@ -289,6 +295,13 @@ impl fmt::Display for Error {
             Some(source) => write!(f, ": {source}"),
             None => Ok(()),
         }
+    }
+}
+
+/// For calls that read or write a configuration.
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Self::new(ErrorKind::Configuration, false).because(error)
     }
 }
 

@@ -61,10 +61,11 @@ pub enum OnStoreFailure {
     /// The check is allowed, and consumes nothing. A layer forwards the request without rate limit
     /// headers.
     FailOpen,
-    /// The check is decided in this process, by this replica's share of the quota.
+    /// The check is decided in this process, by this replica's share of the quota. See
+    /// [`local`](Self::local).
+    #[non_exhaustive]
     Local {
-        /// The number of replicas that share the quota: 1 to 10,000. Use the largest number that
-        /// may run at once, such as the maximum of an autoscaler.
+        /// The number of replicas that share the quota.
         replicas: u32,
     },
     /// The check is denied. A layer answers 503. Its `Retry-After` is when the store's circuit
@@ -73,6 +74,13 @@ pub enum OnStoreFailure {
 }
 
 impl OnStoreFailure {
+    /// Decides in this process, by the share of one of so many replicas: 1 to 10,000. Use the
+    /// largest number that may run at once, such as the maximum of an autoscaler.
+    #[must_use]
+    pub const fn local(replicas: u32) -> Self {
+        Self::Local { replicas }
+    }
+
     /// The stricter of two.
     pub(crate) const fn stricter(self, other: Self) -> Self {
         match (self, other) {
@@ -103,7 +111,7 @@ impl OnStoreFailure {
                 Ok(Some(replicas))
             }
             Self::Local { replicas } => Err(ConfigError::new(format!(
-                "`OnStoreFailure::Local` has {replicas} replicas; use 1 to {MAX_REPLICAS}"
+                "`OnStoreFailure::local` has {replicas} replicas; use 1 to {MAX_REPLICAS}"
             ))),
             Self::FailOpen | Self::FailClosed => Ok(None),
         }

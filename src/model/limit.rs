@@ -38,12 +38,16 @@ use crate::units::{ConfigError, Quota};
 /// The name is part of the key in the store, and fits into an HTTP header. It has 1 to 64 printable
 /// ASCII characters without `"` and `\`, and no space at the start or end.
 ///
+/// # Kinds
+///
 /// Two limits share the budgets of their keys if they have the same name and the same kind of
 /// state. The token bucket, the leaky bucket and GCRA have one kind of state. The fixed window, the
 /// sliding window, the sliding log and the concurrency limit have one each. A change of the
 /// algorithm within a kind keeps the consumed units. Two algorithms of different kinds can be in
 /// use under one name, as in a rolling deployment. Then each counts its own checks, and together
 /// they allow at most the sum of both limits.
+///
+/// # Algorithms
 ///
 /// | algorithm | use it for | guarantee | state in Redis |
 /// |---|---|---|---|
@@ -268,11 +272,9 @@ impl Limit {
         }
     }
 
-    /// The limit's kind of state: `"b"` for the token bucket, the leaky bucket and GCRA, `"w"` for
-    /// the fixed window, `"s"` for the sliding window, `"l"` for the sliding log, `"c"` for the
-    /// concurrency limit.
-    ///
-    /// A store keeps a budget for each name, key and kind.
+    /// The letter of its kind of state in a key of Redis. Tools use
+    /// [`redis_key`](crate::RedisStore::redis_key).
+    #[doc(hidden)]
     #[must_use]
     pub fn kind(&self) -> &'static str {
         self.rule().kind()

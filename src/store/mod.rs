@@ -51,7 +51,6 @@ pub use crate::algorithm::State;
 #[doc(no_inline)]
 pub use crate::model::Check;
 pub use crate::model::{Budget, Change, Group, Operation};
-#[doc(hidden)]
 pub use crate::units::Claim;
 
 use std::fmt;
@@ -64,7 +63,7 @@ use crate::units::ConfigError;
 ///
 /// `conformance` (feature `test-util`) tests what a store promises:
 ///
-/// 1. A budget has a limit's name, its [kind of state](Limit::kind), and a key.
+/// 1. A budget has a limit's name, its [kind](Limit#kinds), and a key.
 /// 2. A group is decided as one. All checks are charged, or none. Concurrent groups are decided one
 ///    after another.
 /// 3. The decision equals the result of [`decide`] at the store's own time, in every field.

@@ -136,7 +136,7 @@ proptest! {
                 let decision = limiter.apply(operation).await.unwrap();
                 prop_assert!(!decision.allowed() || decision.retry_after().is_none());
                 // The clock does not advance, so a wait would not end.
-                let wait = limiter.acquire_n(&limit, &key, cost, max_wait);
+                let wait = limiter.acquire(&limit, &key, cost, max_wait);
                 drop(timeout(Duration::from_millis(1), wait).await);
             }
             Ok(())
@@ -180,7 +180,7 @@ async fn longest_max_wait_ends_when_units_are_available() {
     for _ in 0..3 {
         assert!(
             limiter
-                .acquire(&limit, &key, Duration::MAX)
+                .acquire(&limit, &key, 1, Duration::MAX)
                 .await
                 .unwrap()
                 .allowed()

@@ -386,7 +386,7 @@ test("in an outage the failure policy decides, and two replicas have a share eac
   const shares = decisions.filter((it) => it.algorithm === "gcra" && it.status === 200 && it.decided_by === "local");
   assert.deepEqual([1, 2].map((replica) => shares.filter((it) => it.replica === replica).length), [5, 5]);
   const code = await card(page, "gcra").locator(".code pre").textContent();
-  assert.ok(code.includes(".on_store_failure(OnStoreFailure::Local { replicas: 2 })"), code);
+  assert.ok(code.includes(".on_store_failure(OnStoreFailure::local(2))"), code);
   writeFileSync(`${CODE}/local.rs`, code);
 
   // After the outage, the store's budget is charged with what the shares allowed.

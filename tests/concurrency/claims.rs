@@ -333,7 +333,7 @@ async fn caller_waits_for_one_deadline_of_a_hung_store_when_its_share_is_used() 
     const DEADLINE: Duration = Duration::from_millis(250);
     let store = Scripted::new(|_, _| time_out_after(DEADLINE));
     let limiter = RateLimiter::new(store);
-    let share = OnStoreFailure::Local { replicas: 2 };
+    let share = OnStoreFailure::local(2);
     let limit = exports(2).with_on_store_failure(share).unwrap();
     let held = limiter.try_acquire_permit(&limit, acme()).await.unwrap();
     assert!(held.is_some());

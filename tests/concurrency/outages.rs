@@ -108,7 +108,7 @@ async fn permit_says_who_granted_it_and_an_error_keeps_its_kind() {
             .await
             .map(|permit| permit.unwrap().source())
     };
-    let local = OnStoreFailure::Local { replicas: 2 };
+    let local = OnStoreFailure::local(2);
     let local = Limit::concurrency("local", 2)
         .unwrap()
         .with_on_store_failure(local)
@@ -167,7 +167,7 @@ async fn counter_tells_an_outage_from_the_store() {
     let layer = RateLimitLayer::new(&permits, exports(2), tenant()).unwrap();
     let with = |policy| app(layer.clone().on_store_failure(policy).unwrap());
     let open = with(OnStoreFailure::FailOpen);
-    let local = with(OnStoreFailure::Local { replicas: 2 });
+    let local = with(OnStoreFailure::local(2));
     let closed = with(OnStoreFailure::FailClosed);
     let mut held = vec![send(&open, of("acme")).await];
     store.switch_off(true);

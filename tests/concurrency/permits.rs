@@ -184,7 +184,7 @@ async fn permits_stay_valid_and_are_limited_locally_while_the_store_is_away() {
     let limiter = RateLimiter::new(store);
     let key = Key::new("acme");
     let local = exports(4)
-        .with_on_store_failure(OnStoreFailure::Local { replicas: 2 })
+        .with_on_store_failure(OnStoreFailure::local(2))
         .unwrap();
     let closed = Limit::concurrency("closed", 4).unwrap();
     let closed = closed

@@ -154,9 +154,7 @@ async fn message_has_the_share_that_is_in_force() {
     let store = Scripted::default();
     let permits = RateLimiter::new(store.clone());
     let layer = RateLimitLayer::new(&permits, exports(3), tenant()).unwrap();
-    let app = app(layer
-        .on_store_failure(OnStoreFailure::Local { replicas: 3 })
-        .unwrap());
+    let app = app(layer.on_store_failure(OnStoreFailure::local(3)).unwrap());
     let mut held = vec![send(&app, of("acme")).await];
     held.extend([send(&app, of("acme")).await, send(&app, of("acme")).await]);
     let denied = text(send(&app, of("acme")).await).await;

@@ -751,9 +751,7 @@ async fn failure_policy_is_that_of_the_limit_or_else_of_the_layer() {
     let open = routes().layer(layer.clone());
     assert_eq!(status(&open, get("/")).await, 200);
     assert_eq!(status(&open, get("/search")).await, 503);
-    let local = layer
-        .on_store_failure(OnStoreFailure::Local { replicas: 5 })
-        .unwrap();
+    let local = layer.on_store_failure(OnStoreFailure::local(5)).unwrap();
     let local = routes().layer(local);
     assert_eq!(status(&local, get("/")).await, 200);
     assert_eq!(status(&local, get("/")).await, 429);

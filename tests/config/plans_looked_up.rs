@@ -77,7 +77,7 @@ impl Database {
         let plan = |plan: LookupResult<'_, &'static str>| match plan {
             LookupResult::Known(plan) => Some(*plan),
             LookupResult::Unknown => None,
-            LookupResult::Failed => Some("emergency"),
+            _ => Some("emergency"),
         };
         Names::new()
             .key("user", Header::new("x-user").unwrap())
@@ -199,7 +199,7 @@ async fn look_ups_of_two_names_run_at_once_beside_a_fixed_limit() {
     let database = Database::with(&[("ann", "pro")]);
     let plan = |plan: LookupResult<'_, &'static str>| match plan {
         LookupResult::Known(plan) => Some(*plan),
-        LookupResult::Unknown | LookupResult::Failed => None,
+        _ => None,
     };
     let names = database
         .names()
@@ -233,7 +233,7 @@ async fn plan_that_is_forgotten_all_the_time_is_never_left_out() {
     let lookup = database.lookup();
     let plan = |plan: LookupResult<'_, &'static str>| match plan {
         LookupResult::Known(plan) => Some(*plan),
-        LookupResult::Unknown | LookupResult::Failed => None,
+        _ => None,
     };
     let user = Header::new("x-user").unwrap();
     let names = Names::new().key("user", user);

@@ -80,7 +80,7 @@ async fn shadow_limit_without_a_share_does_not_close_a_group() {
         ChosenLimits::from([Check::new(&year, "a"), Check::new(&api, "a")])
     })
     .unwrap()
-    .on_store_failure(OnStoreFailure::Local { replicas: 2 })
+    .on_store_failure(OnStoreFailure::local(2))
     .unwrap();
     let app: Router = Router::new().route("/", any(|| async { "x" })).layer(layer);
     assert_eq!(status(&app, plain("/")).await, 200);
@@ -249,7 +249,7 @@ async fn shadow_limit_without_a_policy_is_an_error_while_the_store_is_away() {
 async fn shadow_denial_of_a_share_is_not_owed() {
     let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
-    let local = OnStoreFailure::Local { replicas: 1 };
+    let local = OnStoreFailure::local(1);
     let new = Limit::fixed_window("new", Quota::per_hour(2))
         .unwrap()
         .with_on_store_failure(local)
@@ -518,7 +518,7 @@ async fn shadow_limit_is_not_prefetched() {
 async fn share_of_a_shadow_limit_is_in_shadow_mode_in_either_order() {
     let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
-    let local = OnStoreFailure::Local { replicas: 1 };
+    let local = OnStoreFailure::local(1);
     let new = Limit::fixed_window("new", Quota::per_hour(2))
         .unwrap()
         .with_enforced_percent(0)

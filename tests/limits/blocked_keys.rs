@@ -53,13 +53,13 @@ async fn caller_whose_units_come_too_late_is_an_offender_under_every_algorithm()
                 if first.allowed() {
                     drop(limiter.check(&limit, &key).await.unwrap());
                 }
-                let denied = limiter.acquire(&limit, &key, wait).await.unwrap();
+                let denied = limiter.acquire(&limit, &key, 1, wait).await.unwrap();
                 assert!(
                     !denied.allowed() && !denied.is_blocked(),
                     "{limit}, {wait:?}: {denied:?}"
                 );
             }
-            let denied = limiter.acquire(&limit, &key, 20 * SECOND).await.unwrap();
+            let denied = limiter.acquire(&limit, &key, 1, 20 * SECOND).await.unwrap();
             assert!(denied.is_blocked(), "{limit}: the fourth: {denied:?}");
             limiter.reset(&limit, &key).await.unwrap();
         }
@@ -79,7 +79,7 @@ async fn caller_that_waits_in_vain_is_an_offender() {
             let (limiter, limit) = (limiter.clone(), limit.clone());
             tokio::spawn(async move {
                 limiter
-                    .acquire(&limit, &mallory(), 3 * SECOND)
+                    .acquire(&limit, &mallory(), 1, 3 * SECOND)
                     .await
                     .unwrap()
             })
@@ -91,7 +91,7 @@ async fn caller_that_waits_in_vain_is_an_offender() {
         // The first denials block the key, also for those that still wait.
         assert!((1..=4).contains(&allowed), "{limit}: {allowed}");
         let next = limiter
-            .acquire(&limit, &mallory(), 3 * SECOND)
+            .acquire(&limit, &mallory(), 1, 3 * SECOND)
             .await
             .unwrap();
         assert!(next.is_blocked(), "{limit}: 96 were denied");
@@ -110,12 +110,15 @@ async fn caller_waits_for_the_end_of_a_block_under_every_algorithm() {
             .await
             .unwrap();
         let denied = limiter
-            .acquire(&limit, &mallory(), 10 * SECOND)
+            .acquire(&limit, &mallory(), 1, 10 * SECOND)
             .await
             .unwrap();
         assert_eq!(denied.retry_after(), Some(30 * SECOND), "{limit}");
         let started = Instant::now();
-        let allowed = limiter.acquire(&limit, &mallory(), MINUTE).await.unwrap();
+        let allowed = limiter
+            .acquire(&limit, &mallory(), 1, MINUTE)
+            .await
+            .unwrap();
         assert!(allowed.allowed(), "{limit}: {allowed:?}");
         assert_eq!(started.elapsed().as_secs(), 30, "{limit}");
     }
@@ -126,7 +129,7 @@ async fn settlement_after_an_outage_is_no_offence_and_is_not_kept_from_a_blocked
     let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
     let limit = window(5, after(1))
-        .with_on_store_failure(OnStoreFailure::Local { replicas: 1 })
+        .with_on_store_failure(OnStoreFailure::local(1))
         .unwrap();
     let (alice, bob) = (Key::new("alice"), Key::new("bob"));
     for _ in 0..5 {
@@ -484,7 +487,7 @@ async fn waiter_whose_turn_comes_just_before_its_deadline_is_no_offender() {
         let (limiter, limit) = (limiter.clone(), limit.clone());
         tokio::spawn(async move {
             let wait = Duration::from_millis(millis);
-            limiter.acquire(&limit, &mallory(), wait).await.unwrap()
+            limiter.acquire(&limit, &mallory(), 1, wait).await.unwrap()
         })
     });
     for wait in waits {
@@ -617,7 +620,7 @@ async fn block_that_begins_under_a_local_limit_is_reported() {
     let (log, _guard) = Log::start();
     let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
-    let local = OnStoreFailure::Local { replicas: 1 };
+    let local = OnStoreFailure::local(1);
     // Whatever is set first.
     let plain = Limit::fixed_window("api", Quota::per_hour(1)).unwrap();
     let limit = plain

@@ -21,7 +21,7 @@ async fn acquire_waits_exactly_until_units_are_available() {
     let (limit, key) = (ten_a_second(2), Key::new("k"));
     let started = Instant::now();
     for waited in [0, 0, 100, 200, 300] {
-        let decision = limiter.acquire(&limit, &key, 1_000 * MS).await.unwrap();
+        let decision = limiter.acquire(&limit, &key, 1, 1_000 * MS).await.unwrap();
         assert!(decision.allowed());
         assert_eq!(started.elapsed(), waited * MS);
     }
@@ -34,18 +34,18 @@ async fn acquire_denies_at_once_what_max_wait_cannot_satisfy() {
     let started = Instant::now();
     assert!(
         limiter
-            .acquire_n(&limit, &key, 2, Duration::ZERO)
+            .acquire(&limit, &key, 2, Duration::ZERO)
             .await
             .unwrap()
             .allowed()
     );
-    let decision = limiter.acquire_n(&limit, &key, 2, 199 * MS).await.unwrap();
+    let decision = limiter.acquire(&limit, &key, 2, 199 * MS).await.unwrap();
     assert!(!decision.allowed());
     assert_eq!(decision.retry_after(), Some(200 * MS));
     assert_eq!(started.elapsed(), Duration::ZERO);
     assert!(
         limiter
-            .acquire_n(&limit, &key, 2, 200 * MS)
+            .acquire(&limit, &key, 2, 200 * MS)
             .await
             .unwrap()
             .allowed()
@@ -53,7 +53,7 @@ async fn acquire_denies_at_once_what_max_wait_cannot_satisfy() {
     assert_eq!(started.elapsed(), 200 * MS);
 
     let never = limiter
-        .acquire_n(&limit, &key, 3, Duration::MAX)
+        .acquire(&limit, &key, 3, Duration::MAX)
         .await
         .unwrap();
     assert!(never.exceeds_capacity());
@@ -72,7 +72,7 @@ async fn waiters_are_served_in_order_of_arrival() {
             (limiter.clone(), limit.clone(), key.clone(), done.clone());
         waiters.spawn(async move {
             let decision = limiter
-                .acquire_n(&limit, &key, units, 10_000 * MS)
+                .acquire(&limit, &key, units, 10_000 * MS)
                 .await
                 .unwrap();
             assert!(decision.allowed());
@@ -95,7 +95,7 @@ async fn cancelled_waiter_gives_up_its_turn() {
     drop(limiter.check(&limit, &key).await.unwrap());
     let cancelled = {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
-        tokio::spawn(async move { limiter.acquire(&limit, &key, 10_000 * MS).await })
+        tokio::spawn(async move { limiter.acquire(&limit, &key, 1, 10_000 * MS).await })
     };
     tokio::task::yield_now().await;
     cancelled.abort();
@@ -103,7 +103,7 @@ async fn cancelled_waiter_gives_up_its_turn() {
     let started = Instant::now();
     assert!(
         limiter
-            .acquire(&limit, &key, 100 * MS)
+            .acquire(&limit, &key, 1, 100 * MS)
             .await
             .unwrap()
             .allowed()
@@ -119,11 +119,11 @@ async fn acquire_is_denied_at_once_behind_a_queue_that_is_too_long() {
     let mut front = JoinSet::new();
     for _ in 0..5 {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
-        front.spawn(async move { limiter.acquire(&limit, &key, 10_000 * MS).await });
+        front.spawn(async move { limiter.acquire(&limit, &key, 1, 10_000 * MS).await });
     }
     tokio::task::yield_now().await;
     let started = Instant::now();
-    let decision = limiter.acquire(&limit, &key, 250 * MS).await.unwrap();
+    let decision = limiter.acquire(&limit, &key, 1, 250 * MS).await.unwrap();
     assert!(!decision.allowed());
     assert_eq!(
         decision.retry_after(),
@@ -150,7 +150,7 @@ async fn acquire_waits_out_a_leaky_buckets_delay() {
     for _ in 0..5 {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
         waiters.spawn(async move {
-            drop(limiter.acquire(&limit, &key, 10_000 * MS).await.unwrap());
+            drop(limiter.acquire(&limit, &key, 1, 10_000 * MS).await.unwrap());
             started.elapsed()
         });
     }
@@ -165,7 +165,7 @@ async fn delay_longer_than_max_wait_is_refunded() {
     let limit = Limit::leaky_bucket("queue", Quota::per_second(10)).unwrap();
     let key = Key::new("k");
     drop(limiter.check_n(&limit, &key, 4).await.unwrap());
-    let decision = limiter.acquire(&limit, &key, 150 * MS).await.unwrap();
+    let decision = limiter.acquire(&limit, &key, 1, 150 * MS).await.unwrap();
     assert!(!decision.allowed());
     assert_eq!(decision.retry_after(), Some(250 * MS));
     assert_eq!(limiter.peek(&limit, &key, 0).await.unwrap().remaining(), 6);
@@ -234,20 +234,20 @@ async fn zero_cost_and_excessive_cost_do_not_wait_for_a_turn() {
     drop(limiter.check(&limit, &key).await.unwrap());
     let waiter = {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
-        tokio::spawn(async move { limiter.acquire(&limit, &key, 10_000 * MS).await })
+        tokio::spawn(async move { limiter.acquire(&limit, &key, 1, 10_000 * MS).await })
     };
     tokio::task::yield_now().await;
     let started = Instant::now();
     assert!(
         limiter
-            .acquire_n(&limit, &key, 0, 50 * MS)
+            .acquire(&limit, &key, 0, 50 * MS)
             .await
             .unwrap()
             .allowed()
     );
     assert!(
         limiter
-            .acquire_n(&limit, &key, 2, 50 * MS)
+            .acquire(&limit, &key, 2, 50 * MS)
             .await
             .unwrap()
             .exceeds_capacity()
@@ -270,7 +270,7 @@ async fn refund_and_reset_wake_the_waiter() {
             .unwrap();
         let waiter = {
             let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
-            tokio::spawn(async move { limiter.acquire(&limit, &key, Duration::MAX).await })
+            tokio::spawn(async move { limiter.acquire(&limit, &key, 1, Duration::MAX).await })
         };
         tokio::time::sleep(100 * MS).await;
         let started = Instant::now();
@@ -299,7 +299,10 @@ async fn refund_wakes_only_waiters_of_its_key() {
             if number == 7 {
                 *its_receipt.lock().unwrap() = charged.receipt();
             }
-            limiter.acquire(&limit, &key, Duration::MAX).await.unwrap()
+            limiter
+                .acquire(&limit, &key, 1, Duration::MAX)
+                .await
+                .unwrap()
         });
     }
     tokio::time::sleep(MS).await;

@@ -589,7 +589,7 @@ async fn caller_that_waits_for_its_units_is_no_offender() {
         assert!(limiter.acquire_all(group, MINUTE).await.unwrap().allowed());
         assert!(
             limiter
-                .acquire(&limit, &key, MINUTE)
+                .acquire(&limit, &key, 1, MINUTE)
                 .await
                 .unwrap()
                 .allowed()
@@ -597,11 +597,11 @@ async fn caller_that_waits_for_its_units_is_no_offender() {
     }
     drop(check(&limiter, &limit, &key).await);
     let denied = limiter
-        .acquire(&limit, &key, Duration::from_millis(1))
+        .acquire(&limit, &key, 1, Duration::from_millis(1))
         .await
         .unwrap();
     assert!(denied.is_blocked(), "it waits for less than its units need");
-    let denied = limiter.acquire(&limit, &key, MINUTE).await.unwrap();
+    let denied = limiter.acquire(&limit, &key, 1, MINUTE).await.unwrap();
     assert!(denied.is_blocked(), "the block lasts longer than the wait");
 }
 
@@ -795,7 +795,7 @@ async fn known_block_stands_while_the_store_is_unavailable() {
 async fn local_limit_counts_denials_and_blocks_for_itself() {
     let store = Scripted::default();
     let limiter = RateLimiter::new(store.clone());
-    let policy = OnStoreFailure::Local { replicas: 1 };
+    let policy = OnStoreFailure::local(1);
     let limit = login(three_in_a_minute())
         .with_on_store_failure(policy)
         .unwrap();

@@ -126,7 +126,7 @@ async fn usage_is_that_of_the_chosen_plan_and_a_rejected_request_has_none() {
         database.lookup(),
         move |_, user, plan| match plan {
             LookupResult::Known(plan) => plans.limits(Some(plan), user),
-            LookupResult::Unknown | LookupResult::Failed => ChosenLimits::reject("no account"),
+            _ => ChosenLimits::reject("no account"),
         },
     );
     let (of_closure, looked_up) = (of_closure.unwrap(), looked_up.unwrap());
@@ -285,7 +285,7 @@ async fn chosen_limits_fail_as_the_layer_says() {
     // The share of a thousandth of a year-long period cannot be decided.
     let year = Quota::new(1, Duration::from_secs(365 * 24 * 60 * 60));
     let undecidable = Limit::token_bucket("api", year).unwrap();
-    let local = OnStoreFailure::Local { replicas: 2 };
+    let local = OnStoreFailure::local(2);
     for (limit, policy, expected) in [
         (&plain_limit, OnStoreFailure::FailOpen, [200, 200, 200]),
         (&plain_limit, OnStoreFailure::FailClosed, [503, 503, 503]),
@@ -392,7 +392,7 @@ impl Database {
                 LookupResult::Known(&"free") => return ChosenLimits::Unlimited,
                 LookupResult::Known(_) => 402,
                 LookupResult::Unknown => 404,
-                LookupResult::Failed => 503,
+                _ => 503,
             };
             ChosenLimits::reject_with(StatusCode::from_u16(status).unwrap(), "no")
         });
@@ -785,7 +785,7 @@ async fn looked_up_limits_are_decided_with_the_others() {
             database.lookup(),
             move |_, user, plan| match plan {
                 LookupResult::Known(plan) => plans.limits(Some(plan), user),
-                LookupResult::Unknown | LookupResult::Failed => ChosenLimits::reject("no plan"),
+                _ => ChosenLimits::reject("no plan"),
             },
         )
         .unwrap()

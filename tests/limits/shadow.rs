@@ -274,10 +274,7 @@ async fn no_failure_denies_in_shadow_mode() {
         || Error::misuse("it cannot decide that"),
     ];
     for failure in failures {
-        for policy in [
-            OnStoreFailure::FailClosed,
-            OnStoreFailure::Local { replicas: 1 },
-        ] {
+        for policy in [OnStoreFailure::FailClosed, OnStoreFailure::local(1)] {
             let limiter = RateLimiter::new(Scripted::failing(failure));
             let layer = RateLimitLayer::new(&limiter, two_an_hour("api"), Global).unwrap();
             let app = app(layer.on_store_failure(policy).unwrap().enforce(0).unwrap());

@@ -51,12 +51,7 @@ const EXACT: u64 = 100;
 
 const POLICIES: [(&str, OnStoreFailure); 3] = [
     ("open", OnStoreFailure::FailOpen),
-    (
-        "local",
-        OnStoreFailure::Local {
-            replicas: PROCESSES,
-        },
-    ),
+    ("local", OnStoreFailure::local(PROCESSES)),
     ("closed", OnStoreFailure::FailClosed),
 ];
 

@@ -76,7 +76,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
         let limit = limits[0].clone();
-        let Ok(limit) = limit.with_on_store_failure(OnStoreFailure::Local { replicas }) else {
+        let Ok(limit) = limit.with_on_store_failure(OnStoreFailure::local(replicas)) else {
             return Ok(());
         };
         let allowed = runtime.block_on(async {
@@ -108,7 +108,7 @@ async fn share_locks_a_key_out_for_no_longer_than_the_largest_debt_of_its_limit(
     let limit = limit
         .with_max_debt(5)
         .unwrap()
-        .with_on_store_failure(OnStoreFailure::Local { replicas: 1 })
+        .with_on_store_failure(OnStoreFailure::local(1))
         .unwrap();
     let alice = Key::new("alice");
     let charged = limiter.check(&limit, &alice).await.unwrap();
@@ -135,7 +135,7 @@ fn limits(replicas: u32) -> Vec<Limit> {
         [100, 7, 2, 1].map(|limit| {
             let limit = new(&format!("{number}-{limit}"), Quota::per_day(limit)).unwrap();
             limit
-                .with_on_store_failure(OnStoreFailure::Local { replicas })
+                .with_on_store_failure(OnStoreFailure::local(replicas))
                 .unwrap()
         })
     });

@@ -65,7 +65,7 @@ async fn limiter_that_is_dropped_during_an_outage_leaves_no_task() {
     let tasks = Handle::current().metrics().num_alive_tasks();
     let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
     let limit = limit
-        .with_on_store_failure(OnStoreFailure::Local { replicas: 2 })
+        .with_on_store_failure(OnStoreFailure::local(2))
         .unwrap();
     let limiter = RateLimiter::new(server.store().connect().await.unwrap());
     server.kill();
@@ -97,7 +97,7 @@ async fn ten_thousand_requests_at_once_while_redis_is_down_are_all_answered() {
     let url = format!("redis://127.0.0.1:{}/", free_port());
     for (policy, expected) in [
         (OnStoreFailure::FailOpen, [200, 200]),
-        (OnStoreFailure::Local { replicas: 2 }, [200, 429]),
+        (OnStoreFailure::local(2), [200, 429]),
         (OnStoreFailure::FailClosed, [503, 503]),
     ] {
         let store = RedisStore::builder("tollgate")
@@ -129,7 +129,7 @@ async fn ten_thousand_requests_at_once_while_redis_is_down_are_all_answered() {
             statuses.iter().all(|status| expected.contains(status)),
             "{policy:?}"
         );
-        if policy == (OnStoreFailure::Local { replicas: 2 }) {
+        if policy == OnStoreFailure::local(2) {
             // A share of 2 for each of a thousand users.
             assert_eq!(
                 statuses.iter().filter(|status| **status == 200).count(),

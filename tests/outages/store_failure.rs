@@ -13,7 +13,7 @@ use tokio::time::{advance, sleep};
 use tollgate::decision::Source;
 use tollgate::key::Global;
 use tollgate::layer::{IetfDraft, Rejection};
-use tollgate::limit::OnStoreFailure::{self, FailClosed, FailOpen, Local};
+use tollgate::limit::OnStoreFailure::{self, FailClosed, FailOpen};
 use tollgate::store::{Answer, Budget, Change, DenyCache, Operation, Store};
 use tollgate::{
     Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter,
@@ -24,7 +24,7 @@ use crate::support::log::Log;
 use crate::support::requests::{number, plain, send, status};
 use crate::support::scripted::{Scripted, decide};
 
-const THIRD: OnStoreFailure = Local { replicas: 3 };
+const THIRD: OnStoreFailure = OnStoreFailure::local(3);
 
 fn alice() -> Key {
     Key::new("alice")
@@ -653,7 +653,7 @@ async fn acquire_waits_for_units_of_the_share() {
     let start = tokio::time::Instant::now();
     for _ in 0..3 {
         let decision = limiter
-            .acquire(&limit, &alice(), Duration::from_secs(60))
+            .acquire(&limit, &alice(), 1, Duration::from_secs(60))
             .await
             .unwrap();
         assert!(decision.allowed() && decision.source() == Source::Local);
@@ -670,7 +670,7 @@ async fn acquire_waits_for_a_store_that_fails_closed() {
     let (limiter, store) = switched();
     let (limit, alice) = (window(9, FailClosed), alice());
     store.switch_off(true);
-    let wait = limiter.acquire(&limit, &alice, Duration::from_secs(10));
+    let wait = limiter.acquire(&limit, &alice, 1, Duration::from_secs(10));
     let recovers = async {
         sleep(Duration::from_millis(4_500)).await;
         store.switch_off(false);
@@ -766,7 +766,7 @@ fn share_that_cannot_be_decided_is_an_error_of_the_builder() {
     ] {
         let error = limit
             .clone()
-            .with_on_store_failure(Local { replicas })
+            .with_on_store_failure(OnStoreFailure::local(replicas))
             .unwrap_err()
             .to_string();
         assert!(
@@ -776,13 +776,13 @@ fn share_that_cannot_be_decided_is_an_error_of_the_builder() {
         let layer = RateLimitLayer::new(broken(), limit, Global).unwrap();
         assert_eq!(
             layer
-                .on_store_failure(Local { replicas })
+                .on_store_failure(OnStoreFailure::local(replicas))
                 .unwrap_err()
                 .to_string(),
             error
         );
     }
-    let largest = limit(Quota::per_day(500)).with_on_store_failure(Local { replicas: 500 });
+    let largest = limit(Quota::per_day(500)).with_on_store_failure(OnStoreFailure::local(500));
     assert!(largest.is_ok());
 }
 

@@ -277,7 +277,7 @@ async fn announcement_without_the_right_or_without_redis_is_an_error() {
     let limited = RedisStore::connect(&url, "tollgate").await.unwrap();
     let limited = RedisChannel::new(&limited, "plans").unwrap();
     let error = limited.announce(1).await.unwrap_err();
-    assert!(!error.is_of_server(), "the right is missing, and not Redis");
+    assert!(error.is_misuse(), "the right is missing, and not Redis");
     let error = error.to_string();
     assert!(
         error.contains("not announced: ") && error.contains("+publish"),
@@ -287,7 +287,7 @@ async fn announcement_without_the_right_or_without_redis_is_an_error() {
     let operator = channel(&server).await;
     server.kill();
     let error = operator.announce(1).await.unwrap_err();
-    assert!(error.is_of_server());
+    assert!(error.is_unavailable());
     let error = error.to_string();
     assert!(
         error.contains("tollgate-config:plans`: not announced: "),

@@ -77,7 +77,7 @@ async fn only_charges_count_as_decisions_and_each_caller_once() {
     // The store is asked twice: for the wait, and when the units are there.
     assert!(
         limiter
-            .acquire(&limit, &alice, 5 * SECOND)
+            .acquire(&limit, &alice, 1, 5 * SECOND)
             .await
             .unwrap()
             .allowed()
@@ -131,7 +131,7 @@ async fn every_source_is_a_label() {
     let with = |name: &str, policy| an_hour(name, 2).with_on_store_failure(policy).unwrap();
     let limits = [
         with("open", OnStoreFailure::FailOpen),
-        with("local", OnStoreFailure::Local { replicas: 2 }),
+        with("local", OnStoreFailure::local(2)),
         with("closed", OnStoreFailure::FailClosed),
     ];
     for _ in 0..4 {

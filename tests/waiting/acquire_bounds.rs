@@ -97,7 +97,7 @@ async fn acquire_at_once(
         let limiter = limiter.clone();
         tasks.spawn(async move {
             let decision = limiter
-                .acquire(&one_in_any_second(), &Key::new("k"), max_wait)
+                .acquire(&one_in_any_second(), &Key::new("k"), 1, max_wait)
                 .await;
             (started.elapsed(), decision)
         });
@@ -134,11 +134,11 @@ async fn units_that_are_free_are_not_waited_for_whatever_the_latency() {
         for limit in limits {
             let key = Key::new("k");
             for left in (0..5).rev() {
-                let decision = limiter.acquire(&limit, &key, max_wait).await.unwrap();
+                let decision = limiter.acquire(&limit, &key, 1, max_wait).await.unwrap();
                 assert!(decision.allowed(), "{max_wait:?}, {left}");
                 assert_eq!(decision.remaining(), left);
             }
-            let denied = limiter.acquire(&limit, &key, max_wait).await.unwrap();
+            let denied = limiter.acquire(&limit, &key, 1, max_wait).await.unwrap();
             assert!(!denied.allowed() && denied.retry_after().is_some());
         }
     }
@@ -157,7 +157,7 @@ async fn callers_of_one_key_whose_units_are_free_do_not_wait_for_each_other() {
         } else {
             1_000 * MS
         };
-        callers.spawn(async move { limiter.acquire(&limit, &Key::new("k"), max_wait).await });
+        callers.spawn(async move { limiter.acquire(&limit, &Key::new("k"), 1, max_wait).await });
     }
     for decision in callers.join_all().await {
         assert!(decision.unwrap().allowed());
@@ -198,12 +198,12 @@ async fn waiter_behind_others_is_denied_in_time_on_a_slow_store() {
     drop(limiter.check(&limit, &key).await.unwrap());
     let front = {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
-        tokio::spawn(async move { limiter.acquire(&limit, &key, Duration::MAX).await })
+        tokio::spawn(async move { limiter.acquire(&limit, &key, 1, Duration::MAX).await })
     };
     // It is denied, and waits.
     sleep(10 * MS).await;
     let started = Instant::now();
-    let decision = limiter.acquire(&limit, &key, 250 * MS).await.unwrap();
+    let decision = limiter.acquire(&limit, &key, 1, 250 * MS).await.unwrap();
     assert!(!decision.allowed());
     assert_eq!(started.elapsed(), 250 * MS);
     // The rest of the second in which the first unit replenishes.
@@ -222,10 +222,10 @@ async fn units_that_are_available_when_the_wait_ends_are_asked_for() {
     drop(limiter.check(&limit, &key).await.unwrap());
     // After the first answer, 995 ms are left of both times. The second answer takes 5 ms more.
     let started = Instant::now();
-    let decision = limiter.acquire(&limit, &key, 1_000 * MS).await.unwrap();
+    let decision = limiter.acquire(&limit, &key, 1, 1_000 * MS).await.unwrap();
     assert_eq!((decision.allowed(), started.elapsed()), (true, 1_005 * MS));
     assert_eq!(asked.times(Op::Charge).len(), 3);
-    let denied = limiter.acquire(&limit, &key, 990 * MS).await.unwrap();
+    let denied = limiter.acquire(&limit, &key, 1, 990 * MS).await.unwrap();
     assert_eq!((denied.allowed(), started.elapsed()), (false, 1_010 * MS));
 }
 
@@ -237,11 +237,14 @@ async fn denial_behind_a_long_queue_waits_for_the_store_until_its_deadline() {
     let mut waiters = JoinSet::new();
     for _ in 0..5 {
         let (limiter, limit, key) = (limiter.clone(), limit.clone(), key.clone());
-        waiters.spawn(async move { limiter.acquire(&limit, &key, 60_000 * MS).await });
+        waiters.spawn(async move { limiter.acquire(&limit, &key, 1, 60_000 * MS).await });
         tokio::task::yield_now().await;
     }
     let started = Instant::now();
-    let error = limiter.acquire(&limit, &key, 300 * MS).await.unwrap_err();
+    let error = limiter
+        .acquire(&limit, &key, 1, 300 * MS)
+        .await
+        .unwrap_err();
     assert!(error.is_timeout(), "{error}");
     assert_eq!(started.elapsed(), STORE_DEADLINE);
 }
@@ -256,7 +259,7 @@ async fn delay_that_is_too_long_is_denied_by_the_store_without_a_refund() {
     let key = Key::new("k");
     drop(limiter.check_n(&queue(), &key, 4).await.unwrap());
     let started = Instant::now();
-    let decision = limiter.acquire(&queue(), &key, 150 * MS).await.unwrap();
+    let decision = limiter.acquire(&queue(), &key, 1, 150 * MS).await.unwrap();
     assert_eq!(
         (decision.allowed(), started.elapsed()),
         (false, Duration::ZERO)
@@ -340,14 +343,14 @@ async fn zero_max_wait_waits_for_the_answer_but_not_for_units() {
     let limit = Limit::gcra("api", Quota::per_minute(1)).unwrap();
     assert!(
         limiter
-            .acquire(&limit, &key, Duration::ZERO)
+            .acquire(&limit, &key, 1, Duration::ZERO)
             .await
             .unwrap()
             .allowed()
     );
     assert!(
         !limiter
-            .acquire(&limit, &key, Duration::ZERO)
+            .acquire(&limit, &key, 1, Duration::ZERO)
             .await
             .unwrap()
             .allowed()
@@ -359,7 +362,7 @@ async fn zero_max_wait_waits_for_the_answer_but_not_for_units() {
 fn acquire_outside_a_runtime_is_an_error() {
     let limiter = RateLimiter::in_memory();
     let (limit, key) = (one_a_second(), Key::new("k"));
-    let mut acquire = pin!(limiter.acquire(&limit, &key, MS));
+    let mut acquire = pin!(limiter.acquire(&limit, &key, 1, MS));
     let Poll::Ready(answer) = acquire
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()))

@@ -47,7 +47,7 @@ async fn ten_seconds(limiter: &RateLimiter, limit: &Limit, max_wait: Duration) -
             while start.elapsed() < 10 * SECOND {
                 let key = Key::global();
                 match limiter
-                    .acquire(&limit, &key, max_wait)
+                    .acquire(&limit, &key, 1, max_wait)
                     .await
                     .unwrap()
                     .allowed()
@@ -106,7 +106,7 @@ async fn large_request_is_not_starved_by_small_ones_of_a_distant_store() {
                 while start.elapsed() < 20 * SECOND {
                     drop(
                         limiter
-                            .acquire(&limit, &Key::global(), SECOND)
+                            .acquire(&limit, &Key::global(), 1, SECOND)
                             .await
                             .unwrap(),
                     );
@@ -116,7 +116,7 @@ async fn large_request_is_not_starved_by_small_ones_of_a_distant_store() {
         sleep(SECOND).await;
         for _ in 0..5 {
             let large = limiter
-                .acquire_n(&limit, &Key::global(), 150, 3 * SECOND)
+                .acquire(&limit, &Key::global(), 150, 3 * SECOND)
                 .await
                 .unwrap();
             assert!(large.allowed(), "{}: {large:?}", limit.name());
@@ -134,7 +134,7 @@ async fn one_request_of_another_cost_does_not_slow_the_others_for_ever() {
             async move {
                 sleep(SECOND).await;
                 limiter
-                    .acquire_n(&limit, &Key::global(), 2, 5 * SECOND)
+                    .acquire(&limit, &Key::global(), 2, 5 * SECOND)
                     .await
                     .unwrap()
                     .allowed()
@@ -158,7 +158,7 @@ async fn waiters_that_were_denied_get_their_units_in_the_order_of_their_arrival(
                 // Later than the answer to the one before.
                 sleep(number * 25 * MS).await;
                 let decision = limiter
-                    .acquire(&limit, &Key::global(), 20 * SECOND)
+                    .acquire(&limit, &Key::global(), 1, 20 * SECOND)
                     .await
                     .unwrap();
                 assert!(decision.allowed());

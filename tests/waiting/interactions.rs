@@ -28,7 +28,10 @@ fn go(l: &RateLimiter, m: &Limit, max: Duration) -> tokio::task::JoinHandle<(boo
     let (l, m, s) = (l.clone(), m.clone(), Instant::now());
     tokio::spawn(async move {
         (
-            l.acquire(&m, &Key::new("k"), max).await.unwrap().allowed(),
+            l.acquire(&m, &Key::new("k"), 1, max)
+                .await
+                .unwrap()
+                .allowed(),
             s.elapsed(),
         )
     })
@@ -38,11 +41,11 @@ fn go(l: &RateLimiter, m: &Limit, max: Duration) -> tokio::task::JoinHandle<(boo
 async fn reset_voids_units_that_a_waiter_left() {
     let (limiter, limit, key) = (RateLimiter::in_memory(), ten(), Key::new("k"));
     drop(limiter.check(&limit, &key).await.unwrap());
-    let mut first = Box::pin(limiter.acquire(&limit, &key, 10_000 * MS));
+    let mut first = Box::pin(limiter.acquire(&limit, &key, 1, 10_000 * MS));
     assert!(tokio::time::timeout(10 * MS, &mut first).await.is_err());
     let second = {
         let (l, m, k) = (limiter.clone(), limit.clone(), key.clone());
-        tokio::spawn(async move { l.acquire(&m, &k, 10_000 * MS).await.unwrap() })
+        tokio::spawn(async move { l.acquire(&m, &k, 1, 10_000 * MS).await.unwrap() })
     };
     sleep(10 * MS).await;
     drop(first);
@@ -62,7 +65,7 @@ async fn group_behind_a_reservation_gets_its_units() {
     let started = Instant::now();
     let first = {
         let (l, m, k) = (limiter.clone(), limit.clone(), key.clone());
-        tokio::spawn(async move { l.acquire(&m, &k, 10_000 * MS).await.unwrap() })
+        tokio::spawn(async move { l.acquire(&m, &k, 1, 10_000 * MS).await.unwrap() })
     };
     tokio::task::yield_now().await;
     let other = Limit::fixed_window("day", Quota::per_day(100)).unwrap();
@@ -89,7 +92,7 @@ async fn stale_units_are_not_used_beside_a_full_budget() {
         let (l, m, k) = (limiter.clone(), limit.clone(), key.clone());
         tokio::spawn(async move {
             let s = Instant::now();
-            drop(l.acquire(&m, &k, 100_000 * MS).await.unwrap());
+            drop(l.acquire(&m, &k, 1, 100_000 * MS).await.unwrap());
             s.elapsed()
         })
     };
@@ -473,7 +476,7 @@ fn waker_may_drop_another_waiter_at_once() {
             let receipt = limiter.check(&limit, "k").await.unwrap().receipt().unwrap();
             let waiting = || -> Waiting {
                 let (limiter, limit) = (limiter.clone(), limit.clone());
-                Box::pin(async move { limiter.acquire(&limit, "k", 7_200_000 * MS).await })
+                Box::pin(async move { limiter.acquire(&limit, "k", 1, 7_200_000 * MS).await })
             };
             let (mut first, mut second) = (waiting(), waiting());
             let polled = |waiter: &mut Waiting, waker: &std::task::Waker| {

@@ -171,7 +171,10 @@ async fn impatient_callers_do_not_make_patient_ones_leave_together() {
                 &mut impatient
             };
             callers.spawn(async move {
-                let decision = limiter.acquire(&limit, &Key::global(), wait).await.unwrap();
+                let decision = limiter
+                    .acquire(&limit, &Key::global(), 1, wait)
+                    .await
+                    .unwrap();
                 decision.allowed().then(|| started.elapsed())
             });
         }
@@ -195,7 +198,7 @@ async fn place_that_was_in_time_when_the_store_decided_is_waited_out() {
     drop(limiter.check_n(&limit, &key, 4).await.unwrap());
     let started = Instant::now();
     // The store decides 20 ms later that the delay is 360 ms, and the answer takes 20 ms more.
-    let decision = limiter.acquire(&limit, &key, 365 * MS).await.unwrap();
+    let decision = limiter.acquire(&limit, &key, 1, 365 * MS).await.unwrap();
     assert_eq!((decision.allowed(), started.elapsed()), (true, 400 * MS));
 }
 

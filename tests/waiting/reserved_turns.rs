@@ -27,7 +27,7 @@ fn acquire(
     let ((limiter, limit, key), started) = (of.clone(), Instant::now());
     async move {
         let decision = limiter
-            .acquire_n(&limit, &key, units, max_wait)
+            .acquire(&limit, &key, units, max_wait)
             .await
             .unwrap();
         (decision.allowed(), started.elapsed())
@@ -113,7 +113,7 @@ async fn reset_ends_the_wait_of_all() {
 #[tokio::test(start_paused = true)]
 async fn denial_says_when_the_units_are_available() {
     let (limiter, limit, key) = used_up().await;
-    let denied = limiter.acquire(&limit, &key, 30 * MS).await.unwrap();
+    let denied = limiter.acquire(&limit, &key, 1, 30 * MS).await.unwrap();
     assert_eq!(denied.retry_after(), Some(100 * MS));
     assert_eq!(
         limiter.check(&limit, &key).await.unwrap().retry_after(),

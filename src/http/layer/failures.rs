@@ -28,7 +28,7 @@ impl RateLimitLayer {
     /// # let limiter = RateLimiter::in_memory();
     /// let layer = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_second(30), PeerIp)?
     ///     // While Redis is away, each of the three replicas allows 10 a second.
-    ///     .on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
+    ///     .on_store_failure(OnStoreFailure::local(3))?;
     /// # let _ = layer;
     /// # Ok(())
     /// # }

@@ -46,7 +46,7 @@ impl RateLimitLayer {
     /// // Around an HTTP client: 5 calls a second to a provider, over all processes, evenly.
     /// let quota = Quota::per_second(5).burst(1);
     /// let layer = RateLimitLayer::token_bucket(&limiter, "provider", quota, Global)?
-    ///     .on_store_failure(OnStoreFailure::Local { replicas: 3 })?
+    ///     .on_store_failure(OnStoreFailure::local(3))?
     ///     .wait_up_to(Duration::from_secs(10))?;
     /// # let _ = layer;
     /// # Ok(())

@@ -76,7 +76,7 @@ const NO_ID: &str = "the request has no id to look up";
 ///     LookupResult::Known(Plan::Pro) => Check::new(&pro, user.0).into(),
 ///     LookupResult::Known(Plan::Free) => Check::new(&free, user.0).into(),
 ///     LookupResult::Unknown => ChosenLimits::reject("no such account"),
-///     LookupResult::Failed => Check::new(&fallback, user.0).into(),
+///     _ => Check::new(&fallback, user.0).into(),
 /// })?;
 /// # let _ = layer;
 /// # Ok(())

@@ -1,7 +1,10 @@
 //! The result of a look-up.
 
 /// The result of a [`Lookup`](crate::layer::Lookup).
+///
+/// Match `_` for [`Failed`](Self::Failed): a later version may tell apart why no value is known.
 #[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LookupResult<'a, T> {
     /// The value, looked up now or earlier.
     Known(&'a T),

@@ -120,7 +120,7 @@ impl Names {
     ///         LookupResult::Unknown => Some("unknown".to_owned()),
     ///         // While the database is away: a plan with the largest quota. With a smaller one, a
     ///         // client that has used more would be denied, because plans share a budget.
-    ///         LookupResult::Failed => Some("emergency".to_owned()),
+    ///         _ => Some("emergency".to_owned()),
     ///     });
     /// # let _ = names;
     /// # Ok(())

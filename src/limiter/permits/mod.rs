@@ -223,7 +223,9 @@ impl RateLimiter {
         agents.map_or(0, |agents| agents.agent(budget).held(budget))
     }
 
-    /// The number of keys with permits, callers or unconfirmed releases in this process.
+    /// The number of keys with permits, callers or unconfirmed releases in this process, for tests.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
     #[must_use]
     pub fn keys_with_permits(&self) -> usize {
         let agents = self.shared.agents.get();

@@ -109,7 +109,7 @@ fn counts_denials(group: &Group) -> bool {
 /// Each call needs a tokio runtime for its timers. Outside of one, the error [is
 /// misuse](Error::is_misuse).
 impl RateLimiter {
-    /// Consumes a unit, and waits for it for at most `max_wait`.
+    /// Consumes `n` units, all or none, and waits for them for at most `max_wait`.
     ///
     /// The store's decision contains the time at which the units are available. The store is not
     /// asked again before that time, unless this limiter refunds or resets one of the budgets.
@@ -143,20 +143,6 @@ impl RateLimiter {
     ///
     /// Returns an error if the store does not decide, as every check does.
     pub async fn acquire(
-        &self,
-        limit: &Limit,
-        key: impl Into<Key>,
-        max_wait: Duration,
-    ) -> Result<Decision, Error> {
-        self.acquire_n(limit, key, 1, max_wait).await
-    }
-
-    /// Consumes `n` units, and waits for them like [`acquire`](Self::acquire).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error like [`acquire`](Self::acquire).
-    pub async fn acquire_n(
         &self,
         limit: &Limit,
         key: impl Into<Key>,

@@ -122,7 +122,7 @@ impl Limit {
     ///
     /// # fn main() -> Result<(), tollgate::ConfigError> {
     /// let exports = Limit::concurrency("exports", 3)?
-    ///     .with_on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
+    ///     .with_on_store_failure(OnStoreFailure::local(3))?;
     /// assert_eq!(exports.to_string(), "3 at once");
     /// assert_eq!(exports.quota().to_string(), "3 at once");
     /// # Ok(())

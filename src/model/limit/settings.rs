@@ -20,7 +20,7 @@ impl Limit {
     ///
     /// # fn main() -> Result<(), tollgate::ConfigError> {
     /// let api = Limit::token_bucket("api", Quota::per_minute(100))?
-    ///     .with_on_store_failure(OnStoreFailure::Local { replicas: 3 })?;
+    ///     .with_on_store_failure(OnStoreFailure::local(3))?;
     /// let login = Limit::fixed_window("login", Quota::per_hour(5))?
     ///     .with_on_store_failure(OnStoreFailure::FailClosed)?;
     /// # let _ = (api, login);

@@ -126,14 +126,14 @@ mod tests {
     type Setter = fn(Limit) -> Result<Limit, ConfigError>;
 
     const RATE_SETTERS: [Setter; 4] = [
-        |limit| limit.with_on_store_failure(OnStoreFailure::Local { replicas: 3 }),
+        |limit| limit.with_on_store_failure(OnStoreFailure::local(3)),
         |limit| limit.with_enforced_percent(40),
         |limit| limit.with_max_debt(7),
         |limit| limit.with_block_policy(BlockPolicy::after(20, Duration::from_secs(60))),
     ];
 
     const PERMIT_SETTERS: [Setter; 3] = [
-        |limit| limit.with_on_store_failure(OnStoreFailure::Local { replicas: 3 }),
+        |limit| limit.with_on_store_failure(OnStoreFailure::local(3)),
         |limit| limit.with_enforced_percent(40),
         |limit| limit.with_retry_after(Duration::from_secs(30)),
     ];
@@ -191,7 +191,7 @@ mod tests {
     fn largest_debt_is_divided_and_rounded_up() {
         let limit = Limit::token_bucket("api", Quota::per_second(10)).unwrap();
         let share = |replicas, debt| {
-            let policy = OnStoreFailure::Local { replicas };
+            let policy = OnStoreFailure::local(replicas);
             let limit = limit.clone().with_on_store_failure(policy).unwrap();
             limit
                 .with_max_debt(debt)

@@ -11,6 +11,7 @@ use super::connect::{LONGEST, Received, Subscription};
 use super::connection::Handle;
 use super::node::Node;
 use super::{Lanes, RedisStore, command};
+use crate::model::Error;
 use crate::telemetry;
 use crate::units::ConfigError;
 
@@ -159,7 +160,7 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<(), ConfigError> {
 /// use tollgate::RedisStore;
 /// use tollgate::store::RedisChannel;
 ///
-/// # async fn upgrade(user: u64) -> Result<(), tollgate::ConfigError> {
+/// # async fn upgrade(user: u64) -> Result<(), tollgate::Error> {
 /// let store = RedisStore::connect("redis://127.0.0.1/", "shop").await?;
 /// let plans = RedisChannel::new(&store, "plans")?;
 /// // After a plan was changed in the database:
@@ -207,14 +208,15 @@ impl RedisChannel {
     ///
     /// # Errors
     ///
-    /// Returns an error if the id has more than 256 bytes, Redis is unavailable, or the store's
-    /// user may not publish. Then replicas use the old value until its `ttl` ends.
-    pub async fn announce(&self, id: impl Display) -> Result<(), ConfigError> {
+    /// Returns an error if Redis [is unavailable](Error::is_unavailable). It [is
+    /// misuse](Error::is_misuse) if the id has more than 256 bytes, or if the store's user may not
+    /// publish. Then replicas use the old value until its `ttl` ends.
+    pub async fn announce(&self, id: impl Display) -> Result<(), Error> {
         let lanes = &self.feed.lanes;
         let channel = &self.feed.channel;
         let id = id.to_string();
         if id.len() > LONGEST {
-            return Err(ConfigError::new(format!(
+            return Err(Error::misuse(format!(
                 "Redis channel `{channel}`: not announced: the id has {} bytes; use at most \
                  {LONGEST}",
                 id.len()
@@ -224,7 +226,7 @@ impl RedisChannel {
         publish.arg(channel).arg(id);
         let published = command::run::<()>(lanes, &publish, &self.feed.prefix).await;
         let what = format!("Redis channel `{channel}`: not announced");
-        published.map_err(|error| error.into_config_error(&what))
+        published.map_err(|error| error.into_error(&what))
     }
 
     /// Waits for the next change.

@@ -8,6 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::flight::{MOST_REDIRECTIONS, pointed_at};
 use super::greeting::in_words;
 use super::{Lanes, call};
+use crate::model::Error;
 use crate::units::ConfigError;
 
 /// The pause before a command is sent again while a slot of a cluster moves.
@@ -31,10 +32,10 @@ impl CommandError {
     }
 
     /// The error of an application that asked for the command: `what` it was for, with the reason.
-    pub(super) fn into_config_error(self, what: &str) -> ConfigError {
+    pub(super) fn into_error(self, what: &str) -> Error {
         match self {
-            Self::Unavailable(reason) => ConfigError::of_server(format!("{what}: {reason}")),
-            Self::Invalid(reason) => ConfigError::new(format!("{what}: {reason}")),
+            Self::Unavailable(reason) => Error::unreachable(format!("{what}: {reason}")),
+            Self::Invalid(reason) => ConfigError::new(format!("{what}: {reason}")).into(),
         }
     }
 }

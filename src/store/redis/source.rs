@@ -10,6 +10,7 @@ use super::channel::{CHECK_EVERY, Feed, check_name, config_prefix};
 use super::command::{self, CommandError};
 use super::{Lanes, RedisStore};
 use crate::configuration::{Config, ConfigSource, Format, MAX_TEXT};
+use crate::model::Error;
 use crate::telemetry;
 use crate::units::ConfigError;
 
@@ -48,7 +49,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// use tollgate::config::{Format, LimitSet, Names, RedisSource};
 /// use tollgate::{RateLimitLayer, RateLimiter, RedisStore};
 ///
-/// # async fn limits() -> Result<(), tollgate::ConfigError> {
+/// # async fn limits() -> Result<(), tollgate::Error> {
 /// let store = RedisStore::connect("redis://127.0.0.1/", "shop").await?;
 /// let mut source = RedisSource::new(&store, "limits", Format::Toml)?;
 /// let limits = LimitSet::new(source.read().await?, Names::new())?;
@@ -105,27 +106,28 @@ impl RedisSource {
     ///
     /// # Errors
     ///
-    /// Returns an error if Redis is unavailable, the key is missing or has no text, or like
-    /// [`Config::parse`].
-    pub async fn read(&mut self) -> Result<Config, ConfigError> {
+    /// Returns an error if Redis [is unavailable](Error::is_unavailable). It [is
+    /// misuse](Error::is_misuse) if the key is missing or has no text, or if [`Config::parse`]
+    /// returns an error.
+    pub async fn read(&mut self) -> Result<Config, Error> {
         let text = self
             .get()
             .await
             .map_err(|error| self.error("not read", error))?;
         self.last = Some(Ok(text.clone()));
-        self.parse(&text)
+        Ok(self.parse(&text)?)
     }
 
     /// Writes the limits and announces them, so that all replicas change. Returns what was written.
     ///
     /// # Errors
     ///
-    /// Returns an error like [`Config::parse`], or if a limit is out of range, without writing
-    /// anything. Also returns an error if Redis does not write. Routes and the names of the
-    /// application are not checked, so check the limits with
+    /// Returns an error that [is misuse](Error::is_misuse) if [`Config::parse`] returns an error, or
+    /// if a limit is out of range, without writing anything. Also returns an error if Redis does
+    /// not write. Routes and the names of the application are not checked, so check the limits with
     /// [`LimitSet::new`](crate::config::LimitSet::new) before. A replica that cannot use them keeps
     /// those that it has.
-    pub async fn publish(&self, text: &str) -> Result<Config, ConfigError> {
+    pub async fn publish(&self, text: &str) -> Result<Config, Error> {
         let config = self.parse(text)?;
         config.check()?;
         let mut set = redis::cmd("SET");
@@ -148,8 +150,8 @@ impl RedisSource {
         Config::parse(&format!("Redis key `{}`", self.key), text, self.format)
     }
 
-    fn error(&self, what: &str, error: CommandError) -> ConfigError {
-        error.into_config_error(&format!("Redis key `{}`: {what}", self.key))
+    fn error(&self, what: &str, error: CommandError) -> Error {
+        error.into_error(&format!("Redis key `{}`: {what}", self.key))
     }
 
     /// The text of the key.
@@ -226,7 +228,10 @@ impl ConfigSource for RedisSource {
             self.last = Some(text.clone());
             return Some(match text {
                 Ok(text) => self.parse(&text),
-                Err(reason) => Err(self.error("not read", CommandError::Invalid(reason))),
+                Err(reason) => Err(ConfigError::new(format!(
+                    "Redis key `{}`: not read: {reason}",
+                    self.key
+                ))),
             });
         }
     }

@@ -10,7 +10,7 @@ async fn get(
     url: &str,
 ) -> Result<reqwest::Response, Box<dyn Error>> {
     let turn = limiter
-        .acquire(limit, &Key::new("provider"), Duration::from_secs(10))
+        .acquire(limit, &Key::new("provider"), 1, Duration::from_secs(10))
         .await?;
     if !turn.allowed() {
         return Err(format!("too many requests: {:?}", turn.retry_after()).into());

@@ -48,7 +48,7 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
     let policies = [
         (
             "Local: each replica has half of the quota",
-            OnStoreFailure::Local { replicas: REPLICAS },
+            OnStoreFailure::local(REPLICAS),
         ),
         ("Fail open (the default)", OnStoreFailure::FailOpen),
         ("Fail closed", OnStoreFailure::FailClosed),
