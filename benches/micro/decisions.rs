@@ -23,11 +23,11 @@ fn decisions(criterion: &mut Criterion) {
     for limit in limits.map(|it| it.expect("the numbers are in range")) {
         let charge = Operation::Charge(Check::new(&limit, &key).into());
         let mut states = [None];
-        let mut now = 1_700_000_000_000_000;
+        let mut now = Duration::from_secs(1_700_000_000);
         group.bench_function(limit.name(), |bencher| {
             bencher.iter(|| {
                 // At the rate of the limit, so that every check is allowed.
-                now += 1_000;
+                now += Duration::from_millis(1);
                 black_box(decide(&charge, &mut states, now))
             });
         });

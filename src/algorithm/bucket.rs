@@ -28,9 +28,9 @@ mod flavour;
 mod settle;
 
 pub(crate) use self::flavour::{BucketRule, Flavour, Mode};
-use super::range::{MAX_PERIOD, MAX_PRODUCT, exact, micros};
+use super::range::{MAX_PERIOD, MAX_PRODUCT, exact};
 use super::{Cost, Effect, First, Followed, Kind, KindOfState, MAX_EXACT};
-use crate::units::{Blocked, ConfigError, Micros, Outcome, Quota};
+use crate::units::{Blocked, ConfigError, Micros, Outcome, Quota, micros};
 
 /// The longest time from empty to full, ten years.
 const MAX_REFILL: Micros = 10 * MAX_PERIOD.as_micros() as Micros;

@@ -48,6 +48,8 @@ pub(crate) use range::{MAX_PERIOD, at_most_a_year};
 pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
 
+use std::time::Duration;
+
 use crate::units::{Claim, Micros, Outcome, Receipt};
 
 /// The largest integer of the exact range of Lua's numbers.
@@ -335,9 +337,13 @@ pub(crate) struct Followed {
 }
 
 impl State {
-    /// The time from which this state equals no state, in microseconds since the Unix epoch.
+    /// The store's time from which this state equals no state, since the Unix epoch.
     #[must_use]
-    pub fn expires_at(&self) -> u64 {
+    pub fn expires_at(&self) -> Duration {
+        Duration::from_micros(self.expires_at_us())
+    }
+
+    pub(crate) fn expires_at_us(&self) -> Micros {
         match &self.0 {
             Kind::Bucket(level) => level.expires_at(),
             Kind::Window(window) => window.expires_at(),
@@ -345,7 +351,7 @@ impl State {
             Kind::Log(log) => log.expires_at(),
             Kind::Permits(holders) => holders.expires_at(),
             Kind::Offender(offender) => {
-                let budget = offender.budget.as_ref().map_or(0, Self::expires_at);
+                let budget = offender.budget.as_ref().map_or(0, Self::expires_at_us);
                 budget.max(offender.expires_at())
             }
         }

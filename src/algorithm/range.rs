@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::MAX_EXACT;
-use crate::units::{ConfigError, Micros, Quota};
+use crate::units::{ConfigError, Micros, Quota, micros};
 
 /// The longest period, a leap year.
 pub(crate) const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// A time that somebody asked for, cut to 366 days.
 pub(crate) fn at_most_a_year(time: Duration) -> Micros {
-    Micros::try_from(time.min(MAX_PERIOD).as_micros()).unwrap_or(Micros::MAX)
+    micros(time.min(MAX_PERIOD))
 }
 
 /// The largest product of two numbers. The sum of two such products stays below [`MAX_EXACT`].
@@ -38,9 +38,4 @@ pub(super) fn exact(a: u64, b: u64, what: &str) -> Result<u64, ConfigError> {
                 u128::from(a) * u128::from(b)
             ))
         })
-}
-
-pub(super) fn micros(period: Duration) -> Micros {
-    // `check_quota` has bounded the period.
-    Micros::try_from(period.as_micros()).unwrap_or(Micros::MAX)
 }

@@ -156,7 +156,7 @@ pub(crate) struct LimitConfig {
         deserialize_with = "value::maybe_number"
     )]
     #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
-    pub(crate) enforce: Option<u8>,
+    pub(crate) shadow_percent: Option<u8>,
     /// The largest debt of a budget, in units. Default: no bound.
     #[serde(
         default,
@@ -189,7 +189,7 @@ impl LimitConfig {
             mode: self.mode,
             anchor: self.anchor,
             on_store_failure: self.on_store_failure,
-            enforce: self.enforce,
+            shadow_percent: self.shadow_percent,
             retry_after: self.retry_after.clone(),
             max_debt: self.max_debt,
             block: self.block.clone(),

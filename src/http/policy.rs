@@ -173,13 +173,7 @@ impl Policy {
     }
 
     /// Enforces all limits for a share of their keys.
-    pub(super) fn enforce(&mut self, percent: u8) -> Result<(), ConfigError> {
-        let enforced = Enforced::new(percent)?;
-        self.set_enforced(enforced);
-        Ok(())
-    }
-
-    fn set_enforced(&mut self, enforced: Enforced) {
+    pub(super) fn set_enforced(&mut self, enforced: Enforced) {
         self.inherited.enforced = Some(enforced);
         self.forget_views();
         for keyed in self.fixed() {
@@ -396,7 +390,7 @@ impl Policy {
         missing: MissingKey,
     ) -> Result<(), RejectedEarly> {
         let is_enforced = match limit {
-            Some(limit) => limit.enforced_percent() == 100,
+            Some(limit) => limit.shadow_percent() == 0,
             None => self.inherited.enforced.is_none_or(Enforced::is_always),
         };
         let status = match self.on_missing_key {

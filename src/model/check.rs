@@ -76,8 +76,8 @@ impl Check {
     /// Under a token bucket, GCRA, or a leaky bucket as a meter, a check that fits within this time
     /// is allowed with a [delay](crate::Decision::delay), because its units are reserved. So
     /// waiting checks are served in the order in which the store decided them, on all replicas.
-    /// [Refund](crate::RateLimiter::refund) the check if it is given up. Other algorithms, and groups of several
-    /// checks, do not reserve units.
+    /// [Refund](crate::RateLimiter::refund) the check if it is given up. Other algorithms, and
+    /// groups of several checks, do not reserve units.
     ///
     /// Under a leaky bucket as a queue, a check whose delay would be longer is denied, and consumes
     /// nothing. If the time is zero, its delay is not bounded.
@@ -202,7 +202,7 @@ impl Check {
     }
 
     /// Returns whether this check is in shadow mode. Its limit decides and reports, and never
-    /// denies. See [`Limit::with_enforced_percent`].
+    /// denies. See [`Limit::with_shadow_mode`].
     #[must_use]
     #[inline]
     pub fn is_shadow(&self) -> bool {

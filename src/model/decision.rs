@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Check, Error, Limit, Verdict};
-use crate::units::{Micros, Receipt};
+use crate::units::{Micros, Receipt, micros};
 
 /// The answer to a check or to a group of checks, with one verdict for each check.
 ///
@@ -11,7 +11,7 @@ use crate::units::{Micros, Receipt};
 /// decide.
 ///
 /// A group is allowed if every limit allows its check, but for those in [shadow
-/// mode](crate::Limit::with_enforced_percent). The accessors return the values of the *deciding*
+/// mode](crate::Limit::with_shadow_mode). The accessors return the values of the *deciding*
 /// limit. In a denied group, that is the limit with the longest wait. In an allowed group, it is
 /// the limit that allows the fewest further checks of the same cost, and of equals the one that is
 /// full last. [`delay`](Self::delay) is the longest of all. [`verdicts`](Self::verdicts) returns
@@ -89,12 +89,16 @@ impl Decision {
         })
     }
 
-    /// Sets the time of the decision by the store's clock, in microseconds since the Unix epoch.
-    /// The receipts are of charges at that time. Default: 0.
+    /// Sets the time of the decision by the store's clock, since the Unix epoch. The receipts are
+    /// of charges at that time. Default: 0.
     ///
     /// This is for authors of a [`Store`](crate::store::Store).
+    pub fn made_at(self, decided_at: Duration) -> Self {
+        self.made_at_us(micros(decided_at))
+    }
+
     #[inline]
-    pub fn made_at(mut self, decided_at: u64) -> Self {
+    pub(crate) fn made_at_us(mut self, decided_at: Micros) -> Self {
         self.decided_at = decided_at;
         self.deciding.charged_at = decided_at;
         self.group
@@ -195,7 +199,7 @@ impl Decision {
     }
 
     /// The verdicts of limits in shadow mode that would have denied their checks. See
-    /// [`Limit::with_enforced_percent`].
+    /// [`Limit::with_shadow_mode`].
     pub fn shadow_denials(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts()
             .iter()
@@ -226,9 +230,15 @@ impl Decision {
         self.source
     }
 
-    /// The time of the decision by the store's clock, in microseconds since the Unix epoch.
+    /// The time of the decision by the store's clock, since the Unix epoch. It is exact to the
+    /// microsecond.
     #[must_use]
-    pub const fn decided_at(&self) -> u64 {
+    pub const fn decided_at(&self) -> Duration {
+        Duration::from_micros(self.decided_at)
+    }
+
+    #[inline]
+    pub(crate) const fn decided_at_us(&self) -> Micros {
         self.decided_at
     }
 
@@ -243,13 +253,7 @@ impl Decision {
 
     /// The receipt of each charge, in the order of the group.
     pub fn receipts(&self) -> impl Iterator<Item = Option<Receipt>> {
-        let is_local = self.source == Source::Local;
-        self.verdicts()
-            .iter()
-            .map(move |verdict| match verdict.receipt() {
-                Some(receipt) if is_local => Some(receipt.of_local_charge()),
-                receipt => receipt,
-            })
+        self.verdicts().iter().map(Verdict::receipt)
     }
 
     /// Returns whether a limit may be in shadow mode.
@@ -280,7 +284,14 @@ impl Decision {
     }
 
     /// The decision of a group while the store is unavailable.
-    pub(crate) fn in_place_of_store(verdicts: Vec<Verdict>, source: Source) -> Result<Self, Error> {
+    pub(crate) fn in_place_of_store(
+        mut verdicts: Vec<Verdict>,
+        source: Source,
+    ) -> Result<Self, Error> {
+        let is_local = source == Source::Local;
+        verdicts
+            .iter_mut()
+            .for_each(|verdict| verdict.is_local = is_local);
         // Always a decision: a group is not empty.
         Self::of_group(verdicts)
             .map(|decision| decision.with_source(source))
@@ -302,7 +313,7 @@ impl Decision {
 
     /// The same decision, `elapsed` later.
     pub(crate) fn repeated_after(mut self, elapsed: Duration) -> Self {
-        let elapsed = Micros::try_from(elapsed.as_micros()).unwrap_or(Micros::MAX);
+        let elapsed = micros(elapsed);
         if self.decided_at > 0 {
             self.decided_at = self.decided_at.saturating_add(elapsed);
         }

@@ -98,7 +98,7 @@ use crate::units::{ConfigError, Quota};
 /// | `mode`: `queue` or `meter` | `leaky_bucket` | `queue` |
 /// | `anchor`: `first` or `clock` | `fixed_window` | `first` |
 /// | `on_store_failure`: [`OnStoreFailure`](crate::limit::OnStoreFailure) | all | the layer's |
-/// | `enforce`: [percent of keys](Self::with_enforced_percent). 0 is shadow mode | all | 100 |
+/// | `shadow_percent`: [percent of keys in shadow mode](Self::with_shadow_percent) | all | 0 |
 /// | `max_debt`: [units](Self::with_max_debt) | all but `concurrency` | no bound |
 /// | `block`: [when keys are blocked](Self::with_block_policy), such as `{"after": "20/5min", "for": "10m", "factor": 2, "max": "1d"}`. Without `after`, only operators block | all but `concurrency` | no key is blocked |
 #[derive(Clone)]

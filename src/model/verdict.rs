@@ -35,6 +35,8 @@ pub struct Verdict {
     is_unlimited: bool,
     /// Whether the limit does not deny this key. The outcome is the one that it would have.
     is_shadow: bool,
+    /// Whether it was decided locally, so no store knows of the charge.
+    pub(super) is_local: bool,
 }
 
 impl Verdict {
@@ -47,6 +49,7 @@ impl Verdict {
             charged_at: 0,
             is_unlimited: false,
             is_shadow: false,
+            is_local: false,
         }
     }
 
@@ -74,8 +77,10 @@ impl Verdict {
         Self::new(limit, outcome, 0)
     }
 
-    /// The receipt of the charge, if units were charged.
-    pub(super) fn receipt(&self) -> Option<Receipt> {
+    /// The receipt of the charge, for a [refund](crate::RateLimiter::refund). `None` if nothing was
+    /// charged in the store, or locally in its place.
+    #[must_use]
+    pub fn receipt(&self) -> Option<Receipt> {
         let drains_at = match self.outcome.drains_after {
             0 => 0,
             after => self.charged_at.saturating_add(after),
@@ -84,6 +89,10 @@ impl Verdict {
             at: self.charged_at,
             cost: self.charged,
             drains_at,
+        };
+        let receipt = match self.is_local {
+            true => receipt.of_local_charge(),
+            false => receipt,
         };
         (self.charged > 0).then_some(receipt)
     }
@@ -118,7 +127,7 @@ impl Verdict {
         self.is_unlimited
     }
 
-    /// Returns whether the limit is [in shadow mode](crate::Limit::with_enforced_percent) for this
+    /// Returns whether the limit is [in shadow mode](crate::Limit::with_shadow_mode) for this
     /// key. It never denies then.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {

@@ -135,8 +135,8 @@ impl Reference {
         });
         let budgets: Vec<_> = budgets.collect();
         let mut states: Vec<_> = budgets.iter().map(|budget| self.0.remove(budget)).collect();
-        let decision =
-            decide(operation, &mut states, now_us).expect("there is a state for each budget");
+        let decision = decide(operation, &mut states, Duration::from_micros(now_us))
+            .expect("there is a state for each budget");
         let kept = budgets.into_iter().zip(states);
         self.0
             .extend(kept.filter_map(|(budget, state)| Some((budget, state?))));
@@ -170,14 +170,14 @@ async fn sequences_are_decided_as_by_the_algorithm(
         }
         if random.below(50) == 0 {
             let [first, _] = &mut limits;
-            let percent = if first.enforced_percent() == 0 {
+            let percent = if first.shadow_percent() == 100 {
                 100
             } else {
                 0
             };
             *first = first
                 .clone()
-                .with_enforced_percent(percent)
+                .with_shadow_percent(100 - percent)
                 .expect("it is in range");
         }
         let max_wait = Duration::from_micros(match random.below(4) {

@@ -285,7 +285,7 @@ impl Denials {
             let identity = (check.budget(), limit.kind(), cost, limit.blocking());
             identity.hash(&mut high);
             identity.hash(&mut low);
-            (limit.quota(), limit.rule(), limit.enforced_percent()).hash(&mut quota);
+            (limit.quota(), limit.rule(), limit.shadow_percent()).hash(&mut quota);
         }
         CheckId {
             hash: u128::from(high.finish()) << 64 | u128::from(low.finish()),
@@ -301,7 +301,7 @@ impl Denials {
                 _ if verdict.allowed() => {}
                 Some(left) => {
                     let blocked = Decision::from(verdict.clone().of_blocked_key());
-                    let blocked = blocked.made_at(denial.decided_at());
+                    let blocked = blocked.made_at_us(denial.decided_at_us());
                     let answers_for = left.min(self.blocked_max_age);
                     self.insert(
                         self.blocked_id(check.budget()),
@@ -451,7 +451,7 @@ impl ChangeUnderWay {
             Ok(decision) => {
                 self.blocked = self.key.filter(|_| decision.is_blocked()).map(|id| {
                     let denial = Decision::from(decision.deciding().clone().of_blocked_key());
-                    (id, denial.made_at(decision.decided_at()))
+                    (id, denial.made_at_us(decision.decided_at_us()))
                 });
                 ChangeEnd::Confirmed
             }

@@ -1,13 +1,15 @@
 //! The decision of an operation. Of a group, all checks are charged, or none.
 
+use std::time::Duration;
+
 use crate::algorithm::{Cost, Effect, State, at_most_a_year, offences};
 use crate::model::{Budget, Change, Check, Decision, Error, Operation, Verdict};
-use crate::units::{Micros, Outcome, Receipt};
+use crate::units::{Micros, Outcome, Receipt, micros};
 
 /// Applies an operation to the states of its [budgets](Operation::budgets), in their order.
 ///
 /// This makes the decision of a [`Store`](crate::store::Store), which only has to lock the states
-/// meanwhile. `now_us` is the store's time, in microseconds since the Unix epoch. Afterwards, a
+/// meanwhile. `now` is the store's time since the Unix epoch, in whole microseconds. Afterwards, a
 /// state of `None` need not be kept. Keep any other until [`State::expires_at`].
 ///
 /// # Errors
@@ -16,6 +18,7 @@ use crate::units::{Micros, Outcome, Receipt};
 /// Then it changes no state.
 ///
 /// ```
+/// use std::time::Duration;
 /// use tollgate::store::{Group, Operation, decide};
 /// use tollgate::{Check, Key, Limit, Quota};
 ///
@@ -27,9 +30,9 @@ use crate::units::{Micros, Outcome, Receipt};
 /// let charge = Operation::Charge(group);
 ///
 /// let mut states = [None, None];
-/// assert!(decide(&charge, &mut states, 0)?.allowed());
+/// assert!(decide(&charge, &mut states, Duration::ZERO)?.allowed());
 /// // The day's budget is empty, so the second's is not charged either.
-/// let decision = decide(&charge, &mut states, 1_000_000)?;
+/// let decision = decide(&charge, &mut states, Duration::from_secs(1))?;
 /// assert_eq!(decision.limit().name(), "day");
 /// assert_eq!(decision.verdicts()[0].remaining(), 5);
 /// # Ok(())
@@ -38,8 +41,9 @@ use crate::units::{Micros, Outcome, Receipt};
 pub fn decide(
     operation: &Operation,
     states: &mut [Option<State>],
-    now_us: u64,
+    now: Duration,
 ) -> Result<Decision, Error> {
+    let now = micros(now);
     let budgets = operation.size();
     if states.len() != budgets {
         return Err(Error::misuse(format!(
@@ -49,16 +53,16 @@ pub fn decide(
     }
     let decision = match (operation, states) {
         (Operation::Change(budget, change), [state]) => {
-            let outcome = apply_change(budget, change, state, now_us);
+            let outcome = apply_change(budget, change, state, now);
             Some(Decision::from(verdict(budget, outcome, 0)))
         }
-        (Operation::Charge(group), states) => decide_group(group, Effect::Commit, states, now_us),
-        (Operation::Peek(group), states) => decide_group(group, Effect::Dry, states, now_us),
+        (Operation::Charge(group), states) => decide_group(group, Effect::Commit, states, now),
+        (Operation::Peek(group), states) => decide_group(group, Effect::Dry, states, now),
         (Operation::Change(..), _) => None,
     };
     // Always a decision: an operation has a budget.
     let decision = decision.ok_or_else(|| Error::misuse("the operation has no budget"))?;
-    Ok(decision.made_at(now_us))
+    Ok(decision.made_at_us(now))
 }
 
 /// Charges a check. Returns the outcome and the charged units.

@@ -7,8 +7,8 @@
 //! | `Prefetch` | a wrapper that charges units of hot keys in blocks (feature `redis`) |
 //!
 //! A store does one thing: it [applies](Store::apply) an [`Operation`], and answers with the
-//! decision. A wrapper of a store is a store. To write one, implement [`Store`] with [`decide`], and run
-//! `conformance::check` (feature `test-util`) on it.
+//! decision. A wrapper of a store is a store. To write one, implement [`Store`] with [`decide`],
+//! and run `conformance::check` (feature `test-util`) on it.
 
 mod answer;
 #[cfg(feature = "redis")]
@@ -126,8 +126,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn apply(&self, operation: Operation) -> Answer;
 
     /// Checks that these limits can be decided in one group. Layers call this when they are built,
-    /// and for each concurrency limit by itself. A store that does not apply [claims](Change::Claim)
-    /// returns an error for it.
+    /// and for each concurrency limit by itself. A store that does not apply
+    /// [claims](Change::Claim) returns an error for it.
     ///
     /// Most stores can decide all limits. A wrapper passes the call on:
     /// otherwise layers are built whose limits can never be decided.

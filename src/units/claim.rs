@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Micros;
+use super::{Micros, micros};
 
 /// The largest count of permits, for which the arithmetic is exact.
 const MAX_COUNT: u64 = 1 << 52;
@@ -66,6 +66,6 @@ impl Claim {
     }
 
     pub(crate) fn lease_us(&self) -> Micros {
-        Micros::try_from(self.lease.as_micros()).unwrap_or(Micros::MAX)
+        micros(self.lease)
     }
 }

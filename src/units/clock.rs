@@ -9,6 +9,13 @@ use tokio::time::Instant;
 /// Microseconds: a point in time since the Unix epoch, or a span.
 pub(crate) type Micros = u64;
 
+/// A time or a duration in whole microseconds. The longest ones count as the largest number.
+pub(crate) fn micros(time: Duration) -> Micros {
+    // Cheaper than `as_micros`, which has 128 bits.
+    let micros = time.as_secs().saturating_mul(1_000_000);
+    micros.saturating_add(time.subsec_micros().into())
+}
+
 /// The latest time of a clock, because later times would leave the range of exact arithmetic.
 const LATEST: Micros = 200 * 366 * 24 * 60 * 60 * 1_000_000;
 
@@ -20,13 +27,9 @@ pub(crate) fn later(instant: Instant, by: Duration) -> Instant {
     instant.checked_add(by.min(FOREVER)).unwrap_or(instant)
 }
 
-/// Microseconds since the epoch, capped at [`LATEST`].
-fn micros(since_epoch: Duration) -> Micros {
-    // Cheaper than `as_micros`, which has 128 bits.
-    let micros = since_epoch.as_secs().saturating_mul(1_000_000);
-    micros
-        .saturating_add(since_epoch.subsec_micros().into())
-        .min(LATEST)
+/// The time of a clock, capped at [`LATEST`].
+fn capped(since_epoch: Duration) -> Micros {
+    micros(since_epoch).min(LATEST)
 }
 
 /// A clock that is set by hand, forwards and backwards, for tests and dry runs.
@@ -73,12 +76,12 @@ impl ManualClock {
 
     /// Sets the time since the Unix epoch. Resolution: 1 microsecond. Maximum: 200 years.
     pub fn set(&self, since_epoch: Duration) {
-        self.now_us.store(micros(since_epoch), Ordering::SeqCst);
+        self.now_us.store(capped(since_epoch), Ordering::SeqCst);
     }
 
     /// Moves the time forwards, up to the same maximum of 200 years.
     pub fn advance(&self, by: Duration) {
-        let later = |now| Some(micros(Duration::from_micros(now).saturating_add(by)));
+        let later = |now| Some(capped(Duration::from_micros(now).saturating_add(by)));
         // It always returns a time.
         let _ = self
             .now_us
@@ -106,11 +109,11 @@ impl ProcessClock {
             .unwrap_or_default();
         Self {
             started: Instant::now(),
-            started_at: micros(since_epoch),
+            started_at: capped(since_epoch),
         }
     }
 
     pub(crate) fn now(&self) -> Micros {
-        self.started_at + micros(self.started.elapsed())
+        self.started_at + capped(self.started.elapsed())
     }
 }

@@ -1,6 +1,8 @@
 //! Receipts: the proof of a charge, for refunds and settlements.
 
-use crate::units::Micros;
+use std::time::Duration;
+
+use super::{Micros, micros};
 
 /// The proof of a charge under one limit, with its time, its cost, and the load of its bucket. A
 /// [refund](crate::RateLimiter::refund) with it takes back that charge and not a later one.
@@ -50,23 +52,30 @@ impl Receipt {
         }
     }
 
-    /// Creates the receipt of a charge of `cost` units at `charged_at`: the store's time, in
-    /// microseconds since the Unix epoch.
+    /// Creates the receipt of a charge of `cost` units at a time of the store since the Unix epoch,
+    /// in whole microseconds.
     #[must_use]
-    pub const fn new(charged_at: u64, cost: u32) -> Self {
+    pub fn new(charged_at: Duration, cost: u32) -> Self {
+        Self::at_us(micros(charged_at), cost)
+    }
+
+    pub(crate) const fn at_us(at: Micros, cost: u32) -> Self {
         Self {
-            at: charged_at,
+            at,
             cost,
             drains_at: 0,
         }
     }
 
     /// Sets the time that [`drains_at`](Self::drains_at) returns, to recreate the receipt of a
-    /// bucket. Default: 0, which is unknown. A refund then gives back at most the cost less the
+    /// bucket. Default: zero, which is unknown. A refund then gives back at most the cost less the
     /// refill since the charge, and nothing of a queue.
     #[must_use]
-    pub const fn with_drains_at(self, drains_at: u64) -> Self {
-        Self { drains_at, ..self }
+    pub fn with_drains_at(self, drains_at: Duration) -> Self {
+        Self {
+            drains_at: micros(drains_at),
+            ..self
+        }
     }
 
     /// Returns the receipt of the rest of the charge, after a refund of `units`.
@@ -78,19 +87,19 @@ impl Receipt {
         }
     }
 
-    /// The store's time of the charge, in microseconds since the Unix epoch. Of a charge that was
-    /// decided [locally](crate::decision::Source::Local), a number above all times.
+    /// The store's time of the charge, since the Unix epoch. Of a charge that was decided
+    /// [locally](crate::decision::Source::Local), a time after all others.
     #[must_use]
-    pub const fn charged_at(&self) -> u64 {
-        self.at
+    pub const fn charged_at(&self) -> Duration {
+        Duration::from_micros(self.at)
     }
 
     /// The store's time at which the bucket would be full again if nothing else were charged or
-    /// given back, in microseconds since the Unix epoch. A refund gives back more from a loaded
-    /// bucket. 0 if it is unknown, and for algorithms that are not buckets.
+    /// given back, since the Unix epoch. A refund gives back more from a loaded bucket. Zero if it
+    /// is unknown, and for algorithms that are not buckets.
     #[must_use]
-    pub const fn drains_at(&self) -> u64 {
-        self.drains_at
+    pub const fn drains_at(&self) -> Duration {
+        Duration::from_micros(self.drains_at)
     }
 
     /// The charged units.

@@ -363,9 +363,9 @@ proptest! {
         for (step, (gap, cost)) in traffic.into_iter().enumerate() {
             now += gap;
             let check = Check::new(&limits[step % 7 / 5][number], "k").with_cost(cost * 2);
-            let one = decide(&Operation::Charge(check.clone().into()), &mut alone, now).unwrap();
+            let one = decide(&Operation::Charge(check.clone().into()), &mut alone, Duration::from_micros(now)).unwrap();
             let group = Group::new([check, Check::new(&plenty, "k")]).unwrap();
-            let both = decide(&Operation::Charge(group), &mut states, now).unwrap();
+            let both = decide(&Operation::Charge(group), &mut states, Duration::from_micros(now)).unwrap();
             prop_assert_eq!(&one.verdicts()[0], &both.verdicts()[0]);
             prop_assert_eq!(&alone[0], &states[0]);
         }

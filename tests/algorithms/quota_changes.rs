@@ -241,7 +241,7 @@ fn zero_cost_check_of_a_denied_group_changes_no_state() {
         decide(
             &Operation::Charge(Group::new(group).unwrap()),
             &mut states,
-            START
+            Duration::from_micros(START)
         )
         .unwrap()
         .allowed()
@@ -255,7 +255,7 @@ fn zero_cost_check_of_a_denied_group_changes_no_state() {
         !decide(
             &Operation::Charge(Group::new(group).unwrap()),
             &mut states,
-            START
+            Duration::from_micros(START)
         )
         .unwrap()
         .allowed()

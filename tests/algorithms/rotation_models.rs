@@ -187,14 +187,14 @@ proptest! {
                 let cost = (*cost).clamp(1, quota.units as u32);
                 let check = Check::new(&quota.limit, &key).with_cost(cost);
                 let charge = Operation::Charge(check.into());
-                let decision = decide(&charge, &mut states, now).unwrap();
+                let decision = decide(&charge, &mut states, Duration::from_micros(now)).unwrap();
                 if !decision.allowed() {
                     if let Some(wait) = decision.retry_after() {
                         let later = now + wait.as_micros() as u64;
                         let mut alone = states.clone();
-                        let early = decide(&charge, &mut alone, later - 1).unwrap();
+                        let early = decide(&charge, &mut alone, Duration::from_micros(later - 1)).unwrap();
                         prop_assert!(!early.allowed(), "{} at {now}, before {wait:?}", quota.limit);
-                        let in_time = decide(&charge, &mut alone, later).unwrap();
+                        let in_time = decide(&charge, &mut alone, Duration::from_micros(later)).unwrap();
                         prop_assert!(in_time.allowed(), "{} at {now}, after {wait:?}", quota.limit);
                     }
                     continue;
@@ -214,7 +214,7 @@ proptest! {
                 let (receipt, quota) = (receipts[place], &quotas[before % quotas.len()]);
                 let give_back = Change::Settle { receipt, cost: 0 };
                 let refund = Operation::Change(Budget::new(&quota.limit, &key), give_back);
-                drop(decide(&refund, &mut states, now).unwrap());
+                drop(decide(&refund, &mut states, Duration::from_micros(now)).unwrap());
                 allowed[place].1 = 0;
             }
         }

@@ -112,7 +112,7 @@ fn limits(name: &'static str, algorithm: BoxedStrategy<Algorithm>) -> BoxedStrat
                     None => limit,
                 };
                 limit
-                    .with_enforced_percent(enforced)
+                    .with_shadow_percent(100 - enforced)
                     .expect("the percentage is in range")
             },
         )
@@ -291,7 +291,9 @@ async fn replay(
         let receipt = |&(key, limit, cost): &(usize, usize, u32)| {
             let (back, micros) = step.ago;
             let known = history[key * 2 + limit].iter().rev().nth(back).copied();
-            let at_once = micros.map(|it| Receipt::new((now as u64).saturating_sub(it), cost));
+            let at_once = micros.map(|it| {
+                Receipt::new(Duration::from_micros((now as u64).saturating_sub(it)), cost)
+            });
             at_once.or(known)
         };
         let operations = step.op.on_group(

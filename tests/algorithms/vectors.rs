@@ -65,10 +65,11 @@ fn in_json(verdict: &Verdict) -> Value {
 fn in_json_as_printed(limits: &[Limit], decision: &Decision) -> Value {
     let mut line = in_json(decision.deciding());
     line["delay_us"] = json!(decision.delay().as_micros() as u64);
-    let drains_at = decision.receipt().map_or(0, |receipt| receipt.drains_at());
-    let full_at = decision.decided_at() + decision.verdicts()[0].reset_after().as_micros() as u64;
-    if ![0, full_at].contains(&drains_at) {
-        line["drains_at_us"] = json!(drains_at);
+    let receipt = decision.receipt().unwrap_or_default();
+    let drains_at = receipt.drains_at();
+    let full_at = decision.decided_at() + decision.verdicts()[0].reset_after();
+    if ![Duration::ZERO, full_at].contains(&drains_at) {
+        line["drains_at_us"] = json!(drains_at.as_micros() as u64);
     }
     if limits.len() > 1 {
         let pairs = limits.iter().zip(decision.verdicts());
@@ -92,7 +93,7 @@ fn parse(json: &Value) -> Limit {
         fields.insert("sub_windows".to_owned(), sub_windows);
     }
     if fields.remove("shadow") == Some(json!(true)) {
-        fields.insert("enforce".to_owned(), json!(0));
+        fields.insert("shadow_percent".to_owned(), json!(100));
     }
     serde_json::from_value(fields.into()).unwrap()
 }
@@ -119,8 +120,8 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
             let cost = u32::try_from(line["cost"].as_u64().unwrap()).unwrap();
             let receipt = line.get("receipt").map(|it| {
                 let cost = u32::try_from(it["cost"].as_u64().unwrap()).unwrap();
-                let receipt = Receipt::new(it["at_us"].as_u64().unwrap(), cost);
-                receipt.with_drains_at(it["drains_at_us"].as_u64().unwrap_or(0))
+                let at = |us: &Value| Duration::from_micros(us.as_u64().unwrap_or(0));
+                Receipt::new(at(&it["at_us"]), cost).with_drains_at(at(&it["drains_at_us"]))
             });
             let max_wait = Duration::from_micros(line["max_wait_us"].as_u64().unwrap_or(0));
             let block = Duration::from_micros(line["block_us"].as_u64().unwrap_or(0));
@@ -141,7 +142,7 @@ async fn replay(mut store: impl FnMut(&str, ManualClock) -> Box<dyn Store>) {
             let group = limits.iter().map(check).collect();
             let operations = op.on_group(group, vec![receipt; limits.len()], block);
             let mut verdicts = Vec::new();
-            let mut decided_at = 0;
+            let mut decided_at = Duration::ZERO;
             for operation in operations {
                 let decision = store.apply(operation).await.unwrap();
                 verdicts.extend_from_slice(decision.verdicts());

@@ -322,6 +322,7 @@ async fn group_of_several_partitions_is_decided_as_in_memory() {
             );
         }
     }
+    limiter.reset(&tenant, "acme").await.unwrap();
     let charged = limiter.check_all(group(9, 1)).await.unwrap();
     for (check, receipt) in group(9, 1).into_iter().zip(charged.receipts()) {
         let refund = limiter.refund(check.limit(), check.key(), 1, receipt.unwrap());
@@ -338,7 +339,7 @@ async fn group_of_several_partitions_is_settled_and_passes_shadow_limits_as_in_m
         RateLimiter::new(MemoryStore::new()),
     );
     let (user, tenant) = (window("user", 3), window("tenant", 100));
-    let strict = window("strict", 2).with_enforced_percent(0).unwrap();
+    let strict = window("strict", 2).with_shadow_mode();
     let group = |cost: u32| {
         [
             Check::new(&user, Key::from(1_u64)),

@@ -202,17 +202,17 @@ async fn plans_have_their_numbers_and_share_the_permits() {
 
 #[tokio::test]
 async fn limit_in_shadow_mode_denies_nobody_and_the_layer_can_enforce_a_share() {
-    let shadow = set(&exports(1, "enforce = 0"));
+    let shadow = set(&exports(1, "shadow_percent = 100"));
     let permits = RateLimiter::in_memory();
     let tried = app(layer(&shadow, &permits));
     let responses = held(&tried, 3).await;
     let limit = shadow.limit("exports").unwrap();
     assert_eq!(
         (
-            limit.enforced_percent(),
+            limit.shadow_percent(),
             permits.held_permits(&limit, "alice")
         ),
-        (0, 1)
+        (100, 1)
     );
     let anonymous = || request("GET", "/export").body(Body::empty()).unwrap();
     assert_eq!(
@@ -220,14 +220,14 @@ async fn limit_in_shadow_mode_denies_nobody_and_the_layer_can_enforce_a_share() 
         200,
         "a limit in shadow mode forwards the request"
     );
-    let enforced = app(layer(&shadow, &permits).enforce(100).unwrap());
+    let enforced = app(layer(&shadow, &permits).shadow_percent(0).unwrap());
     assert_eq!(
         export(&enforced).await.status(),
         429,
         "the layer replaces what the limit says"
     );
     assert_eq!(status(&enforced, anonymous()).await, 400);
-    let skipping = layer(&shadow, &permits).enforce(100).unwrap();
+    let skipping = layer(&shadow, &permits).shadow_percent(0).unwrap();
     let skipping = app(skipping.on_missing_key(OnMissingKey::SkipLimit).unwrap());
     assert_eq!(status(&skipping, anonymous()).await, 200);
     drop(responses);

@@ -275,7 +275,7 @@ async fn skipped_requests_have_no_permit_and_missing_keys_are_rejected() {
         .on_missing_key(OnMissingKey::SkipLimit)
         .unwrap());
     assert_eq!(status(&skipping, plain()).await, 200);
-    let shadow = app(layer.enforce(0).unwrap());
+    let shadow = app(layer.shadow_mode());
     let held: Vec<Response<Body>> = vec![
         send(&shadow, of("acme")).await,
         send(&shadow, of("acme")).await,

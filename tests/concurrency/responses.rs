@@ -85,14 +85,8 @@ async fn mistake_of_the_application_is_500_and_shadow_mode_rejects_nothing() {
             .any(|line| line.contains("misconfigured"))
     );
     assert_eq!(status(&app(away.clone()), of("acme")).await, 503);
-    assert_eq!(
-        status(&app(misused.enforce(0).unwrap()), of("acme")).await,
-        200
-    );
-    assert_eq!(
-        status(&app(away.enforce(0).unwrap()), of("acme")).await,
-        200
-    );
+    assert_eq!(status(&app(misused.shadow_mode()), of("acme")).await, 200);
+    assert_eq!(status(&app(away.shadow_mode()), of("acme")).await, 200);
 }
 
 #[tokio::test]
@@ -123,12 +117,7 @@ async fn problem_details_name_the_limit_and_rates_have_no_headers() {
 async fn shadow_mode_is_reported_once_a_second_at_info() {
     let (log, _guard) = Log::start();
     let permits = RateLimiter::in_memory();
-    let layer = RateLimitLayer::new(
-        &permits,
-        exports(1).with_enforced_percent(0).unwrap(),
-        tenant(),
-    )
-    .unwrap();
+    let layer = RateLimitLayer::new(&permits, exports(1).with_shadow_mode(), tenant()).unwrap();
     let app = app(layer);
     let mut held = Vec::new();
     for _ in 0..5 {

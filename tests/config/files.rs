@@ -23,7 +23,7 @@ sub_windows = 10
 match = [{ path = "/search", method = ["GET", "POST"] }, { path = "/suggest" }]
 key = ["user", "peer_ip"]
 cost = "items"
-enforce = 0
+shadow_percent = 100
 
 [[limits]]
 name = "accounts"
@@ -49,7 +49,7 @@ quota = "5/s"
 match = { method = "PUT" }
 key = "global"
 cost = 2
-enforce = 10
+shadow_percent = 90
 on_store_failure = "fail_closed"
 
 [[limits]]
@@ -69,14 +69,14 @@ name = "all"
 algorithm = "concurrency"
 limit = 100
 key = "global"
-enforce = 50
+shadow_percent = 50
 
 [[limits]]
 name = "tried"
 algorithm = "concurrency"
 limit = 10
 key = "peer_ip"
-enforce = 0
+shadow_percent = 100
 "#;
 
 const YAML: &str = r#"
@@ -96,7 +96,7 @@ limits:
       - path: /suggest
     key: [user, peer_ip]
     cost: items
-    enforce: 0
+    shadow_percent: 100
   - name: accounts
     algorithm: fixed_window
     anchor: clock
@@ -120,7 +120,7 @@ limits:
     match: { method: PUT }
     key: global
     cost: 2
-    enforce: 10
+    shadow_percent: 90
     on_store_failure: fail_closed
   - name: exports
     algorithm: concurrency
@@ -132,8 +132,8 @@ limits:
     retry_after: 30s
     plan: account
     plans: { pro: { limit: 10 }, internal: { unlimited: true } }
-  - { name: all, algorithm: concurrency, limit: 100, key: global, enforce: 50 }
-  - { name: tried, algorithm: concurrency, limit: 10, key: peer_ip, enforce: 0 }
+  - { name: all, algorithm: concurrency, limit: 100, key: global, shadow_percent: 50 }
+  - { name: tried, algorithm: concurrency, limit: 10, key: peer_ip, shadow_percent: 100 }
 "#;
 
 fn names() -> Names {
@@ -187,13 +187,13 @@ fn toml_yaml_and_json_say_the_same() {
 fn table_shows_the_limits_of_each_route() {
     let text = limit("quota = \"9/s\"\nkey = \"user\"\nexcept = { path = \"/health\" }")
         + "[[limits]]\nname = \"uploads\"\nalgorithm = \"leaky_bucket\"\nquota = \"5/s\"\n\
-           match = { method = \"PUT\" }\nkey = [\"user\", \"route\"]\nenforce = 0\n\
+           match = { method = \"PUT\" }\nkey = [\"user\", \"route\"]\nshadow_percent = 100\n\
            [[limits]]\nname = \"files\"\nalgorithm = \"fixed_window\"\nquota = \"5/min\"\n\
            match = { path = \"/files/{name}\", method = [\"GET\", \"POST\"] }\n\
            key = { first_of = [\"user\", \"peer_ip\"] }\n\
            plan = \"account\"\nplans = { pro = { unlimited = true } }\n\
            [[limits]]\nname = \"writers\"\nalgorithm = \"concurrency\"\nlimit = 3\n\
-           key = \"global\"\nenforce = 20\n\
+           key = \"global\"\nshadow_percent = 80\n\
            match = { path = \"/files/{name}\", method = \"POST\" }\n";
     let table = "\
 METHOD  PATH           LIMIT    KEY              QUOTA
@@ -201,7 +201,7 @@ GET     /files/{name}  api      user             9 per 1s (token bucket)
                        files    user or peer_ip  5 per 1m (fixed window), and 1 plan
 POST    /files/{name}  api      user             9 per 1s (token bucket)
                        files    user or peer_ip  5 per 1m (fixed window), and 1 plan
-                       writers  global           3 at once, enforced for 20 % of the keys
+                       writers  global           3 at once, in shadow mode for 80 % of the keys
 PUT     /files/{name}  api      user             9 per 1s (token bucket)
                        uploads  user + route     5 per 1s (leaky bucket), in shadow mode
 *       /files/{name}  api      user             9 per 1s (token bucket)
@@ -275,8 +275,8 @@ fn errors_name_the_file_the_line_and_the_field() {
             "integer `-3`, expected a whole number",
         ),
         (
-            format!("{keyed}\nenforce = \"10%\""),
-            ":6: `limits[0].enforce`",
+            format!("{keyed}\nshadow_percent = \"10%\""),
+            ":6: `limits[0].shadow_percent`",
             "string \"10%\", expected a percentage from 0 to 100",
         ),
         (
@@ -362,9 +362,9 @@ fn errors_name_the_file_the_line_and_the_field() {
             "expected a table",
         ),
         (
-            format!("{keyed}\nenforce = 101"),
-            ":6: `limits[0].enforce`",
-            "use 0 (shadow mode) to 100",
+            format!("{keyed}\nshadow_percent = 101"),
+            ":6: `limits[0].shadow_percent`",
+            "is 101 percent; use 0 to 100",
         ),
         (
             format!("{keyed}\non_store_failure = \"panic\""),
@@ -486,7 +486,7 @@ fn errors_name_the_file_the_line_and_the_field() {
         ),
         // Of two, the first.
         (
-            format!("{keyed}\nenforce = 101\nburst = 0"),
+            format!("{keyed}\nshadow_percent = 101\nburst = 0"),
             ":7: `limits[0].burst`",
             "the burst is 0",
         ),
@@ -613,8 +613,8 @@ fn errors_in_concurrency_limits_name_the_file_the_line_and_the_field() {
             "a concurrency limit has no `block`",
         ),
         (
-            &format!("{whole}\nenforce = 101"),
-            ":6: `limits[0].enforce`",
+            &format!("{whole}\nshadow_percent = 101"),
+            ":6: `limits[0].shadow_percent`",
             "use 0",
         ),
         (

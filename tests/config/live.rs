@@ -728,7 +728,7 @@ async fn report_of_a_change_names_all_fields() {
 async fn settings_of_the_layer_apply_to_all_versions() {
     let limits = set(&limit("api", 1, ""));
     let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
-    let app = routes().layer(layer.clone().enforce(0).unwrap());
+    let app = routes().layer(layer.clone().shadow_mode());
     for _ in 0..3 {
         assert_eq!(status(&app, get("/")).await, 200);
     }
@@ -774,7 +774,7 @@ async fn request_without_a_key_is_handled_as_the_layer_says() {
         limit(
             "users",
             5,
-            "match = { path = \"/users/{id}\" }\nenforce = 0",
+            "match = { path = \"/users/{id}\" }\nshadow_percent = 100",
         ),
     ]
     .concat());
@@ -787,7 +787,7 @@ async fn request_without_a_key_is_handled_as_the_layer_says() {
     assert_eq!(status(&routes().layer(skips), plain("/")).await, 200);
     // A limit in shadow mode rejects no request.
     limits
-        .replace(config(&limit("all", 5, "enforce = 0")))
+        .replace(config(&limit("all", 5, "shadow_percent = 100")))
         .unwrap();
     assert_eq!(status(&app(&limits), plain("/")).await, 200);
 }
@@ -895,7 +895,7 @@ async fn layer_that_is_gone_binds_no_version() {
             .contains("room for 1 limits")
     );
     // A clone with other settings is the same layer.
-    let clone = full.clone().enforce(0).unwrap();
+    let clone = full.clone().shadow_mode();
     drop(full);
     limits.replace(two.clone()).unwrap_err();
     drop(clone);
@@ -904,16 +904,16 @@ async fn layer_that_is_gone_binds_no_version() {
 
 #[tokio::test]
 async fn denied_plan_is_enforced_for_the_keys_of_the_limit() {
-    let text = |enforce| {
+    let text = |shadow| {
         let plans = "plan = \"account\"\n[limits.plans]\nclosed = { deny = \"closed\" }\n\
                      small = { quota = \"1/h\" }";
-        limit("api", 1_000, &format!("enforce = {enforce}\n{plans}"))
+        limit("api", 1_000, &format!("shadow_percent = {shadow}\n{plans}"))
     };
-    let limits = set(&text(100));
+    let limits = set(&text(0));
     let layer = RateLimitLayer::from_config(RateLimiter::in_memory(), &limits).unwrap();
     let (app, shadow) = (
         routes().layer(layer.clone()),
-        routes().layer(layer.enforce(0).unwrap()),
+        routes().layer(layer.shadow_mode()),
     );
     let of = |user: u32, plan: &str| {
         let request = request("GET", "/")
@@ -934,7 +934,7 @@ async fn denied_plan_is_enforced_for_the_keys_of_the_limit() {
         assert_eq!(status(&shadow, of(1, "small")).await, 200);
     }
     assert_eq!(status(&app, of(1, "small")).await, 429);
-    limits.replace(config(&text(40))).unwrap();
+    limits.replace(config(&text(60))).unwrap();
     let share = closed(&app).await;
     assert!((60..100).contains(&share), "{share} of 200");
     assert_eq!(closed(&shadow).await, 0);

@@ -73,8 +73,7 @@ async fn shadow_limit_without_a_share_does_not_close_a_group() {
     store.switch_off(true);
     let year = Limit::token_bucket("year", Quota::new(1, Duration::from_secs(365 * 86_400)))
         .unwrap()
-        .with_enforced_percent(0)
-        .unwrap();
+        .with_shadow_mode();
     let api = Limit::fixed_window("api", Quota::per_hour(10)).unwrap();
     let layer = RateLimitLayer::from_fn(RateLimiter::new(store), move |_: &Parts| {
         ChosenLimits::from([Check::new(&year, "a"), Check::new(&api, "a")])
@@ -93,8 +92,7 @@ async fn layer_in_shadow_mode_does_not_enforce_chosen_limits() {
         Check::new(&api, "a").into()
     })
     .unwrap()
-    .enforce(0)
-    .unwrap();
+    .shadow_mode();
     let app: Router = Router::new().route("/", any(|| async { "x" })).layer(layer);
     for _ in 0..2 {
         assert_eq!(status(&app, plain("/")).await, 200);
@@ -110,8 +108,7 @@ async fn shadow_limit_that_fails_open_is_in_shadow_mode() {
         .unwrap()
         .with_on_store_failure(OnStoreFailure::FailOpen)
         .unwrap()
-        .with_enforced_percent(0)
-        .unwrap();
+        .with_shadow_mode();
     let d = limiter.check(&limit, &Key::new("k")).await.unwrap();
     assert!(d.deciding().is_shadow());
 }
@@ -192,10 +189,7 @@ async fn shadow_mode_of_a_group_does_not_leak_into_the_next_of_its_batch() {
     let limiter = RateLimiter::new(server.store().build().unwrap());
     let one = |name: &str| Limit::fixed_window(name, Quota::per_hour(1)).unwrap();
     let pair = |a: Limit, b: Limit| Group::new([Check::new(&a, "k"), Check::new(&b, "k")]).unwrap();
-    let shadow = pair(
-        one("s1").with_enforced_percent(0).unwrap(),
-        one("s2").with_enforced_percent(0).unwrap(),
-    );
+    let shadow = pair(one("s1").with_shadow_mode(), one("s2").with_shadow_mode());
     let enforced = pair(
         one("e1"),
         Limit::fixed_window("e2", Quota::per_hour(9)).unwrap(),
@@ -240,7 +234,7 @@ async fn shadow_limit_without_a_policy_is_an_error_while_the_store_is_away() {
     let store = Scripted::default();
     store.switch_off(true);
     let checked = RateLimiter::new(store)
-        .check(&ten().with_enforced_percent(0).unwrap(), &Key::new("k"))
+        .check(&ten().with_shadow_mode(), &Key::new("k"))
         .await;
     assert!(checked.is_err_and(|e| e.is_unavailable()));
 }
@@ -254,8 +248,7 @@ async fn shadow_denial_of_a_share_is_not_owed() {
         .unwrap()
         .with_on_store_failure(local)
         .unwrap()
-        .with_enforced_percent(0)
-        .unwrap();
+        .with_shadow_mode();
     let old = Limit::fixed_window("old", Quota::per_hour(9))
         .unwrap()
         .with_on_store_failure(local)
@@ -289,8 +282,7 @@ async fn shadow_limit_of_a_group_that_fails_closed_stays_in_shadow_mode() {
         .unwrap()
         .with_on_store_failure(OnStoreFailure::FailClosed)
         .unwrap()
-        .with_enforced_percent(0)
-        .unwrap();
+        .with_shadow_mode();
     let d = RateLimiter::new(store)
         .check_all([Check::new(&new, "k"), Check::new(&closed, "k")])
         .await
@@ -402,8 +394,7 @@ async fn handler_has_a_settlement_if_the_store_is_overloaded() {
 async fn shadow_denial_leaves_nothing_to_settle() {
     let limit = Limit::fixed_window("tokens", Quota::per_hour(10))
         .unwrap()
-        .with_enforced_percent(0)
-        .unwrap();
+        .with_shadow_mode();
     let app = Router::new()
         .route(
             "/",
@@ -503,10 +494,7 @@ async fn shadow_limit_is_not_prefetched() {
     for _ in 0..50 {
         drop(
             limiter
-                .check(
-                    &limit.clone().with_enforced_percent(0).unwrap(),
-                    &Key::new("k"),
-                )
+                .check(&limit.clone().with_shadow_mode(), &Key::new("k"))
                 .await
                 .unwrap(),
         );
@@ -521,8 +509,7 @@ async fn share_of_a_shadow_limit_is_in_shadow_mode_in_either_order() {
     let local = OnStoreFailure::local(1);
     let new = Limit::fixed_window("new", Quota::per_hour(2))
         .unwrap()
-        .with_enforced_percent(0)
-        .unwrap()
+        .with_shadow_mode()
         .with_on_store_failure(local)
         .unwrap();
     let old = Limit::fixed_window("old", Quota::per_hour(9))
@@ -567,7 +554,7 @@ async fn receipts_of_a_run_count_what_was_given_back() {
     for r in run {
         let d = r.await.unwrap();
         let receipt = d.receipt().unwrap();
-        let drains = Duration::from_micros(receipt.drains_at() - receipt.charged_at());
+        let drains = receipt.drains_at() - receipt.charged_at();
         assert!(
             drains > d.reset_after() + Duration::from_secs(170),
             "{drains:?} {:?}",

@@ -379,7 +379,7 @@ async fn answers(limit: &Limit, steps: &[Step]) -> Vec<(bool, u64)> {
                 (decision.allowed(), decision.remaining())
             }
             Some((second, cost)) => {
-                let receipt = Receipt::new(START + second * SECOND, cost);
+                let receipt = Receipt::new(Duration::from_micros(START + second * SECOND), cost);
                 (true, replica.refund(now, limit, &key, units, receipt).await)
             }
         });
@@ -474,7 +474,7 @@ proptest! {
             match event {
                 Event::Charge(cost, _) => {
                     let charge = Group::from(Check::new(&limit, &key).with_cost(cost));
-                    let decision = decide(&Operation::Charge(charge), &mut states, now).unwrap();
+                    let decision = decide(&Operation::Charge(charge), &mut states, Duration::from_micros(now)).unwrap();
                     let fits = used + u64::from(cost) <= units;
                     prop_assert_eq!(decision.allowed(), fits, "at {}", now);
                     if let Some(receipt) = decision.receipt() {
@@ -487,9 +487,9 @@ proptest! {
                     let Owed { receipt, .. } = &mut owed[place];
                     let check = Check::new(&limit, &key).with_cost(back);
                     let refund = Op::Refund.on(check, Some(*receipt), Duration::ZERO);
-                    let refunded = decide(&refund, &mut states, now).unwrap();
+                    let refunded = decide(&refund, &mut states, Duration::from_micros(now)).unwrap();
                     let left = refunded.remaining();
-                    if receipt.charged_at() >= start {
+                    if receipt.charged_at() >= Duration::from_micros(start) {
                         used -= u64::from(back.min(receipt.cost()));
                     }
                     *receipt = receipt.after(back);
@@ -514,7 +514,12 @@ fn refund_in_a_log_of_two_quotas_frees_no_earlier_units() {
     let (short, long, key) = (log(10, 1), log(10, 100), Key::new("k"));
     let mut state = [None];
     let mut at = |second: u64, operation: Operation| {
-        decide(&operation, &mut state, START + second * SECOND).unwrap()
+        decide(
+            &operation,
+            &mut state,
+            Duration::from_micros(START + second * SECOND),
+        )
+        .unwrap()
     };
     let charge =
         |limit: &Limit, cost| Operation::Charge(Check::new(limit, &key).with_cost(cost).into());

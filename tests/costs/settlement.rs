@@ -211,7 +211,7 @@ fn receipt_can_be_stored_and_recreated() {
     let mut budget = Budget::new(Limit::gcra("api", quota(10, SECOND)).unwrap());
     drop(budget.charge(START, 5));
     let known = budget.charge(START, 4).receipt().unwrap();
-    assert_eq!(known.drains_at(), START + 900_000);
+    assert_eq!(known.drains_at(), Duration::from_micros(START + 900_000));
     let same = Receipt::new(known.charged_at(), known.cost()).with_drains_at(known.drains_at());
     assert_eq!(same, known);
     assert_eq!(same.after(1).drains_at(), known.drains_at());

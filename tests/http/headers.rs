@@ -620,7 +620,7 @@ proptest! {
 }
 
 /// A store that does not say when it decided, or says it in a wrong unit.
-fn timeless(at: u64) -> Scripted {
+fn timeless(at: Duration) -> Scripted {
     Scripted::new(move |memory, operation| {
         let answer = memory.apply(operation);
         Answer::later(async move { Ok(answer.await?.made_at(at)) })
@@ -629,12 +629,12 @@ fn timeless(at: u64) -> Scripted {
 
 #[tokio::test(start_paused = true)]
 async fn time_of_a_store_that_makes_no_sense_is_harmless() {
-    for at in [0, 1, u64::MAX / 2, u64::MAX] {
+    for at in [0, 1, u64::MAX / 2, u64::MAX].map(Duration::from_micros) {
         let app = app(window(&RateLimiter::new(timeless(at))));
         for _ in 0..3 {
             let response = headers(&app).await;
             assert_eq!(number(&response, "x-ratelimit-limit"), 2);
-            if at == 0 {
+            if at.is_zero() {
                 let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
                 assert!((now - 1..now + 120).contains(&number(&response, "x-ratelimit-reset")));
             }
@@ -646,7 +646,7 @@ async fn time_of_a_store_that_makes_no_sense_is_harmless() {
 #[cfg(all(feature = "redis", feature = "test-util"))]
 #[tokio::test(start_paused = true)]
 async fn time_that_a_store_does_not_say_stays_unknown_in_a_deny_cache() {
-    let store = tollgate::store::DenyCache::new(timeless(0));
+    let store = tollgate::store::DenyCache::new(timeless(Duration::ZERO));
     let app = app(window(&RateLimiter::new(store)));
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     for _ in 0..6 {

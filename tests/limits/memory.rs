@@ -126,7 +126,7 @@ async fn peek_refund_and_zero_cost_store_no_entry() {
     drop(limiter.peek(&limit, &key(1), 1).await.unwrap());
     drop(limiter.check_n(&limit, &key(1), 0).await.unwrap());
     limiter
-        .refund(&limit, &key(1), 1, Receipt::new(0, 1))
+        .refund(&limit, &key(1), 1, Receipt::new(Duration::ZERO, 1))
         .await
         .unwrap();
     assert!(store.is_empty());

@@ -338,7 +338,7 @@ async fn key_in_shadow_mode_is_neither_counted_nor_blocked() {
     let server = RedisServer::start();
     let (_, limiters) = both(&server).await;
     let (limit, key) = (login(three_in_a_minute()), Key::new("mallory"));
-    let shadow = limit.clone().with_enforced_percent(0).unwrap();
+    let shadow = limit.clone().with_shadow_mode();
     for limiter in limiters {
         for _ in 0..10 {
             let decision = check(&limiter, &shadow, &key).await;

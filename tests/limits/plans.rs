@@ -182,11 +182,11 @@ async fn layer_in_shadow_mode_enforces_no_chosen_limit_and_rejects_nothing() {
     let choose =
         move |request: &Parts| plans.limits(Some(header(request, "plan")), header(request, "user"));
     let layer = RateLimitLayer::from_fn(RateLimiter::in_memory(), choose).unwrap();
-    let shadow = app(layer.clone().enforce(0).unwrap());
+    let shadow = app(layer.clone().shadow_mode());
     for plan in ["free", "free", "free", "unpaid", "x"] {
         assert_eq!(status(&shadow, of("alice", plan)).await, 200, "{plan}");
     }
-    let enforced = app(layer.enforce(100).unwrap());
+    let enforced = app(layer.shadow_percent(0).unwrap());
     assert_eq!(status(&enforced, of("alice", "free")).await, 429);
     assert_eq!(status(&enforced, of("alice", "unpaid")).await, 402);
 }

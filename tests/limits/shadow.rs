@@ -36,10 +36,7 @@ fn of(user: &str) -> Request<Body> {
 async fn limit_in_shadow_mode_decides_and_allows() {
     let limiter = RateLimiter::in_memory();
     for limit in every_algorithm(2, 3_600_000_000) {
-        let (shadow, key) = (
-            limit.clone().with_enforced_percent(0).unwrap(),
-            Key::new("k"),
-        );
+        let (shadow, key) = (limit.clone().with_shadow_mode(), Key::new("k"));
         for would_deny in [false, false, true, true] {
             let decision = limiter.check(&shadow, &key).await.unwrap();
             assert!(decision.allowed(), "{limit}");
@@ -69,11 +66,7 @@ async fn limit_in_shadow_mode_decides_and_allows() {
 async fn cost_above_the_capacity_is_allowed_in_shadow_mode() {
     let limiter = RateLimiter::in_memory();
     let decision = limiter
-        .check_n(
-            &two_an_hour("a").with_enforced_percent(0).unwrap(),
-            &Key::new("k"),
-            3,
-        )
+        .check_n(&two_an_hour("a").with_shadow_mode(), &Key::new("k"), 3)
         .await
         .unwrap();
     assert!(decision.allowed() && !decision.exceeds_capacity());
@@ -83,10 +76,7 @@ async fn cost_above_the_capacity_is_allowed_in_shadow_mode() {
 #[tokio::test]
 async fn shadow_limit_does_not_keep_a_group_from_being_charged() {
     let limiter = RateLimiter::in_memory();
-    let (shadow, enforced) = (
-        two_an_hour("new").with_enforced_percent(0).unwrap(),
-        two_an_hour("old"),
-    );
+    let (shadow, enforced) = (two_an_hour("new").with_shadow_mode(), two_an_hour("old"));
     let group = || {
         let shadow = Check::new(&shadow, "k").with_cost(2);
         Group::new([shadow, Check::new(&enforced, "k")]).unwrap()
@@ -130,10 +120,7 @@ async fn shadow_limit_does_not_keep_a_group_from_being_charged() {
 #[tokio::test]
 async fn denied_group_does_not_charge_a_shadow_limit() {
     let limiter = RateLimiter::in_memory();
-    let (shadow, enforced) = (
-        two_an_hour("new").with_enforced_percent(0).unwrap(),
-        two_an_hour("old"),
-    );
+    let (shadow, enforced) = (two_an_hour("new").with_shadow_mode(), two_an_hour("old"));
     let group = [
         Check::new(&shadow, "k"),
         Check::new(&enforced, "k").with_cost(3),
@@ -154,7 +141,8 @@ async fn limit_is_enforced_for_a_stable_share_of_keys() {
     let limiter = RateLimiter::in_memory();
     let mut enforced_before = Vec::new();
     for percent in [10, 40, 90] {
-        let limit = two_an_hour("api").with_enforced_percent(percent).unwrap();
+        let limit = two_an_hour("api").with_shadow_percent(100 - percent);
+        let limit = limit.unwrap();
         let mut enforced = Vec::new();
         for number in 0..1_000_u64 {
             let key = Key::from(number);
@@ -178,12 +166,12 @@ async fn limit_is_enforced_for_a_stable_share_of_keys() {
         enforced_before = enforced;
     }
     let error = two_an_hour("api")
-        .with_enforced_percent(101)
+        .with_shadow_percent(101)
         .unwrap_err()
         .to_string();
     assert_eq!(
         error,
-        "limit `api`: `enforce` is 101 percent; use 0 (shadow mode) to 100"
+        "limit `api`: the share in shadow mode is 101 percent; use 0 to 100"
     );
 }
 
@@ -191,7 +179,7 @@ async fn limit_is_enforced_for_a_stable_share_of_keys() {
 async fn layer_in_shadow_mode_forwards_and_sends_no_headers() {
     let limiter = RateLimiter::in_memory();
     let layer = RateLimitLayer::new(&limiter, two_an_hour("api"), Global).unwrap();
-    let app = app(layer.ietf_headers(IetfDraft::Draft11).enforce(0).unwrap());
+    let app = app(layer.ietf_headers(IetfDraft::Draft11).shadow_mode());
     let (log, _guard) = Log::start();
     for _ in 0..5 {
         let response = send(&app, plain("/")).await;
@@ -215,16 +203,12 @@ async fn layer_reports_the_enforced_limit_of_a_group() {
     let handler = |Extension(decision): Extension<Decision>| async move {
         decision.shadow_denials().count().to_string()
     };
-    let layer = RateLimitLayer::new(
-        &limiter,
-        two_an_hour("tight").with_enforced_percent(0).unwrap(),
-        Global,
-    )
-    .unwrap()
-    .limit(wide, Global)
-    .unwrap()
-    .ietf_headers(IetfDraft::Draft11)
-    .insert_decision();
+    let layer = RateLimitLayer::new(&limiter, two_an_hour("tight").with_shadow_mode(), Global)
+        .unwrap()
+        .limit(wide, Global)
+        .unwrap()
+        .ietf_headers(IetfDraft::Draft11)
+        .insert_decision();
     let app = Router::new().route("/", any(handler)).layer(layer);
     for left in (5..10).rev() {
         let response = send(&app, plain("/")).await;
@@ -241,10 +225,10 @@ async fn layer_is_enforced_for_a_share_of_its_keys() {
     let limiter = RateLimiter::in_memory();
     let layer = RateLimitLayer::new(&limiter, two_an_hour("api"), Header::new("user").unwrap())
         .unwrap()
-        .enforce(50)
+        .shadow_percent(50)
         .unwrap();
     let app = app(layer);
-    let limit = two_an_hour("api").with_enforced_percent(50).unwrap();
+    let limit = two_an_hour("api").with_shadow_percent(50).unwrap();
     for number in 0..40 {
         let user = format!("user-{number}");
         let mut last = 0;
@@ -277,7 +261,7 @@ async fn no_failure_denies_in_shadow_mode() {
         for policy in [OnStoreFailure::FailClosed, OnStoreFailure::local(1)] {
             let limiter = RateLimiter::new(Scripted::failing(failure));
             let layer = RateLimitLayer::new(&limiter, two_an_hour("api"), Global).unwrap();
-            let app = app(layer.on_store_failure(policy).unwrap().enforce(0).unwrap());
+            let app = app(layer.on_store_failure(policy).unwrap().shadow_mode());
             for _ in 0..4 {
                 assert_eq!(
                     status(&app, plain("/")).await,
@@ -297,8 +281,7 @@ async fn full_store_does_not_deny_in_shadow_mode() {
     drop(limiter.check(&limit, &Key::new("first")).await.unwrap());
     let layer = RateLimitLayer::new(&limiter, limit, Header::new("user").unwrap())
         .unwrap()
-        .enforce(0)
-        .unwrap();
+        .shadow_mode();
     assert_eq!(status(&app(layer), of("second")).await, 200);
 }
 
@@ -309,26 +292,29 @@ fn configuration_has_shadow_mode() {
         let start = r#"{"name":"api","algorithm":"gcra","quota":"5/1m""#;
         serde_json::from_str(&format!("{start}{fields}}}"))
     };
-    assert_eq!(read("").unwrap().enforced_percent(), 100);
-    assert_eq!(read(r#","enforce":0"#).unwrap().enforced_percent(), 0);
+    assert_eq!(read("").unwrap().shadow_percent(), 0);
     assert_eq!(
-        read(r#","enforce":25,"max_debt":7"#)
+        read(r#","shadow_percent":100"#).unwrap().shadow_percent(),
+        100
+    );
+    assert_eq!(
+        read(r#","shadow_percent":75,"max_debt":7"#)
             .unwrap()
-            .enforced_percent(),
-        25
+            .shadow_percent(),
+        75
     );
     for (fields, reason) in [
         (
-            r#","enforce":101"#,
-            "`enforce` is 101 percent; use 0 (shadow mode) to 100",
+            r#","shadow_percent":101"#,
+            "the share in shadow mode is 101 percent; use 0 to 100",
         ),
-        (r#","enforce":-1"#, "invalid value"),
+        (r#","shadow_percent":-1"#, "invalid value"),
         (r#","shadow":true"#, "unknown field `shadow`"),
     ] {
         let error = read(fields).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
-    let limit = read(r#","enforce":25,"max_debt":7"#).unwrap();
+    let limit = read(r#","shadow_percent":75,"max_debt":7"#).unwrap();
     let written = serde_json::to_string(&limit).unwrap();
     assert_eq!(serde_json::from_str::<Limit>(&written).unwrap(), limit);
 }
@@ -339,7 +325,7 @@ async fn counter_has_the_outcome_of_each_limit() {
     let recorded = Recorded::start();
     let layer = RateLimitLayer::new(
         RateLimiter::in_memory(),
-        two_an_hour("new").with_enforced_percent(0).unwrap(),
+        two_an_hour("new").with_shadow_mode(),
         Global,
     )
     .unwrap()
@@ -370,7 +356,7 @@ mod on_redis {
     async fn identical_groups_in_one_batch_are_charged_past_a_shadow_denial() {
         let server = RedisServer::start();
         let limiter = RateLimiter::new(server.store().build().unwrap());
-        let shadow = two_an_hour("new").with_enforced_percent(0).unwrap();
+        let shadow = two_an_hour("new").with_shadow_mode();
         let enforced = Limit::fixed_window("old", Quota::per_hour(5)).unwrap();
         let group = Group::new([Check::new(&shadow, "k"), Check::new(&enforced, "k")]).unwrap();
         let all: Vec<_> = (0..8)
@@ -400,8 +386,7 @@ async fn verdict_of_a_shadow_limit_has_the_delay_that_it_would_have_caused() {
     let limiter = RateLimiter::new(MemoryStore::with_clock(tollgate::clock::ManualClock::new()));
     let limit = Limit::leaky_bucket("slow", Quota::per_second(2))
         .unwrap()
-        .with_enforced_percent(0)
-        .unwrap();
+        .with_shadow_mode();
     drop(limiter.check(&limit, &Key::new("alice")).await.unwrap());
     let second = limiter.check(&limit, &Key::new("alice")).await.unwrap();
     assert_eq!(second.delay(), std::time::Duration::ZERO);

@@ -755,7 +755,7 @@ fn share_that_cannot_be_decided_is_an_error_of_the_builder() {
         (
             limit(Quota::per_day(1)),
             0,
-            "`OnStoreFailure::Local` has 0 replicas; use 1 to 10000",
+            "`OnStoreFailure::local` has 0 replicas; use 1 to 10000",
         ),
         (
             limit(Quota::per_day(1)),

@@ -122,7 +122,7 @@ fn group<'a>(ask: &Ask, limits: &'a [Limit], keys: &'a [Key]) -> Vec<Check> {
 /// in the same call.
 fn operation(ask: &Ask, group: Vec<Check>, now: Duration) -> Operation {
     let cost = group[0].cost();
-    let receipt = Receipt::new(now.as_micros() as u64, cost);
+    let receipt = Receipt::new(now, cost);
     let block = Duration::from_millis(u64::from(cost) * 300);
     match ask.op {
         Op::Charge => Operation::Charge(Group::new(group).unwrap()),

@@ -381,12 +381,12 @@ async fn denial_of_an_enforced_limit_denies_no_check_in_shadow_mode() {
         Source::DenyCache
     );
     let shadow = limiter
-        .check(&limit.clone().with_enforced_percent(0).unwrap(), &key)
+        .check(&limit.clone().with_shadow_mode(), &key)
         .await
         .unwrap();
     assert!(shadow.allowed() && shadow.deciding().would_deny());
     // That is the same for the share of keys for which it is not enforced.
-    let partly = limit.clone().with_enforced_percent(1).unwrap();
+    let partly = limit.clone().with_shadow_percent(99).unwrap();
     assert!(
         !partly.enforces(&key),
         "this key is not of the first percent"

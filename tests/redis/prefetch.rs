@@ -441,7 +441,7 @@ async fn check_in_shadow_mode_is_not_answered_by_prefetched_units() {
     let limiter = RateLimiter::new(prefetch(&store, &limit));
     hammer(&limiter, &limit, &key, 2_000).await;
     let shadow = limiter
-        .check(&limit.clone().with_enforced_percent(0).unwrap(), &key)
+        .check(&limit.clone().with_shadow_mode(), &key)
         .await
         .unwrap();
     assert_eq!((shadow.allowed(), shadow.source()), (true, Source::Store));

@@ -143,7 +143,7 @@ async fn unreadable_values_count_as_full_budgets_and_are_replaced() {
                 5,
                 "{limit}"
             );
-            let refund = limiter.refund(&limit, &key, 1, Receipt::new(0, 1));
+            let refund = limiter.refund(&limit, &key, 1, Receipt::new(Duration::ZERO, 1));
             refund.await.unwrap();
             let peeked = limiter.peek(&limit, &key, 0).await.unwrap();
             assert_eq!(peeked.remaining(), 5, "{limit}");

@@ -31,7 +31,7 @@ impl Budget {
     }
 
     fn decide(&mut self, now: u64, operation: &Operation) -> Decision {
-        decide(operation, &mut self.state, now).unwrap()
+        decide(operation, &mut self.state, Duration::from_micros(now)).unwrap()
     }
 
     fn change(&mut self, now: u64, change: Change) -> Decision {

@@ -101,7 +101,7 @@ async fn only_the_limits_that_deny_and_are_enforced_count() {
         Limit::gcra("wide", Quota::per_hour(9)).unwrap(),
         one_an_hour("tight"),
     );
-    let shadow = one_an_hour("shadow").with_enforced_percent(0).unwrap();
+    let shadow = one_an_hour("shadow").with_shadow_mode();
     for _ in 0..3 {
         let checks = [&wide, &tight, &shadow].map(|limit| Check::new(limit, "alice"));
         drop(limiter.check_all(checks).await.unwrap());

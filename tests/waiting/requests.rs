@@ -396,7 +396,7 @@ async fn request_that_no_wait_changes_does_not_queue() {
     let (free, large, shadow) = (
         layer().cost(|_| 0),
         layer().cost(|_| 2),
-        layer().enforce(0).unwrap(),
+        layer().shadow_mode(),
     );
     let started = Instant::now();
     for (layer, expected) in [(free, 200), (large, 422), (shadow, 200)] {

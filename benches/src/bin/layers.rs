@@ -135,7 +135,7 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
             "wait_up_to, and none waits",
             plain(layer("waiting")?.wait_up_to(TURN)?),
         ),
-        contender("shadow mode", plain(layer("shadow")?.enforce(0)?)),
+        contender("shadow mode", plain(layer("shadow")?.shadow_mode())),
         contender(
             "block_offenders, and none is denied",
             plain(RateLimitLayer::new(

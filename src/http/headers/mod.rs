@@ -310,7 +310,7 @@ fn write_date(decision: &Decision, headers: &mut HeaderMap) {
 /// now.
 #[inline]
 fn decided_at(decision: &Decision) -> u64 {
-    match decision.decided_at() {
+    match decision.decided_at_us() {
         0 => {
             let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
             now.as_micros().try_into().unwrap_or(u64::MAX)

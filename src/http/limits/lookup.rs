@@ -198,7 +198,7 @@ where
     /// use tollgate::store::RedisChannel;
     ///
     /// # type Id = fn(&http::request::Parts) -> Option<u64>;
-    /// # async fn plans(user: Id) -> Result<(), tollgate::ConfigError> {
+    /// # async fn plans(user: Id) -> Result<(), tollgate::Error> {
     /// # async fn plan_of(user: u64) -> Result<Option<String>, std::io::Error> { Ok(None) }
     /// let store = RedisStore::connect("redis://127.0.0.1/", "shop").await?;
     /// let changes = RedisChannel::new(&store, "plans")?;

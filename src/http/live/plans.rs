@@ -264,7 +264,7 @@ impl ReportedPlans {
         let known: Vec<_> = plans.outcomes.keys().map(String::as_str).collect();
         let outcome = match plans.unknown {
             None => "limited without a plan",
-            Some(_) if limit.enforced_percent() < 100 => "rejected where the limit is enforced",
+            Some(_) if limit.shadow_percent() > 0 => "rejected where the limit is enforced",
             Some(_) => "rejected",
         };
         telemetry::unknown_plan(limit.name(), &plan, &known.join(", "), outcome);

@@ -31,8 +31,8 @@ const IN_EVENT: usize = 10;
 /// The keys that a limiter denies most often, counted in this process: which clients to look at, or
 /// to [block](crate::RateLimiter::block).
 ///
-/// It is off until a limiter [counts](crate::RateLimiterBuilder::count_denied_keys) with it. Then the event
-/// `most denied keys` names the first ten, once in each minute with a denial, and
+/// It is off until a limiter [counts](crate::RateLimiterBuilder::count_denied_keys) with it. Then
+/// the event `most denied keys` names the first ten, once in each minute with a denial, and
 /// [`current`](Self::current) and [`previous`](Self::previous) return more. Metrics cannot do this:
 /// a key is not a label.
 ///

@@ -67,9 +67,9 @@ impl Local {
         if is_charge && decided.allowed() && !may_be_charged {
             let verdicts = group.iter().zip(decided.verdicts());
             let charged = verdicts.filter(|(_, it)| !it.is_unlimited() && !it.would_deny());
-            charged.for_each(|(check, _)| self.ledger.add(check, decision.decided_at()));
+            charged.for_each(|(check, _)| self.ledger.add(check, decision.decided_at_us()));
         }
-        Ok(decided.made_at(decision.decided_at()))
+        Ok(decided.made_at_us(decision.decided_at_us()))
     }
 
     /// Settles a local charge. Returns whether it was still owed to the store. Then the store need

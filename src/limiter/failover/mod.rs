@@ -17,7 +17,7 @@ use crate::model::{
 };
 use crate::store::{Answer, Store};
 use crate::telemetry::{self, Throttle};
-use crate::units::{ConfigError, Micros, Receipt};
+use crate::units::{ConfigError, Micros, Receipt, micros};
 
 /// The time until the next try, if no circuit breaker knows better.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
@@ -212,7 +212,7 @@ impl Failover {
             .probe_after()
             .unwrap_or(UNKNOWN_WAIT)
             .max(SHORTEST_WAIT);
-        let wait = Micros::try_from(wait.as_micros()).unwrap_or(Micros::MAX);
+        let wait = micros(wait);
         let (source, verdicts) = match policy {
             OnStoreFailure::Local { .. } if group.iter().all(has_outcome) => {
                 let local = self.local.get_or_init(Local::new);

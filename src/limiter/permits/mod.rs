@@ -171,9 +171,9 @@ impl RateLimiter {
     ///   wait. A process has one place for each of its callers. If a caller gives up, the later
     ///   callers of the same process move up. A permit that another process has released reaches a
     ///   waiting caller within about 25 ms and two round trips to the store.
-    /// - **Leases.** A process renews its permits three times in a [lease](crate::RateLimiterBuilder::permit_lease)
-    ///   of 10 seconds. If the process crashes, its permits and its places in the queue count as
-    ///   released when the lease expires.
+    /// - **Leases.** A process renews its permits three times in a
+    ///   [lease](crate::RateLimiterBuilder::permit_lease) of 10 seconds. If the process crashes,
+    ///   its permits and its places in the queue count as released when the lease expires.
     /// - **Lost state.** After a failover, the new Redis master may lack the last permits, or all
     ///   of them. Each process restores its own within a third of a lease. Until then at most twice
     ///   the limit is in flight. Afterwards, a new permit is granted as soon as fewer than the

@@ -98,8 +98,8 @@ impl Permit {
     }
 
     /// Returns whether the store has confirmed the permit within the last
-    /// [lease](crate::RateLimiterBuilder::permit_lease). Otherwise another process may also hold it:
-    /// this process was blocked, or could not reach the store. A long job can check this before
+    /// [lease](crate::RateLimiterBuilder::permit_lease). Otherwise another process may also hold
+    /// it: this process was blocked, or could not reach the store. A long job can check this before
     /// each step.
     #[must_use]
     pub fn is_renewed(&self) -> bool {

@@ -99,7 +99,7 @@ async fn joined(answers: Vec<Answer>) -> Result<Decision, Error> {
         answered.push(answer.await);
     }
     let decisions: Vec<Decision> = answered.into_iter().collect::<Result<_, _>>()?;
-    let decided_at = decisions.iter().map(Decision::decided_at).max();
+    let decided_at = decisions.iter().map(Decision::decided_at_us).max();
     let verdicts = decisions.iter().flat_map(Decision::verdicts).cloned();
     Decision::of_parts(verdicts.collect(), decided_at.unwrap_or_default())
         .ok_or_else(|| Error::misuse("the group is empty"))

@@ -13,7 +13,7 @@ use super::Limit;
 use crate::algorithm::MAX_PERIOD;
 use crate::algorithm::offences::Blocking;
 use crate::units::quota::period;
-use crate::units::{ConfigError, Micros};
+use crate::units::{ConfigError, Micros, micros};
 
 const MAX_DENIALS: u64 = 1_000_000;
 const MAX_FACTOR: u32 = 100;
@@ -120,7 +120,7 @@ impl BlockPolicy {
     fn threshold(&self) -> Result<(u32, Micros), ConfigError> {
         if let Some((denials, within)) = self.denials() {
             let within = check_denials(denials.into())
-                .and_then(|()| micros(within, "window of denials"))
+                .and_then(|()| in_range(within, "window of denials"))
                 .map_err(|error| error.at("block.after"))?;
             return Ok((denials, within));
         }
@@ -150,8 +150,8 @@ impl BlockPolicy {
             Some(_) => self.length,
             None => DEFAULT_LENGTH,
         };
-        let length = micros(first, "first block").map_err(|error| error.at("block.for"))?;
-        let longest = micros(self.longest.unwrap_or(first), "longest block")
+        let length = in_range(first, "first block").map_err(|error| error.at("block.for"))?;
+        let longest = in_range(self.longest.unwrap_or(first), "longest block")
             .map_err(|error| error.at("block.max"))?;
         if longest < length {
             return Err(ConfigError::new(format!(
@@ -181,8 +181,8 @@ fn check_denials(denials: u64) -> Result<(), ConfigError> {
     }
 }
 
-fn micros(time: Duration, what: &str) -> Result<Micros, ConfigError> {
-    let micros = Micros::try_from(time.as_micros()).unwrap_or(Micros::MAX);
+fn in_range(time: Duration, what: &str) -> Result<Micros, ConfigError> {
+    let micros = micros(time);
     if micros == 0 || time > MAX_PERIOD || Duration::from_micros(micros) != time {
         let written = match micros {
             0 => "0 s".to_owned(),
@@ -230,7 +230,7 @@ impl Limit {
     ///
     /// The store counts denials. So until a key is blocked, its denials are not answered from
     /// [memory](crate::store::RedisStoreBuilder::deny_for). A key in [shadow
-    /// mode](Self::with_enforced_percent) is neither counted nor blocked.
+    /// mode](Self::with_shadow_mode) is neither counted nor blocked.
     ///
     /// # Errors
     ///

@@ -32,7 +32,7 @@ pub(crate) struct LimitFields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) on_store_failure: Option<OnStoreFailure>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) enforce: Option<u8>,
+    pub(crate) shadow_percent: Option<u8>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after: Option<Written>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,7 +139,7 @@ impl TryFrom<LimitFields> for Limit {
             Some(policy) => limit.with_on_store_failure(policy)?,
             None => limit,
         };
-        let limit = limit.with_enforced_percent(config.enforce.unwrap_or(100))?;
+        let limit = limit.with_shadow_percent(config.shadow_percent.unwrap_or(0))?;
         let limit = match config.max_debt {
             Some(units) => limit.with_max_debt(units)?,
             None => limit,
@@ -191,7 +191,7 @@ impl From<Limit> for LimitFields {
             mode,
             anchor,
             on_store_failure: limit.on_store_failure(),
-            enforce: Some(limit.enforced_percent()).filter(|percent| *percent < 100),
+            shadow_percent: Some(limit.shadow_percent()).filter(|percent| *percent > 0),
             retry_after: retry_after.map(|wait| Written(period::write(wait))),
             max_debt: limit.max_debt(),
             block: limit.block_policy().map(BlockFields::from),

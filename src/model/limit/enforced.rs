@@ -16,13 +16,17 @@ impl Default for Enforced {
 }
 
 impl Enforced {
-    pub(crate) fn new(percent: u8) -> Result<Self, ConfigError> {
-        if percent > 100 {
-            return Err(ConfigError::new(format!(
-                "`enforce` is {percent} percent; use 0 (shadow mode) to 100"
-            )));
+    /// Shadow mode for all keys.
+    pub(crate) const NEVER: Self = Self(0);
+
+    /// All keys, except a share that is in shadow mode.
+    pub(crate) fn except_percent(percent: u8) -> Result<Self, ConfigError> {
+        match 100_u8.checked_sub(percent) {
+            Some(enforced) => Ok(Self(enforced)),
+            None => Err(ConfigError::new(format!(
+                "the share in shadow mode is {percent} percent; use 0 to 100"
+            ))),
         }
-        Ok(Self(percent))
     }
 
     pub(crate) fn is_always(self) -> bool {
@@ -50,7 +54,7 @@ impl fmt::Display for Enforced {
         match self.0 {
             100 => Ok(()),
             0 => f.write_str(", in shadow mode"),
-            percent => write!(f, ", enforced for {percent} % of the keys"),
+            percent => write!(f, ", in shadow mode for {} % of the keys", 100 - percent),
         }
     }
 }
@@ -75,7 +79,7 @@ mod tests {
     use super::*;
 
     fn enforced(percent: u8, name: &str) -> Vec<u64> {
-        let share = Enforced::new(percent).unwrap();
+        let share = Enforced(percent);
         (0..10_000)
             .filter(|number| share.includes(name, &Key::from(*number)))
             .collect()
@@ -104,8 +108,8 @@ mod tests {
     #[test]
     fn key_is_enforced_from_the_percentage_after_its_place() {
         let alice = Key::new("alice");
-        assert!(!Enforced::new(31).unwrap().includes("api", &alice));
-        assert!(Enforced::new(32).unwrap().includes("api", &alice));
+        assert!(!Enforced(31).includes("api", &alice));
+        assert!(Enforced(32).includes("api", &alice));
     }
 
     #[test]

@@ -46,8 +46,7 @@ impl Limit {
         }))
     }
 
-    /// Enforces the limit for a share of its keys, in percent. Default: 100. For all other keys,
-    /// the limit is in *shadow mode*: it decides, counts and reports, and never denies.
+    /// Puts the limit in *shadow mode*: it decides, counts and reports, and never denies.
     ///
     /// A limit in shadow mode charges its budget as if it were enforced. A check that would be
     /// denied consumes nothing. A concurrency limit in shadow mode grants permits and reports, and
@@ -59,16 +58,13 @@ impl Limit {
     /// do](crate::decision::Verdict::would_deny). A layer reports it by an event and, with the
     /// feature `metrics`, by a counter, and not by headers.
     ///
-    /// The share is stable. The same keys are enforced on all replicas, after a restart, and at a
-    /// higher percentage. Each name of a limit has a share of its own.
-    ///
     /// ```
     /// use tollgate::{Key, Limit, Quota, RateLimiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = RateLimiter::in_memory();
-    /// let strict = Limit::fixed_window("strict", Quota::per_hour(1))?.with_enforced_percent(0)?;
+    /// let strict = Limit::fixed_window("strict", Quota::per_hour(1))?.with_shadow_mode();
     /// let alice = Key::new("alice");
     /// limiter.check(&strict, &alice).await?;
     /// let second = limiter.check(&strict, &alice).await?;
@@ -77,13 +73,23 @@ impl Limit {
     /// # Ok(())
     /// # }
     /// ```
+    #[must_use]
+    pub fn with_shadow_mode(self) -> Self {
+        self.with_enforced(Enforced::NEVER)
+    }
+
+    /// Puts the limit in [shadow mode](Self::with_shadow_mode) for a share of its keys, in percent.
+    /// Default: 0. All other keys are limited.
+    ///
+    /// The share is stable. The same keys are limited on all replicas, after a restart, and as the
+    /// share in shadow mode shrinks. Each name of a limit has a share of its own.
     ///
     /// # Errors
     ///
     /// Returns an error if the share is above 100 percent.
-    pub fn with_enforced_percent(self, percent: u8) -> Result<Self, ConfigError> {
-        let enforced =
-            Enforced::new(percent).map_err(|error| error.at("enforce").of_limit(self.name()))?;
+    pub fn with_shadow_percent(self, percent: u8) -> Result<Self, ConfigError> {
+        let enforced = Enforced::except_percent(percent)
+            .map_err(|error| error.at("shadow_percent").of_limit(self.name()))?;
         Ok(self.with_enforced(enforced))
     }
 
@@ -95,14 +101,15 @@ impl Limit {
         self.shared.enforced
     }
 
-    /// The share of keys for which the limit is enforced, in percent.
+    /// The share of keys for which the limit is in [shadow mode](Self::with_shadow_mode), in
+    /// percent.
     #[must_use]
-    pub fn enforced_percent(&self) -> u8 {
-        self.shared.enforced.percent()
+    pub fn shadow_percent(&self) -> u8 {
+        100 - self.shared.enforced.percent()
     }
 
     /// Returns whether the limit is enforced for a key. Otherwise it is in [shadow
-    /// mode](Self::with_enforced_percent).
+    /// mode](Self::with_shadow_mode).
     #[must_use]
     #[inline]
     pub fn enforces(&self, key: &Key) -> bool {

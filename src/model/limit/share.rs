@@ -127,14 +127,14 @@ mod tests {
 
     const RATE_SETTERS: [Setter; 4] = [
         |limit| limit.with_on_store_failure(OnStoreFailure::local(3)),
-        |limit| limit.with_enforced_percent(40),
+        |limit| limit.with_shadow_percent(60),
         |limit| limit.with_max_debt(7),
         |limit| limit.with_block_policy(BlockPolicy::after(20, Duration::from_secs(60))),
     ];
 
     const PERMIT_SETTERS: [Setter; 3] = [
         |limit| limit.with_on_store_failure(OnStoreFailure::local(3)),
-        |limit| limit.with_enforced_percent(40),
+        |limit| limit.with_shadow_percent(60),
         |limit| limit.with_retry_after(Duration::from_secs(30)),
     ];
 
@@ -180,7 +180,7 @@ mod tests {
             let share = settled.share().unwrap();
             assert_eq!(share.name(), settled.name());
             assert_eq!(share.algorithm(), settled.algorithm());
-            assert_eq!(share.enforced_percent(), settled.enforced_percent());
+            assert_eq!(share.shadow_percent(), settled.shadow_percent());
             assert_eq!(share.block_policy(), settled.block_policy());
             assert_eq!(share.retry_after(), settled.retry_after());
             assert_eq!(share.on_store_failure(), None, "a share has no share");

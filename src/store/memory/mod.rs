@@ -201,7 +201,7 @@ impl MemoryStore {
         let now = self.now();
         let verdict = shard.apply(hash, asked, applied, now, decide)?;
         self.sweep(&mut shard, now);
-        Ok(Decision::from(verdict).made_at(now))
+        Ok(Decision::from(verdict).made_at_us(now))
     }
 
     /// Charges a group, or only peeks.
@@ -265,7 +265,7 @@ impl MemoryStore {
         for shard in shards.values_mut() {
             self.sweep(shard, now);
         }
-        Ok(decision?.made_at(now))
+        Ok(decision?.made_at_us(now))
     }
 
     /// Locks several shards, always in the same order, so that two groups cannot deadlock.

@@ -184,11 +184,11 @@ proptest! {
                 4 => _ = peek(&check, state, time),
                 _ => {
                     let (_, charged) = charge(&check, state, time);
-                    receipt = if charged > 0 { Receipt::new(time, charged) } else { receipt };
+                    receipt = if charged > 0 { Receipt::at_us(time, charged) } else { receipt };
                 }
             }
             if let Some(state) = state {
-                let end = state.expires_at();
+                let end = state.expires_at_us();
                 prop_assert!(!state.is_deletable(end.saturating_sub(1)), "{:?}", state);
                 prop_assert!(!state.is_deletable(time) || end <= time, "{:?}", state);
                 // At most a window of 75 s later.
@@ -214,7 +214,7 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
         };
         charge_at(second);
         charge_at(second * 2);
-        let refund = Change::give_back(Receipt::new(second * 2, 1));
+        let refund = Change::give_back(Receipt::at_us(second * 2, 1));
         let budget = check.budget().clone();
         let refunded = shard.apply(
             hash,

@@ -43,7 +43,7 @@ impl StoredBudget {
     }
 
     fn expires_at(&self) -> Micros {
-        self.state.as_ref().map_or(0, State::expires_at)
+        self.state.as_ref().map_or(0, State::expires_at_us)
     }
 
     fn is_deletable(&self, now: Micros) -> bool {

@@ -95,7 +95,7 @@ impl Stock {
             }
             self.blocks.pop_front();
         }
-        Some(decision.charged(cost, oldest.charged_at()))
+        Some(decision.charged(cost, oldest.at))
     }
 
     /// Returns the decision that [`spend`](Self::spend) would return. Changes nothing.
@@ -117,7 +117,7 @@ impl Stock {
             ..*verdict.outcome()
         };
         let verdict = Verdict::new(verdict.limit().clone(), outcome, 0);
-        let decision = Decision::from(verdict).made_at(decision.decided_at());
+        let decision = Decision::from(verdict).made_at_us(decision.decided_at_us());
         let elapsed = now.saturating_duration_since(*granted);
         Some(
             decision

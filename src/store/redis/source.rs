@@ -122,8 +122,8 @@ impl RedisSource {
     ///
     /// # Errors
     ///
-    /// Returns an error that [is misuse](Error::is_misuse) if [`Config::parse`] returns an error, or
-    /// if a limit is out of range, without writing anything. Also returns an error if Redis does
+    /// Returns an error that [is misuse](Error::is_misuse) if [`Config::parse`] returns an error,
+    /// or if a limit is out of range, without writing anything. Also returns an error if Redis does
     /// not write. Routes and the names of the application are not checked, so check the limits with
     /// [`LimitSet::new`](crate::config::LimitSet::new) before. A replica that cannot use them keeps
     /// those that it has.

@@ -174,7 +174,7 @@ fn join(answers: impl IntoIterator<Item = PartAnswer>) -> Result<Decision, Error
     for (places, answer) in answers {
         match answer {
             Ok(decision) => {
-                decided_at = decision.decided_at().max(decided_at);
+                decided_at = decision.decided_at_us().max(decided_at);
                 let of_part = decision.verdicts().iter().cloned();
                 verdicts.extend(places.into_iter().zip(of_part));
             }
@@ -222,7 +222,7 @@ impl Part {
         checks.map(move |((place, check), (verdict, receipt))| AllowedCheck {
             lane: Arc::clone(&self.lane),
             place: *place,
-            decision: Decision::from(verdict.clone()).made_at(decision.decided_at()),
+            decision: Decision::from(verdict.clone()).made_at_us(decision.decided_at_us()),
             undo: match is_charge {
                 true => Operation::Change(
                     check.budget().clone(),

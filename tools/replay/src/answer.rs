@@ -1,5 +1,7 @@
 //! A line of output: a decision, in field names that other implementations rely on.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use tollgate::decision::Verdict;
 use tollgate::{Decision, Limit};
@@ -23,7 +25,7 @@ pub(crate) struct Answer<'a> {
     blocked: bool,
     /// For the receipt, if it is not the time of the check plus `reset_after_us`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    drains_at_us: Option<u64>,
+    drains_at_us: Option<u128>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     limits: Vec<Answer<'a>>,
 }
@@ -38,10 +40,11 @@ impl<'a> Answer<'a> {
     pub(crate) fn new(limits: &'a [Limit], decision: &Decision) -> Self {
         let mut answer = Self::of_verdict(None, decision.deciding());
         answer.delay_us = decision.delay().as_micros();
-        let drains_at = decision.receipt().map_or(0, |receipt| receipt.drains_at());
-        let full_at =
-            decision.decided_at() + decision.verdicts()[0].reset_after().as_micros() as u64;
-        answer.drains_at_us = Some(drains_at).filter(|at| ![0, full_at].contains(at));
+        let drains_at = decision.receipt().unwrap_or_default().drains_at();
+        let full_at = decision.decided_at() + decision.verdicts()[0].reset_after();
+        answer.drains_at_us = Some(drains_at)
+            .filter(|at| ![Duration::ZERO, full_at].contains(at))
+            .map(|at| at.as_micros());
         if limits.len() > 1 {
             let pairs = limits.iter().zip(decision.verdicts());
             answer.limits = pairs

@@ -27,7 +27,7 @@ impl TryFrom<Map<String, Value>> for WireLimit {
             fields.insert("sub_windows".to_owned(), sub_windows);
         }
         if fields.remove("shadow") == Some(Value::Bool(true)) {
-            fields.insert("enforce".to_owned(), 0.into());
+            fields.insert("shadow_percent".to_owned(), 100.into());
         }
         serde_json::from_value(Value::Object(fields))
             .map(Self)

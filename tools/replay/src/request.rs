@@ -1,5 +1,7 @@
 //! A line of input: a check, and a limit that may change with it.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use tollgate::decision::Receipt;
 
@@ -77,7 +79,8 @@ impl Request {
     /// The receipt of the charge that is refunded or settled.
     pub(crate) fn receipt(&self) -> Receipt {
         let receipt = self.receipt.map(|charge| {
-            Receipt::new(charge.at_us, charge.cost).with_drains_at(charge.drains_at_us)
+            let receipt = Receipt::new(Duration::from_micros(charge.at_us), charge.cost);
+            receipt.with_drains_at(Duration::from_micros(charge.drains_at_us))
         });
         receipt.unwrap_or_default()
     }
@@ -119,9 +122,13 @@ mod tests {
     #[test]
     fn refund_has_a_receipt() {
         let line = r#"{"at_us":9,"op":"refund","receipt":{"at_us":7,"cost":3}}"#;
-        assert_eq!(Request::parse(line).unwrap().receipt(), Receipt::new(7, 3));
+        assert_eq!(
+            Request::parse(line).unwrap().receipt(),
+            Receipt::new(Duration::from_micros(7), 3)
+        );
         let line = r#"{"at_us":9,"op":"settle","receipt":{"at_us":7,"cost":3,"drains_at_us":12}}"#;
-        let receipt = Receipt::new(7, 3).with_drains_at(12);
+        let receipt =
+            Receipt::new(Duration::from_micros(7), 3).with_drains_at(Duration::from_micros(12));
         assert_eq!(Request::parse(line).unwrap().receipt(), receipt);
     }
 

@@ -51,7 +51,7 @@ impl Batch {
                 1 => verdicts.next().map(Decision::from),
                 _ => Decision::of_group(verdicts.collect()),
             };
-            let Some(decision) = decision.map(|decision| decision.made_at(decided_at)) else {
+            let Some(decision) = decision.map(|decision| decision.made_at_us(decided_at)) else {
                 return Err(malformed(reply));
             };
             waiter.set_answer(match &self.read_only {
