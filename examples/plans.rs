@@ -88,12 +88,13 @@ fn limit(limiter: &RateLimiter, accounts: Arc<Accounts>) -> Result<RateLimitLaye
     // locked out.
     let fallback = Limit::token_bucket("fallback", Quota::per_minute(30))?;
     // Plans are cached. An upgrade counts after 2 seconds at most.
-    let plans = Lookup::new(account, move |account: String| {
+    let plans = Lookup::builder(account, move |account: String| {
         let accounts = Arc::clone(&accounts);
         async move { accounts.plan_of(&account).await }
     })
     .ttl(Duration::from_secs(2))
-    .unknown_ttl(Duration::from_secs(2));
+    .unknown_ttl(Duration::from_secs(2))
+    .build()?;
 
     RateLimitLayer::from_lookup(limiter, plans, move |_, account, plan| match plan {
         LookupResult::Known(Plan::Free) => Check::new(&free, &**account).into(),

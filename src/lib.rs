@@ -104,8 +104,8 @@ pub mod key {
     pub use crate::http::Route;
     #[cfg(feature = "http")]
     pub use crate::http::{
-        ClientIp, ClientNetwork, Extension, Global, Header, Host, KeyExtractor, MissingKey,
-        Networks, PeerIp, from_fn,
+        And, ClientIp, ClientNetwork, Extension, FromFn, Global, Header, Host, KeyExtractor,
+        MissingKey, Networks, Or, PeerIp, from_fn,
     };
     #[cfg(feature = "grpc")]
     pub use crate::http::{GrpcMetadata, GrpcMethod};
@@ -126,8 +126,9 @@ pub mod layer {
     #[doc(no_inline)]
     pub use crate::http::RateLimitLayer;
     pub use crate::http::{
-        BodyFormat, ChosenLimits, IetfDraft, InFlight, Lookup, LookupResult, Meter, OnMissingKey,
-        RateLimit, Reason, Rejection, ResponseBody, ResponseFuture, Settlement, original_path,
+        BodyFormat, ChosenLimits, IetfDraft, InFlight, Lookup, LookupBuilder, LookupResult, Meter,
+        OnMissingKey, RateLimit, Reason, Rejection, ResponseBody, ResponseFuture, Settlement,
+        original_path,
     };
     #[doc(no_inline)]
     pub use crate::model::OnStoreFailure;

@@ -45,9 +45,9 @@ pub use grpc_keys::{GrpcMetadata, GrpcMethod};
 pub use headers::IetfDraft;
 pub use host::Host;
 pub use in_flight::InFlight;
-pub use key_extractor::{KeyExtractor, MissingKey, from_fn};
+pub use key_extractor::{And, FromFn, KeyExtractor, MissingKey, Or, from_fn};
 pub use layer::RateLimitLayer;
-pub use limits::{ChosenLimits, Lookup, LookupResult};
+pub use limits::{ChosenLimits, Lookup, LookupBuilder, LookupResult};
 #[cfg(feature = "config")]
 pub use live::{LimitSet, Names};
 pub use path::original_path;

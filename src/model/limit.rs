@@ -328,6 +328,15 @@ impl fmt::Debug for Limit {
     }
 }
 
+/// So that a layer takes what the constructors of a limit return.
+impl TryFrom<Result<Self, ConfigError>> for Limit {
+    type Error = ConfigError;
+
+    fn try_from(built: Result<Self, ConfigError>) -> Result<Self, ConfigError> {
+        built
+    }
+}
+
 impl fmt::Display for Limit {
     /// The quota, the algorithm, shadow mode and blocks, in words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

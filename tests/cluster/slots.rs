@@ -451,8 +451,7 @@ async fn master_that_hangs_costs_the_keys_of_others_neither_leases_nor_time() {
             .await
             .unwrap();
         let limiter = RateLimiter::builder(store).permit_lease(Duration::from_secs(1));
-        let limiter = limiter.build().unwrap();
-        limiter
+        limiter.build().unwrap()
     };
     let (here, there) = (on().await, on().await);
     let limit = Limit::concurrency("exports", 1).unwrap();

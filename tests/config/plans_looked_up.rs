@@ -252,15 +252,3 @@ async fn plan_that_is_forgotten_all_the_time_is_never_left_out() {
     }
     forgetting.abort();
 }
-
-#[test]
-fn look_up_with_an_invalid_setting_is_an_error_at_the_plan_of_the_file() {
-    let database = Database::default();
-    let names = Names::new()
-        .key("user", Header::new("x-user").unwrap())
-        .plan_lookup("account", database.lookup().capacity(0), |_| None::<&str>);
-    let config = Config::parse("limits.toml", FILE, Format::Toml).unwrap();
-    let error = LimitSet::new(config, names).unwrap_err().to_string();
-    assert!(error.contains("`capacity` of the look-up is 0"), "{error}");
-    assert!(error.contains("limits.toml:7"), "{error}");
-}

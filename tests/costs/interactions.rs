@@ -300,7 +300,7 @@ async fn old_value_is_not_used_after_stale_for() {
     use tollgate::layer::{ChosenLimits, Lookup, LookupResult};
     let fails = Arc::new(AtomicBool::new(false));
     let f = Arc::clone(&fails);
-    let lookup = Lookup::new(
+    let lookup = Lookup::builder(
         |_: &http::request::Parts| Some(1u32),
         move |_| {
             let f = f.load(Ordering::SeqCst);
@@ -308,7 +308,9 @@ async fn old_value_is_not_used_after_stale_for() {
         },
     )
     .ttl(1_000 * MS)
-    .stale_for(300 * MS);
+    .stale_for(300 * MS)
+    .build()
+    .unwrap();
     let layer = RateLimitLayer::from_lookup(RateLimiter::in_memory(), lookup, |_, _, f| match f {
         LookupResult::Known(()) => ChosenLimits::Unlimited,
         _ => ChosenLimits::reject("f"),

@@ -497,3 +497,43 @@ fn layer_and_service_are_clone_send_and_sync() {
     shared(&service);
     sent(&service.call(Request::new(Full::default())));
 }
+
+#[tokio::test]
+async fn layer_has_all_limits_of_a_list_under_one_key() {
+    let limits = [("second", 5), ("day", 3)]
+        .map(|(name, units)| Limit::fixed_window(name, Quota::per_day(units)).unwrap());
+    let limiter = RateLimiter::in_memory();
+    let layer = RateLimitLayer::from_limits(&limiter, limits.to_vec(), Global).unwrap();
+    let app = Router::new()
+        .route("/", get(|| async { "hello" }))
+        .layer(layer);
+    for expected in [200, 200, 200, 429] {
+        assert_eq!(status(&app, plain("/")).await, expected);
+    }
+    let left = limiter
+        .peek(&limits[0], &tollgate::Key::global(), 0)
+        .await
+        .unwrap();
+    assert_eq!(left.remaining(), 2, "the denied request charged nothing");
+
+    let error = RateLimitLayer::from_limits(&limiter, [], Global).unwrap_err();
+    assert!(
+        error.to_string().contains("the layer has no limits"),
+        "{error}"
+    );
+}
+
+#[test]
+fn layer_takes_what_the_constructors_of_a_limit_return() {
+    let limiter = RateLimiter::in_memory();
+    let too_many = Limit::concurrency("exports", 0);
+    let error = RateLimitLayer::new(&limiter, too_many, Global).unwrap_err();
+    assert!(
+        error.to_string().starts_with("limit `exports`: "),
+        "{error}"
+    );
+    let layer = RateLimitLayer::new(&limiter, Limit::gcra("api", Quota::per_second(5)), Global);
+    let daily = Limit::fixed_window("daily", Quota::per_day(0));
+    let error = layer.unwrap().limit(daily, Global).unwrap_err();
+    assert!(error.to_string().starts_with("limit `daily`: "), "{error}");
+}

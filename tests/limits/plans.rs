@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::key::Header;
-use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnStoreFailure};
+use tollgate::layer::{ChosenLimits, Lookup, LookupBuilder, LookupResult, OnStoreFailure};
 use tollgate::{Check, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::log::Log;
@@ -123,7 +123,7 @@ async fn usage_is_that_of_the_chosen_plan_and_a_rejected_request_has_none() {
     });
     let looked_up = RateLimitLayer::from_lookup(
         &limiter,
-        database.lookup(),
+        database.lookup().build().unwrap(),
         move |_, user, plan| match plan {
             LookupResult::Known(plan) => plans.limits(Some(plan), user),
             _ => ChosenLimits::reject("no account"),
@@ -376,17 +376,21 @@ impl Database {
         answer.map_err(io::Error::other)
     }
 
-    fn lookup(&self) -> Lookup<String, &'static str> {
+    fn lookup(&self) -> LookupBuilder<String, &'static str> {
         let database = self.clone();
         let id = |request: &Parts| {
             Some(header(request, "user").to_owned()).filter(|user| !user.is_empty())
         };
-        Lookup::new(id, move |_| database.clone().plan())
+        Lookup::builder(id, move |_| database.clone().plan())
     }
 
     /// An app that says how the plan was found, and nothing else: all are allowed, or rejected with
     /// 4xx.
-    fn app(&self, lookup: Lookup<String, &'static str>) -> Router {
+    fn app(&self, lookup: LookupBuilder<String, &'static str>) -> Router {
+        self.app_on(lookup.build().unwrap())
+    }
+
+    fn app_on(&self, lookup: Lookup<String, &'static str>) -> Router {
         let layer = RateLimitLayer::from_lookup(RateLimiter::in_memory(), lookup, |_, _, plan| {
             let status = match plan {
                 LookupResult::Known(&"free") => return ChosenLimits::Unlimited,
@@ -491,8 +495,8 @@ async fn unknown_id_is_remembered() {
 #[tokio::test(start_paused = true)]
 async fn forgotten_id_is_looked_up_again_even_if_a_look_up_is_in_flight() {
     let database = Database::new();
-    let lookup = database.lookup();
-    let app = database.app(lookup.clone());
+    let lookup = database.lookup().build().unwrap();
+    let app = database.app_on(lookup.clone());
     assert_eq!(ask(&app, "alice").await, FREE);
     database.answers(Ok(Some("pro")));
     lookup.forget(&"alice".to_owned());
@@ -522,7 +526,7 @@ async fn id_that_is_forgotten_all_the_time_has_one_look_up_that_runs() {
     let most = Arc::new(AtomicU32::new(0));
     let (now_running, most_of_seven) = (Arc::clone(&running), Arc::clone(&most));
     let id = |request: &Parts| Some(header(request, "user").to_owned());
-    let lookup = Lookup::new(id, move |id: String| {
+    let lookup = Lookup::builder(id, move |id: String| {
         let (running, most) = (Arc::clone(&now_running), Arc::clone(&most_of_seven));
         async move {
             if id == "7" {
@@ -536,8 +540,8 @@ async fn id_that_is_forgotten_all_the_time_has_one_look_up_that_runs() {
             Ok::<_, io::Error>(Some("free"))
         }
     });
-    let lookup = lookup.max_in_flight(4);
-    let app = Database::new().app(lookup.clone());
+    let lookup = lookup.max_in_flight(4).build().unwrap();
+    let app = Database::new().app_on(lookup.clone());
     let forgetting = tokio::spawn(async move {
         loop {
             lookup.forget(&"7".to_owned());
@@ -567,8 +571,8 @@ async fn id_that_is_forgotten_all_the_time_has_one_look_up_that_runs() {
 #[tokio::test(start_paused = true)]
 async fn expired_plans_are_looked_up_again_and_old_ones_stay_while_that_fails() {
     let database = Database::new();
-    let lookup = database.lookup();
-    let app = database.app(lookup.clone());
+    let lookup = database.lookup().build().unwrap();
+    let app = database.app_on(lookup.clone());
     assert_eq!(
         (ask(&app, "alice").await, ask(&app, "bob").await),
         (FREE, FREE)
@@ -606,8 +610,8 @@ async fn expired_plans_are_looked_up_again_and_old_ones_stay_while_that_fails() 
 #[tokio::test(start_paused = true)]
 async fn look_up_in_flight_when_all_expire_is_repeated() {
     let database = Database::new();
-    let lookup = database.lookup();
-    let app = database.app(lookup.clone());
+    let lookup = database.lookup().build().unwrap();
+    let app = database.app_on(lookup.clone());
     database.takes(100);
     let first = tokio::spawn({
         let app = app.clone();
@@ -696,9 +700,7 @@ fn settings_under_which_every_look_up_fails_are_errors() {
         (lookup().max_in_flight(0), "`max_in_flight`"),
         (lookup().timeout(Duration::ZERO), "`timeout`"),
     ] {
-        let limiter = RateLimiter::in_memory();
-        let layer = RateLimitLayer::from_lookup(limiter, lookup, |_, _, _| ChosenLimits::Unlimited);
-        let error = layer.err().unwrap().to_string();
+        let error = lookup.build().err().unwrap().to_string();
         assert_eq!(error, format!("{setting} of the look-up is 0; use more"));
     }
 }
@@ -779,18 +781,17 @@ async fn looked_up_limits_are_decided_with_the_others() {
         Limit::fixed_window("all", Quota::per_hour(3)).unwrap(),
         Plans::new(),
     );
-    let layer =
-        RateLimitLayer::from_lookup(
-            &limiter,
-            database.lookup(),
-            move |_, user, plan| match plan {
-                LookupResult::Known(plan) => plans.limits(Some(plan), user),
-                _ => ChosenLimits::reject("no plan"),
-            },
-        )
-        .unwrap()
-        .limit(all, tollgate::key::Global)
-        .unwrap();
+    let layer = RateLimitLayer::from_lookup(
+        &limiter,
+        database.lookup().build().unwrap(),
+        move |_, user, plan| match plan {
+            LookupResult::Known(plan) => plans.limits(Some(plan), user),
+            _ => ChosenLimits::reject("no plan"),
+        },
+    )
+    .unwrap()
+    .limit(all, tollgate::key::Global)
+    .unwrap();
     let app = app(layer);
     for expected in [200, 200, 429] {
         assert_eq!(ask(&app, "alice").await, expected);

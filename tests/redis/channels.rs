@@ -47,8 +47,6 @@ impl Database {
             async move { Ok::<_, Infallible>(Some(version)) }
         });
         lookup.follow(channel);
-        // A setter makes a new cache, which follows the same channel.
-        let lookup = lookup.capacity(1_000);
         let limiter = RateLimiter::in_memory();
         let layer = RateLimitLayer::from_lookup(limiter, lookup, |_, _, found| {
             ChosenLimits::reject(format!("{found:?}"))

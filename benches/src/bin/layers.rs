@@ -90,12 +90,13 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
     };
 
     let (chosen, looked_up) = (limit("chosen")?, limit("looked-up")?);
-    let lookup = Lookup::new(
+    let lookup = Lookup::builder(
         |request: &Parts| request.headers.get(USER).cloned(),
         |_| ready(Ok::<_, Infallible>(Some(true))),
     )
     .capacity(2 * KEYS)
-    .ttl(Duration::from_secs(3_600));
+    .ttl(Duration::from_secs(3_600))
+    .build()?;
     let of_user = |request: &Parts, limit: &Limit| match request.headers.get(USER) {
         Some(user) => Check::new(limit, Key::new(user)).into(),
         None => ChosenLimits::Unlimited,

@@ -178,20 +178,67 @@ impl RateLimitLayer {
         Self::new(RateLimiter::in_memory(), limit, Global)
     }
 
-    /// Any limit.
+    /// Any limit. Pass a [`Limit`], or what its constructors return.
+    ///
+    /// ```
+    /// use tollgate::key::PeerIp;
+    /// use tollgate::{Limit, Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let limit = Limit::sliding_window_with("api", Quota::per_minute(60), 6);
+    /// let layer = RateLimitLayer::new(RateLimiter::in_memory(), limit, PeerIp)?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
     /// Returns an error like all constructors.
     pub fn new(
         limiter: impl Into<RateLimiter>,
-        limit: Limit,
+        limit: impl TryInto<Limit, Error: Into<ConfigError>>,
         key: impl KeyExtractor,
     ) -> Result<Self, ConfigError> {
+        let limit = limit.try_into().map_err(Into::into)?;
         Self::of_rule(
             limiter.into(),
             LayerRule::Fixed(KeyedLimit::new(limit, key, None)),
         )
+    }
+
+    /// Several limits under one key.
+    ///
+    /// ```
+    /// use tollgate::key::PeerIp;
+    /// use tollgate::{Limit, Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let limits = vec![
+    ///     Limit::token_bucket("second", Quota::per_second(10))?,
+    ///     Limit::fixed_window("day", Quota::per_day(10_000))?,
+    /// ];
+    /// let layer = RateLimitLayer::from_limits(RateLimiter::in_memory(), limits, PeerIp)?;
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no limit, or like [`limit`](Self::limit).
+    pub fn from_limits(
+        limiter: impl Into<RateLimiter>,
+        limits: impl IntoIterator<Item = Limit>,
+        key: impl KeyExtractor,
+    ) -> Result<Self, ConfigError> {
+        let key: Arc<dyn KeyExtractor> = Arc::new(key);
+        let mut limits = limits.into_iter();
+        let first = limits.next().ok_or_else(|| {
+            ConfigError::new("the layer has no limits; pass at least one, or leave the layer out")
+        })?;
+        let layer = Self::new(limiter, first, Arc::clone(&key))?;
+        limits.try_fold(layer, |layer, limit| layer.limit(limit, Arc::clone(&key)))
     }
 
     /// Limits that a closure chooses for each request, such as by the plan of an account, by the
@@ -307,7 +354,6 @@ impl RateLimitLayer {
         I: Clone + Eq + Hash + Send + Sync + 'static,
         T: Send + Sync + 'static,
     {
-        lookup.check()?;
         Self::of_rule(limiter.into(), LayerRule::Chosen(by_lookup(lookup, choose)))
     }
 

@@ -15,6 +15,8 @@ impl RateLimitLayer {
     /// Adds a limit, under a key of its own. A request costs 1 unit, or the [cost](Self::cost) of
     /// the layer. All limits of the layer are decided in one call. All are charged, or none is.
     ///
+    /// Pass a [`Limit`], or what its constructors return.
+    ///
     /// ```
     /// use tollgate::key::{Header, PeerIp};
     /// use tollgate::{Limit, Quota, RateLimitLayer, RateLimiter};
@@ -22,10 +24,10 @@ impl RateLimitLayer {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = RateLimiter::in_memory();
     /// let tenant = Header::new("x-tenant")?;
-    /// let daily = Limit::fixed_window_aligned("tenant", Quota::per_day(10_000))?;
+    /// let daily = Limit::fixed_window_aligned("tenant", Quota::per_day(10_000));
     /// let layer = RateLimitLayer::token_bucket(&limiter, "client", Quota::per_second(10), PeerIp)?
     ///     .limit(daily, tenant.clone())?
-    ///     .limit(Limit::concurrency("exports", 3)?, tenant)?;
+    ///     .limit(Limit::concurrency("exports", 3), tenant)?;
     /// # let _ = layer;
     /// # Ok(())
     /// # }
@@ -44,7 +46,12 @@ impl RateLimitLayer {
     ///
     /// Returns an error if the layer has a limit of this name or 255 limits already, or like all
     /// constructors.
-    pub fn limit(self, limit: Limit, key: impl KeyExtractor) -> Result<Self, ConfigError> {
+    pub fn limit(
+        self,
+        limit: impl TryInto<Limit, Error: Into<ConfigError>>,
+        key: impl KeyExtractor,
+    ) -> Result<Self, ConfigError> {
+        let limit = limit.try_into().map_err(Into::into)?;
         self.with_rule(LayerRule::Fixed(KeyedLimit::new(limit, key, None)))
     }
 
@@ -84,10 +91,11 @@ impl RateLimitLayer {
     /// limit](Limit::concurrency), because a request holds one permit.
     pub fn limit_with_cost(
         self,
-        limit: Limit,
+        limit: impl TryInto<Limit, Error: Into<ConfigError>>,
         key: impl KeyExtractor,
         cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static,
     ) -> Result<Self, ConfigError> {
+        let limit = limit.try_into().map_err(Into::into)?;
         if limit.is_concurrency() {
             return Err(ConfigError::new(
                 "a request holds one permit of a concurrency limit, whatever it costs; add it with \

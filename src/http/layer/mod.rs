@@ -45,6 +45,8 @@ use super::settings::LayerSettings;
 /// # }
 /// ```
 ///
+/// A setter returns a `Result` if its value can be out of a range, or can contradict the limits.
+///
 /// # The path of a request
 ///
 /// 1. A request that a [`forbid`](Self::forbid) predicate matches is answered with 403. One that a

@@ -156,7 +156,7 @@ pub(super) struct Cache<I, T> {
     next_flight: AtomicU64,
     /// The values of look-ups with a lower number may have changed since.
     doubtful_below: AtomicU64,
-    followed: Followers<I, T>,
+    followed: Followers,
     permits: Arc<Semaphore>,
     events: Throttle,
     /// The throttle of events about announcements without an id.
@@ -183,15 +183,6 @@ where
             unknown_ids: Throttle::default(),
             settings,
         }
-    }
-
-    /// An empty cache with other settings, which follows the same announcements.
-    pub(super) fn rebuilt(&self, settings: CacheSettings) -> Arc<Self> {
-        let rebuilt = Arc::new(Self::new(Arc::clone(&self.fetch), settings));
-        for follow in self.followed.all() {
-            rebuilt.followed.start(follow, &rebuilt);
-        }
-        rebuilt
     }
 
     /// The known result, if it is fresh.
@@ -345,34 +336,13 @@ where
     }
 }
 
-/// Starts a task that forgets in a cache what is announced.
-type Follow<I, T> = Arc<dyn Fn(&Arc<Cache<I, T>>) -> AbortHandle + Send + Sync>;
-
 /// The tasks that follow announcements of changes. They end with the cache.
-struct Followers<I, T>(Mutex<Vec<(Follow<I, T>, AbortHandle)>>);
+#[derive(Default)]
+struct Followers(Mutex<Vec<AbortHandle>>);
 
-impl<I, T> Default for Followers<I, T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<I, T> Followers<I, T> {
-    fn start(&self, follow: Follow<I, T>, cache: &Arc<Cache<I, T>>) {
-        let task = follow(cache);
-        self.0.lock().push((follow, task));
-    }
-
-    /// The channels that the cache follows, for the cache that replaces it.
-    fn all(&self) -> Vec<Follow<I, T>> {
-        let follow = |(follow, _): &(Follow<I, T>, _)| Arc::clone(follow);
-        self.0.lock().iter().map(follow).collect()
-    }
-}
-
-impl<I, T> Drop for Followers<I, T> {
+impl Drop for Followers {
     fn drop(&mut self) {
-        self.0.lock().iter().for_each(|(_, task)| task.abort());
+        self.0.lock().iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -385,12 +355,9 @@ where
     /// Starts a task that forgets what changed.
     #[track_caller]
     pub(super) fn follow(self: &Arc<Self>, channel: RedisChannel) {
-        let runtime = Runtime::current();
-        let follow = move |cache: &Arc<Self>| {
-            let following = Self::forget_announced(Arc::downgrade(cache), channel.clone());
-            runtime.spawn(following).abort_handle()
-        };
-        self.followed.start(Arc::new(follow), self);
+        let following = Self::forget_announced(Arc::downgrade(self), channel);
+        let task = Runtime::current().spawn(following);
+        self.followed.0.lock().push(task.abort_handle());
     }
 
     async fn forget_announced(cache: Weak<Self>, mut channel: RedisChannel) {

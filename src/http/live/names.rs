@@ -160,16 +160,12 @@ impl Names {
     }
 
     pub(super) fn plan_source(&self, name: &str) -> Result<PlanSource, ConfigError> {
-        let source = find(
+        find(
             &self.plans,
             "function for plans",
             "`Names::plan` or `Names::plan_lookup`",
             name,
-        )?;
-        if let PlanSource::Lookup(lookup) = &source {
-            lookup.check()?;
-        }
-        Ok(source)
+        )
     }
 
     pub(super) fn cost_of(&self, name: &str) -> Result<RequestFn<u32>, ConfigError> {

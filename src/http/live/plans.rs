@@ -18,7 +18,6 @@ use crate::http::limits::{Lookup, LookupResult, Reject};
 use crate::http::request_fn::RequestFn;
 use crate::model::Limit;
 use crate::telemetry;
-use crate::units::ConfigError;
 
 /// After so many requests without a plan, one should have had one.
 const ENOUGH: u32 = 10_000;
@@ -35,9 +34,6 @@ pub(super) enum PlanSource {
 
 /// A look-up of plans, of whatever type its ids and values are.
 pub(super) trait PlanLookup: Send + Sync {
-    /// Checks its settings.
-    fn check(&self) -> Result<(), ConfigError>;
-
     /// The plan of a request.
     fn look_up(&self, parts: &Parts) -> LookedUp;
 }
@@ -212,10 +208,6 @@ where
     F: Fn(LookupResult<'_, T>) -> Option<P> + Send + Sync + 'static,
     P: Into<Plan>,
 {
-    fn check(&self) -> Result<(), ConfigError> {
-        self.lookup.check()
-    }
-
     fn look_up(&self, parts: &Parts) -> LookedUp {
         let Ok(id) = self.lookup.id_of(parts) else {
             return LookedUp::NoId;

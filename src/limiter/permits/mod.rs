@@ -224,7 +224,6 @@ impl RateLimiter {
     }
 
     /// The number of keys with permits, callers or unconfirmed releases in this process, for tests.
-    #[cfg(feature = "test-util")]
     #[doc(hidden)]
     #[must_use]
     pub fn keys_with_permits(&self) -> usize {

@@ -73,7 +73,6 @@ impl Limit {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn with_shadow_mode(self) -> Self {
         self.with_enforced(Enforced::NEVER)
     }
