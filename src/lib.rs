@@ -190,6 +190,7 @@ pub mod guide {
     )]
     //! | what do attackers try? | [security] |
     //! | what is guaranteed? | [guarantees] |
+    //! | which Cargo features? | [features] |
     //! | coming from another limiter? | [migrating], and the well-known [recipes] for Redis |
 
     pub mod algorithms;
@@ -209,6 +210,9 @@ pub mod guide {
     #[cfg(feature = "grpc")]
     #[doc = include_str!("guide/grpc.md")]
     pub mod grpc {}
+
+    #[doc = include_str!("guide/features.md")]
+    pub mod features {}
 
     #[doc = include_str!("guide/guarantees.md")]
     pub mod guarantees {}
