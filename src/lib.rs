@@ -47,11 +47,11 @@ pub use units::{ConfigError, Quota};
 
 /// Time in tests and dry runs.
 ///
-/// Two clocks can be controlled:
+/// You can control two clocks:
 ///
 /// - The embedded store reads tokio's clock. In `#[tokio::test(start_paused = true)]`,
 ///   `tokio::time::advance` and `sleep` refill its budgets at once.
-/// - A [`ManualClock`](clock::ManualClock) sets the time of a store by hand, forwards and
+/// - With a [`ManualClock`](clock::ManualClock) you set the time of a store by hand, forwards and
 ///   backwards: [`MemoryStore::with_clock`], and `RedisStore::builder("shop").clock(...)`.
 pub mod clock {
     pub use crate::units::ManualClock;
@@ -62,7 +62,7 @@ pub mod clock {
 /// A [`Config`](config::Config) is what a file says. A [`LimitSet`](config::LimitSet) has the
 /// limits that are in force, and follows a [`ConfigSource`](config::ConfigSource).
 /// [`RateLimitLayer::from_config`] limits a service by it. The file uses the
-/// [`Names`](config::Names) that the application gives to its extractors, plans and costs.
+/// [`Names`](config::Names) that you give to your extractors, plans and costs.
 #[cfg(feature = "config")]
 pub mod config {
     pub use crate::configuration::{Config, ConfigSource, FileSource, Format};
@@ -115,7 +115,7 @@ pub mod key {
 
 /// The tower layer, its settings, and its responses.
 ///
-/// Start with [`RateLimitLayer`]. Of the others, its methods need
+/// You start with [`RateLimitLayer`]. Of the others, its methods need
 /// [`OnMissingKey`](layer::OnMissingKey), [`OnStoreFailure`](limit::OnStoreFailure),
 /// [`IetfDraft`](layer::IetfDraft), [`BodyFormat`](layer::BodyFormat),
 /// [`Rejection`](layer::Rejection) with its [`Reason`](layer::Reason), and for limits that are

@@ -1,4 +1,4 @@
-//! Checks that need no names of the application.
+//! Checks that need no names of your application.
 
 use std::collections::HashMap;
 

@@ -113,7 +113,7 @@ pub(crate) struct LimitConfig {
     /// the clock (`clock`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) anchor: Option<Anchor>,
-    /// The key by which requests are counted, a name that the application gave to an extractor, or
+    /// The key by which requests are counted, a name that you gave to an extractor, or
     /// several, which are joined.
     pub(crate) key: KeyConfig,
     /// The requests that the limit applies to. Of several, one has to match. Default: all.
@@ -122,11 +122,11 @@ pub(crate) struct LimitConfig {
     /// Requests that the limit does not apply to, although they match.
     #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
     pub(crate) except: OneOrMany<Match>,
-    /// The units that a request consumes, as a number, or a name that the application gave to a
+    /// The units that a request consumes, as a number, or a name that you gave to a
     /// function. Default: the cost of the layer, or else 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cost: Option<CostConfig>,
-    /// A name that the application gave to a function, which says the plan of a request.
+    /// A name that you gave to a function, which says the plan of a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) plan: Option<String>,
     /// Quotas by plan. Other plans have the quota of the limit. All plans share the budgets of the

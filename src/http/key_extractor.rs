@@ -15,8 +15,8 @@ use crate::model::Key;
 /// object-safe, so `Arc<dyn KeyExtractor>` is also an extractor.
 ///
 /// Do not use a value that clients choose freely as a key, because a client that changes it with
-/// each request gets a fresh budget each time. Use the authenticated user or the peer's address.
-/// For paths, use the matched route (`Route`) and never the request's path.
+/// each request gets a fresh budget each time. Use the user whom you authenticated, or the peer's
+/// address. For paths, use the matched route (`Route`) and never the request's path.
 ///
 /// Normalize a name as your login does, for example to lower case. Otherwise each spelling has a
 /// fresh budget.
@@ -138,8 +138,8 @@ impl MissingKey {
         }
     }
 
-    /// Sets the text for the log, in place of the reason. It can name internals of the application.
-    /// Clients do not see it.
+    /// Sets the text for the log, in place of the reason. It can name internals of your
+    /// application. Clients do not see it.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());

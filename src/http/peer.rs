@@ -13,7 +13,7 @@ use super::{KeyExtractor, MissingKey};
 use crate::model::Key;
 use crate::telemetry;
 
-/// This text is for the log, because clients should not see how the service is built.
+/// This text is for the log, because clients should not see how your service is built.
 const ADVICE: &str = "the peer's address is unknown: with axum, serve the router with \
     `into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable the feature `tonic`; \
     elsewhere, put the peer's `SocketAddr` into the request's extensions";
@@ -21,8 +21,8 @@ const ADVICE: &str = "the peer's address is unknown: with axum, serve the router
 /// A key extractor for the address of the peer.
 ///
 /// A client cannot spoof it. **Behind a proxy, it is the proxy's address**, and all clients share
-/// one budget. Use [`ClientIp`](crate::key::ClientIp). An event warns once if a peer in a private
-/// network sends forwarding headers.
+/// one budget. Behind a proxy, you need [`ClientIp`](crate::key::ClientIp). An event warns once if
+/// a peer in a private network sends forwarding headers.
 ///
 /// An IPv4 address counts with all its bits, and is the same in its IPv6 notation, which a
 /// dual-stack listener shows. An IPv6 address counts with its first 64 bits, because a single

@@ -1,4 +1,4 @@
-//! Functions of the application that read the head of a request.
+//! Functions of your application that read the head of a request.
 
 use std::sync::Arc;
 

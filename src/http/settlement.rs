@@ -221,8 +221,8 @@ impl Settlement {
     /// `false` if the request was not charged under this limit, or if that charge is settled. A
     /// debt has no receipt, so it cannot be given back.
     ///
-    /// A mistyped name settles nothing, and every request keeps its estimate. An event says so,
-    /// after 100 requests of which none was charged under it.
+    /// If you mistype the name, nothing is settled, and every request keeps its estimate. An event
+    /// says so, after 100 requests of which none was charged under it.
     #[must_use = "`false` says that the request was not charged under this limit"]
     pub fn settle(&self, limit: &str, cost: u32) -> bool {
         self.settle_all([(limit, cost)]) > 0

@@ -39,7 +39,7 @@ enum Stage {
         since: Instant,
         settings: Arc<LayerSettings>,
     },
-    /// It waits for look-ups of the application.
+    /// It waits for look-ups of your application.
     LookingUp {
         pending: Pending,
         since: Instant,

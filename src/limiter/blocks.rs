@@ -10,7 +10,7 @@ use crate::telemetry;
 
 /// # Operators
 impl RateLimiter {
-    /// Blocks a key under a limit for a time, at most 366 days, on all replicas. An operator shuts
+    /// Blocks a key under a limit for a time, at most 366 days, on all replicas. So you shut
     /// a client out. It replaces a block that the key may have.
     ///
     /// Checks of the key are denied until the block ends, except checks of cost 0 and checks that

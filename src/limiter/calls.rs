@@ -144,7 +144,7 @@ impl RateLimiter {
     /// a charge is known by its time, and a charge from before that budget began may have the same.
     /// Giving back the wrong one would mint units.
     ///
-    /// A receipt is valid for one refund. For the next refund of the same charge, use
+    /// You can use a receipt for one refund. For the next refund of the same charge, use
     /// [`Receipt::after`].
     ///
     /// ```
@@ -210,8 +210,8 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error if the store does not answer. If it [may have
-    /// charged](Error::may_have_charged), do not settle again, because the difference would count
-    /// twice.
+    /// charged](Error::may_have_charged), you must not settle again, because the difference would
+    /// count twice.
     pub async fn settle(
         &self,
         limit: &Limit,

@@ -18,8 +18,8 @@ impl RateLimiter {
         RateLimiterBuilder::new(store)
     }
 
-    /// Creates a limiter on the embedded store, for one process, for development and for tests. In
-    /// tests, tokio's paused time controls it. See [`MemoryStore`].
+    /// Creates a limiter on the embedded store, for one process, for development and for your
+    /// tests. In tests, tokio's paused time controls it. See [`MemoryStore`].
     #[must_use]
     pub fn in_memory() -> Self {
         Self::new(MemoryStore::new())
@@ -27,10 +27,10 @@ impl RateLimiter {
 
     /// Connects to Redis and creates a limiter that shares its budgets with all replicas on that
     /// Redis. The URL is `redis://[user:password@]host[:port][/database]`. The prefix of the keys
-    /// is a name for the service. Limiters with the same prefix [share](crate::RedisStore::builder)
+    /// names your service. Limiters with the same prefix [share](crate::RedisStore::builder)
     /// the budgets of limits with the same name.
     ///
-    /// A wrong address or password is an error at once. Use [`redis_lazy`](Self::redis_lazy) to
+    /// You learn of a wrong address or password at once. Use [`redis_lazy`](Self::redis_lazy) to
     /// start without Redis, and [`RedisStore::builder`](crate::RedisStore::builder) to set
     /// deadlines, or to bring a pool. For a [`RedisChannel`](crate::store::RedisChannel), a
     /// `RedisSource` or the state of the circuit breaker, create a

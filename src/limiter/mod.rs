@@ -44,7 +44,7 @@ use crate::units::ConfigError;
 
 /// A rate limiter on a [`Store`](crate::store::Store), the core of the crate, without HTTP.
 ///
-/// A limiter is a handle, cheap to clone and to share between layers, tasks and queues. It does not
+/// A limiter is a handle, which you clone and share between layers, tasks and queues. It does not
 /// own limits. Each call takes the [`Limit`] and the [`Key`](crate::Key), so a quota can change
 /// between calls. Limits of one name share what they count. To find a name that is used twice by
 /// mistake, [`register`](Self::register) each limit of direct calls once, as layers do.
@@ -73,7 +73,7 @@ use crate::units::ConfigError;
 /// # }
 /// ```
 ///
-/// Several checks can be decided as one group. All are charged, or none.
+/// You can have several checks decided as one group. All are charged, or none.
 ///
 /// ```
 /// # use tollgate::{Check, Key, Limit, Quota, RateLimiter};
@@ -152,8 +152,8 @@ impl RateLimiter {
 
     /// Registers the name of a limit, so that no other quota can use it in this limiter.
     ///
-    /// Layers register their limits when they are built. Register limits without a layer to detect
-    /// a name that is used twice by mistake.
+    /// Layers register their limits when they are built. You register limits without a layer to
+    /// detect a name that is used twice by mistake.
     ///
     /// Two services with one prefix and one limit name count on the same budgets. So on Redis, a
     /// process also notes the quotas of its first thousand registered limits, under
@@ -237,8 +237,8 @@ impl RateLimiter {
     /// one.
     ///
     /// If a program ends before that, the estimates of its last requests stand, and its last
-    /// permits count until their lease expires. Call this last, also after a graceful shutdown of a
-    /// server. Outside of a tokio runtime it does nothing.
+    /// permits count until their lease expires. So call this last in your `main`, also after a
+    /// graceful shutdown of a server. Outside of a tokio runtime it does nothing.
     ///
     /// ```
     /// # use tollgate::RateLimiter;

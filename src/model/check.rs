@@ -13,8 +13,8 @@ use crate::units::{ConfigError, Micros};
 /// Several checks in one call are a [`Group`](crate::store::Group). All are charged, or none. See
 /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
 ///
-/// A check owns its parts and is cheap to clone. A wrapper of a store, a task that refunds later,
-/// or a metric can keep it.
+/// A check owns its parts and is cheap to clone. You can keep it in a wrapper of a store, in a task
+/// that refunds later, or for a metric.
 ///
 /// ```
 /// use tollgate::{Check, Key, Limit, Quota};

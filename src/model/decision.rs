@@ -92,7 +92,7 @@ impl Decision {
     /// Sets the time of the decision by the store's clock, since the Unix epoch. The receipts are
     /// of charges at that time. Default: 0.
     ///
-    /// This is for authors of a [`Store`](crate::store::Store).
+    /// You need it to write a [`Store`](crate::store::Store).
     pub fn made_at(self, decided_at: Duration) -> Self {
         self.made_at_us(micros(decided_at))
     }

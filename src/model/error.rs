@@ -11,8 +11,8 @@ use crate::units::ConfigError;
 
 /// A failed call of a store, such as a check that it did not decide.
 ///
-/// A denial is never an error. It is a [`Decision`](crate::Decision). The caller chooses whether to
-/// fail open or closed. [`Limit::with_on_store_failure`](crate::Limit::with_on_store_failure) sets
+/// A denial is never an error. It is a [`Decision`](crate::Decision). You choose whether to fail
+/// open or closed. [`Limit::with_on_store_failure`](crate::Limit::with_on_store_failure) sets
 /// that, and for the tower layer `RateLimitLayer::on_store_failure`.
 pub struct Error {
     kind: ErrorKind,

@@ -16,7 +16,7 @@ const MAX_REPLICAS: u32 = 10_000;
 ///
 /// # The local limit
 ///
-/// Each replica of the service decides by its share of the quota, in its own memory. With a quota
+/// Each replica of your service decides by its share of the quota, in its own memory. With a quota
 /// of `limit` and `burst` per `period`, and `n` replicas:
 ///
 /// | algorithm | the share of a replica | all replicas together allow at most |
@@ -75,7 +75,7 @@ pub enum OnStoreFailure {
 
 impl OnStoreFailure {
     /// Decides in this process, by the share of one of so many replicas: 1 to 10,000. Use the
-    /// largest number that may run at once, such as the maximum of an autoscaler.
+    /// largest number that you may run at once, such as the maximum of an autoscaler.
     #[must_use]
     pub const fn local(replicas: u32) -> Self {
         Self::Local { replicas }

@@ -59,7 +59,7 @@ use crate::units::{ConfigError, Quota};
 /// | [`fixed_window`](Self::fixed_window) | quotas an hour or a day | at most `limit` in each window | one small string |
 /// | [`concurrency`](Self::concurrency) | slow endpoints, streams, jobs | at most `limit` at once | 31 bytes, and 40 for each replica |
 ///
-/// The constructors check all numbers, so every store decides every `Limit` exactly.
+/// The constructors check all numbers, so every store decides your `Limit` exactly.
 ///
 /// A concurrency limit says how many requests of a key may be in flight, and the others how many
 /// may start in a time. A request that is charged is done with its limit. A request in flight holds

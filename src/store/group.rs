@@ -10,7 +10,7 @@ use crate::units::{Micros, Outcome, Receipt, micros};
 ///
 /// This makes the decision of a [`Store`](crate::store::Store), which only has to lock the states
 /// meanwhile. `now` is the store's time since the Unix epoch, in whole microseconds. Afterwards, a
-/// state of `None` need not be kept. Keep any other until [`State::expires_at`].
+/// state of `None` need not be kept. You keep any other until [`State::expires_at`].
 ///
 /// # Errors
 ///

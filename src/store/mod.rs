@@ -2,13 +2,13 @@
 //!
 //! | store | what it is |
 //! |---|---|
-//! | [`MemoryStore`] | the embedded store: one process, development, tests |
+//! | [`MemoryStore`] | the embedded store: one process, development, your tests |
 //! | `RedisStore` | Redis or Valkey, shared by all replicas (feature `redis`) |
 //! | `Prefetch` | a wrapper that charges units of hot keys in blocks (feature `redis`) |
 //!
 //! A store does one thing: it [applies](Store::apply) an [`Operation`], and answers with the
-//! decision. A wrapper of a store is a store. To write one, implement [`Store`] with [`decide`],
-//! and run `conformance::check` (feature `test-util`) on it.
+//! decision. A wrapper of a store is a store. To write your own, implement [`Store`] with
+//! [`decide`], and run `conformance::check` (feature `test-util`) on it.
 
 mod answer;
 #[cfg(feature = "redis")]

@@ -32,7 +32,7 @@ fn capped(since_epoch: Duration) -> Micros {
     micros(since_epoch).min(LATEST)
 }
 
-/// A clock that is set by hand, forwards and backwards, for tests and dry runs.
+/// A clock that you set by hand, forwards and backwards, in tests and dry runs.
 ///
 /// The same sequence of times, keys and costs gives the same decisions on every store
 /// [built](crate::MemoryStore::with_clock) with such a clock. The store does not delete expired

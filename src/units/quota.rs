@@ -130,8 +130,8 @@ impl Quota {
     /// `limit` units per day of 24 hours.
     ///
     /// A bucket (token bucket, leaky bucket, GCRA) refills all the time. One of 1,000 a day has
-    /// allowed up to 2,000 after a day, and an empty one gets a unit every 86 seconds. For an
-    /// amount that is used up until the period ends, such as money or tokens, use a [fixed
+    /// allowed up to 2,000 after a day, and an empty one gets a unit every 86 seconds. If you
+    /// sell an amount that is used up until the period ends, such as money or tokens, use a [fixed
     /// window](crate::Limit::fixed_window).
     pub const fn per_day(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(24 * 60 * 60))

@@ -8,7 +8,7 @@ use super::{Micros, micros};
 /// [refund](crate::RateLimiter::refund) with it takes back that charge and not a later one.
 ///
 /// An allowed [`Decision`](crate::Decision::receipt) that charged units has one. It is plain data:
-/// store its [time](Self::charged_at) and [cost](Self::cost), and recreate it with
+/// you can store its [time](Self::charged_at) and [cost](Self::cost), and recreate it with
 /// [`new`](Self::new) in any process.
 ///
 /// A receipt does not contain its limit and key. With another limit or key, a refund gives back

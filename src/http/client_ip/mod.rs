@@ -74,9 +74,9 @@ use crate::units::ConfigError;
 /// # Differences from other crates
 ///
 /// `client-ip` and `axum-client-ip` take the rightmost address of a header that the operator
-/// chooses. That is right behind exactly one proxy, and if no client can reach the service without
-/// it. `ClientIp` also verifies that the peer is a trusted proxy, walks through any number of
-/// proxies, accepts ports and IPv4-mapped addresses, and counts IPv6 clients by network. nginx's
+/// chooses. That is right if you are behind exactly one proxy, and no client can reach your service
+/// without it. `ClientIp` also verifies that the peer is a trusted proxy, walks through any number
+/// of proxies, accepts ports and IPv4-mapped addresses, and counts IPv6 clients by network. nginx's
 /// `real_ip_recursive` takes the leftmost address if all are trusted; `ClientIp` takes the peer,
 /// because a host in a trusted network could write any. tower_governor's `SmartIpKeyExtractor`
 /// takes the leftmost address, which the client chooses.
@@ -257,7 +257,7 @@ impl ClientIp {
     /// let quota = Quota::per_minute(100);
     /// let layer = RateLimitLayer::token_bucket(&limiter, "api", quota, client.clone())?
     ///     .forbid(client.may_be_in(&forbidden)?);
-    /// // While the service runs:
+    /// // While your service runs:
     /// forbidden.replace(["198.51.100.0/24", "203.0.113.7"])?;
     /// # let _ = layer;
     /// # Ok(())

@@ -14,7 +14,7 @@ use crate::units::ConfigError;
 /// The bits before the IPv4 address in an IPv4-mapped IPv6 address.
 const MAPPED_PREFIX: u8 = 96;
 
-/// A set of networks that can be replaced while the service runs.
+/// A set of networks that can be replaced while your service runs.
 ///
 /// A clone is a handle on the same set. The default is empty. A string, and an array, a slice or a
 /// vector of strings convert into a set with `TryFrom`. A network is written as `10.0.0.0/8` or
@@ -28,7 +28,7 @@ const MAPPED_PREFIX: u8 = 96;
 /// let proxies = Networks::new(["10.0.0.0/8", "fd00::/8"])?;
 /// let client = ClientIp::behind(&proxies)?;
 ///
-/// // Later, while the service runs: requests from now on are judged by the new set.
+/// // Later, while your service runs: requests from now on are judged by the new set.
 /// proxies.replace(["10.0.0.0/8", "192.0.2.0/24"])?;
 /// # let _ = client;
 /// # Ok(())

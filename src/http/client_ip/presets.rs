@@ -50,7 +50,7 @@ impl ClientIp {
 
     /// Behind a Kubernetes ingress, which writes `X-Forwarded-For`. Pass the networks of the
     /// ingress controller's pods, or of its nodes with `hostNetwork`. If that is the network of all
-    /// pods, every pod can choose its address, so restrict access to the service with a network
+    /// pods, every pod can choose its address, so restrict access to your service with a network
     /// policy.
     ///
     /// The ingress sees clients only if its own service keeps their addresses, with
@@ -102,8 +102,8 @@ impl ClientIp {
     ///
     /// All customers of Cloudflare share these networks. Accept only your own zone, by
     /// Authenticated Origin Pulls or a tunnel. Do not use `X-Forwarded-For` here, because another
-    /// customer's Worker can send any. With a proxy of your own between Cloudflare and the service,
-    /// let that proxy take the client from `CF-Connecting-IP`, if the request comes from
+    /// customer's Worker can send any. With a proxy of your own between Cloudflare and your
+    /// service, let that proxy take the client from `CF-Connecting-IP`, if the request comes from
     /// Cloudflare, and send it as `X-Real-IP`.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ impl ClientIp {
     /// Trust the addresses from which your proxies connect, and no network in which clients are,
     /// because a client in a trusted network can choose its address. The proxies must write the
     /// header themselves. See the [guide](crate::guide::behind_a_proxy). The networks can be
-    /// [replaced](Networks::replace) while the service runs. Without networks, no peer is trusted.
+    /// [replaced](Networks::replace) while your service runs. Without networks, no peer is trusted.
     ///
     /// # Errors
     ///
@@ -35,7 +35,7 @@ impl ClientIp {
     /// Behind `hops` proxies, 1 to 32, whatever their addresses. The client is the n-th address of
     /// `X-Forwarded-For` from the right.
     ///
-    /// **Every request must come through all these proxies.** A client that reaches the service
+    /// **Every request must come through all these proxies.** A client that reaches your service
     /// with fewer hops chooses its own address. If you know the addresses of the proxies, use
     /// [`behind`](Self::behind). Behind an Envoy with `use_remote_address` and
     /// `xff_num_trusted_hops`, count also that Envoy, one more than its hops.

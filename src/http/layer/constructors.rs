@@ -141,8 +141,8 @@ impl RateLimitLayer {
     /// limit in events and metrics, where a request that is shed has the outcome `shed`. The reason
     /// of its rejection is [`LoadShed`](crate::layer::Reason::LoadShed).
     ///
-    /// Put it outside of all that costs time. Exempt health checks, because a busy server is alive.
-    /// Other limits have layers of their own.
+    /// Put it outside of all that costs you time. Exempt your health checks, because a busy server
+    /// is alive. Other limits have layers of their own.
     ///
     /// ```
     /// use axum::Router;
@@ -178,7 +178,7 @@ impl RateLimitLayer {
         Self::new(RateLimiter::in_memory(), limit, Global)
     }
 
-    /// Any limit. Pass a [`Limit`], or what its constructors return.
+    /// Any limit. You can pass a [`Limit`], or what its constructors return.
     ///
     /// ```
     /// use tollgate::key::PeerIp;
@@ -331,7 +331,7 @@ impl RateLimitLayer {
         Self::of_rule(limiter.into(), LayerRule::Chosen(by_key(key, choose)))
     }
 
-    /// Limits that a closure chooses for each request, by what the application looks up, such as
+    /// Limits that a closure chooses for each request, by what your application looks up, such as
     /// the plan of an account in a database. See [`Lookup`] for its cache, and
     /// [`from_fn`](Self::from_fn).
     ///
@@ -357,7 +357,7 @@ impl RateLimitLayer {
         Self::of_rule(limiter.into(), LayerRule::Chosen(by_lookup(lookup, choose)))
     }
 
-    /// The limits of a configuration, which can be replaced while the service runs. See
+    /// The limits of a configuration, which can be replaced while your service runs. See
     /// [`LimitSet`](crate::config::LimitSet).
     ///
     /// One layer on a whole router is enough, because the configuration says which limits apply to

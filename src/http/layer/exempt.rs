@@ -43,7 +43,7 @@ impl RateLimitLayer {
     ///
     /// A preflight request is an `OPTIONS` request with two headers that any client can send. By
     /// default it is not limited, because a browser sends it unasked and a CORS layer answers it.
-    /// If the service itself does costly work for `OPTIONS` (a catch-all handler, a proxy), limit
+    /// If your service itself does costly work for `OPTIONS` (a catch-all handler, a proxy), limit
     /// it. Behind a CORS layer this changes nothing, because no preflight request gets here.
     pub fn limit_preflight(self) -> Self {
         self.with(|settings| settings.policy.limits_preflight = true)

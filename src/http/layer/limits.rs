@@ -15,7 +15,7 @@ impl RateLimitLayer {
     /// Adds a limit, under a key of its own. A request costs 1 unit, or the [cost](Self::cost) of
     /// the layer. All limits of the layer are decided in one call. All are charged, or none is.
     ///
-    /// Pass a [`Limit`], or what its constructors return.
+    /// You can pass a [`Limit`], or what its constructors return.
     ///
     /// ```
     /// use tollgate::key::{Header, PeerIp};
@@ -116,7 +116,7 @@ impl RateLimitLayer {
     /// [cost of its own](Self::limit_with_cost).
     ///
     /// A request that carries several operations can cost as many, for example a GraphQL query or a
-    /// batch. Bound the cost, because `cost` reads what a client sent. The whole path of a request
+    /// batch. Bound the cost, because you read what a client sent. The whole path of a request
     /// is its [`original_path`](crate::layer::original_path).
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.policy.cost = Some(Arc::new(cost)))

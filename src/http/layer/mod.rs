@@ -27,8 +27,8 @@ use tower_layer::Layer;
 use super::RateLimit;
 use super::settings::LayerSettings;
 
-/// Limits a service. It takes a key from each request, asks the limiter, and forwards the request
-/// or answers 429.
+/// Limits your service. It takes a key from each request, asks the limiter, and forwards the
+/// request or answers 429.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -82,13 +82,13 @@ use super::settings::LayerSettings;
 ///
 /// Layers share a budget only if they use the same limiter (or Redis and prefix), the same limit
 /// name, and the same key. Stacked layers are decided one after another, the outer one first. A
-/// charge of the outer layer stays charged if the inner layer denies. To charge all or none, put
-/// the limits into [one layer](Self::limit).
+/// charge of the outer layer stays charged if the inner layer denies. If you want to charge all or
+/// none, put the limits into [one layer](Self::limit).
 ///
 /// If two of them share a budget, a request charges it twice. An event says so once.
 ///
 /// With stacked layers, the headers report a budget that is used up, or else the one with the
-/// fewest units left. Give the layers the same settings for headers, because fields of different
+/// fewest units left. Give your layers the same settings for headers, because fields of different
 /// kinds are not compared. The headers of a denial come from the layer that denied. Its
 /// `Retry-After` names a time at which the layers outside also allow the request. The same holds
 /// for the `Retry-After` of a 429 or 503 of your service. There are three exceptions:
@@ -101,13 +101,13 @@ use super::settings::LayerSettings;
 ///
 /// The decision in the extensions is the strictest of the layers with
 /// [`insert_decision`](Self::insert_decision). Of equally strict decisions, the outer layer's
-/// stays. With stacked layers it has the receipt of that one layer only. To refund all charges of a
-/// request, put its limits into one layer.
+/// stays. With stacked layers it has the receipt of that one layer only. If you refund all charges
+/// of a request, put its limits into one layer.
 ///
-/// Put the layer inside a CORS layer, so that its responses carry the CORS headers, and let that
-/// layer expose [its headers](Self::exposed_headers). Put it inside authentication if the key is a
-/// user. The headers belong to one client, so a response that a shared cache may keep should not
-/// carry them.
+/// Put the layer inside your CORS layer, so that its responses carry the CORS headers, and let that
+/// layer expose [its headers](Self::exposed_headers). Put it inside your authentication if the key
+/// is a user. The headers belong to one client, so a response that a shared cache may keep should
+/// not carry them.
 ///
 /// The layer needs a tokio runtime with time enabled.
 #[derive(Clone)]

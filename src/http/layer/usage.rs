@@ -54,7 +54,7 @@ impl RateLimitLayer {
     /// # Errors
     ///
     /// Returns an error if the store does not decide. It [is misuse](Error::is_misuse) if the
-    /// limits that the application chose for the request [are not a
+    /// limits that you chose for the request [are not a
     /// group](crate::store::Group::new).
     pub async fn usage(&self, request: &Parts) -> Result<Vec<Usage>, Error> {
         let policy = self.settings.policy.uncounted();

@@ -10,8 +10,8 @@ use crate::units::ConfigError;
 
 /// # Waiting
 impl RateLimitLayer {
-    /// Lets a request wait for its units for up to `max_wait`, instead of being denied. Default: it
-    /// does not wait.
+    /// Lets a request wait for its units for up to `max_wait`, where you would otherwise deny it.
+    /// Default: it does not wait.
     ///
     /// A request that fits is decided as without this setting. Any other waits if its `retry_after`
     /// is within `max_wait`, and there are not too many [waiters](Self::max_waiters). Else it is
@@ -32,8 +32,8 @@ impl RateLimitLayer {
     /// deadline. A request that fits is forwarded, however short `max_wait` is. The time of a
     /// look-up counts, and is bounded by the [look-up](crate::layer::Lookup). If the store is
     /// unavailable, the layer's [failure policy](Self::on_store_failure) decides at once, also for
-    /// requests that wait. **By default it fails open. All of them are forwarded.** To protect a
-    /// provider during an outage, choose [`OnStoreFailure::Local`].
+    /// requests that wait. **By default it fails open. All of them are forwarded.** If you
+    /// have to protect a provider during an outage, choose [`OnStoreFailure::local`].
     ///
     /// ```
     /// # use tollgate::key::Global;

@@ -1,4 +1,4 @@
-//! Look-ups: what the application knows of a client, such as its plan.
+//! Look-ups: what your application knows of a client, such as its plan.
 
 use std::fmt;
 use std::hash::Hash;
@@ -90,7 +90,7 @@ where
     I: Clone + Eq + Hash + Send + Sync + 'static,
     T: Send + Sync + 'static,
 {
-    /// Removes an id and its value from the cache. The next request looks it up. Call it when a
+    /// Removes an id and its value from the cache. The next request looks it up. You call it when a
     /// plan changes. Other processes have caches of their own. On Redis they can
     /// [`follow`](Self::follow) announcements. With another messaging system, call `forget` for
     /// each message, and [`expire_all`](Self::expire_all) after a lost connection.

@@ -1,11 +1,11 @@
-//! A request that the application rejects.
+//! A request that you reject.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use http::StatusCode;
 
-/// A request that the application rejects, and why.
+/// A request that you reject, and why.
 #[derive(Clone)]
 pub(in crate::http) struct Reject {
     pub(in crate::http) status: StatusCode,

@@ -1,4 +1,4 @@
-//! The names that an application gives to what its configuration may use.
+//! The names that you give to what your configuration may use.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::http::request_fn::RequestFn;
 use crate::http::{Global, KeyExtractor, PeerIp};
 use crate::units::ConfigError;
 
-/// The names that an application gives to its key extractors, plans and costs, for a configuration
+/// The names that you give to your key extractors, plans and costs, for a configuration
 /// to use.
 ///
 /// Three extractors have names from the start: `global`, [one key for all
@@ -143,7 +143,7 @@ impl Names {
         self
     }
 
-    /// Names a function that says the cost of a request, in units. Bound it, because it reads what
+    /// Names a function that says the cost of a request, in units. Bound it, because you read what
     /// a client sent.
     #[must_use]
     pub fn cost(

@@ -22,7 +22,7 @@ use crate::units::{ConfigError, Mutex};
 /// The limits of a configuration that are in force, and can be replaced while requests are in
 /// flight.
 ///
-/// A set is a handle. Its clones have the same limits. A layer of
+/// A set is a handle, which you can clone. Its clones have the same limits. A layer of
 /// [`RateLimitLayer::from_config`](crate::RateLimitLayer::from_config) asks the limits of its set
 /// for each request. A request in flight keeps the limits that it began with.
 ///

@@ -184,8 +184,8 @@ impl RateLimiter {
     /// - **Expired leases.** A process that was blocked, or could not reach Redis, for longer than
     ///   a lease may hold permits that other processes also have. [`Permit::is_renewed`] and an
     ///   event report that.
-    /// - **The end of a program.** Permits are released in the background. Call
-    ///   [`flush`](Self::flush) last.
+    /// - **The end of a program.** Permits are released in the background. You
+    ///   call [`flush`](Self::flush) last.
     ///
     /// A claim has the permits and the waiters of this process for one key. Claims are sent to
     /// Redis together with checks. Tasks renew the permits, in a runtime that uses the limiter. If

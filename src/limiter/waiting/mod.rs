@@ -137,7 +137,7 @@ impl RateLimiter {
     ///
     /// If the store is unavailable, the limit's [failure policy](Limit::with_on_store_failure)
     /// decides. A limit that fails closed is asked again after each `retry_after`, until
-    /// `max_wait`. Without a policy, the error is returned at once. Retry after a pause.
+    /// `max_wait`. Without a policy, you get the error at once. Retry after a pause.
     ///
     /// # Errors
     ///

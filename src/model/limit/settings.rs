@@ -121,10 +121,10 @@ impl Limit {
     /// Then checks are denied until the debt is repaid. A bucket repays it at its rate. A window
     /// forgets it at its end, and a log after a period.
     ///
-    /// A bound keeps a wrong cost from locking a key out for long. For example, a budget of 1,000
-    /// tokens with a bound of 500 counts at most 1,500 used tokens, whatever a settlement charges.
-    /// Units above the bound are forgiven. So with many requests in flight that cost more than
-    /// their estimates, more passes than the quota, and the order of the settlements matters.
+    /// With a bound, you keep a wrong cost from locking a key out for long. For example, a budget
+    /// of 1,000 tokens with a bound of 500 counts at most 1,500 used tokens, whatever a settlement
+    /// charges. Units above the bound are forgiven. So with many requests in flight that cost more
+    /// than their estimates, more passes than the quota, and the order of the settlements matters.
     ///
     /// While a [replica's share](OnStoreFailure::Local) decides, the bound is divided like the
     /// quota, and rounded up.

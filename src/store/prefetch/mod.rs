@@ -26,8 +26,8 @@ use crate::units::{ConfigError, Mutex};
 /// A power of two, and large enough that threads rarely contend for a shard.
 const SHARDS: usize = 64;
 
-/// A store that charges units of a hot key in blocks and spends them in this process. It is for
-/// keys with too many checks for one round trip each.
+/// A store that charges units of a hot key in blocks and spends them in this process. You need it
+/// for keys with too many checks for one round trip each.
 ///
 /// The first checks of a key go to the wrapped store. A hot key then gets a *block* of units,
 /// charged in one check: the units that it needs in about 50 ms. This process decides its checks in
@@ -97,8 +97,8 @@ impl<S: Store> Prefetch<S> {
         PrefetchBuilder::new(store)
     }
 
-    /// Gives back all prefetched units that are not spent. Call it at shutdown, after the last
-    /// request.
+    /// Gives back all prefetched units that are not spent. Call it when you shut down, after the
+    /// last request.
     ///
     /// Dropping the last handle does the same in a background task, if the runtime still runs it.
     ///

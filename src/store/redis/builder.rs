@@ -161,7 +161,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets a pool of the application, in place of a URL. The store keeps one connection of it for
+    /// Sets your pool, in place of a URL. The store keeps one connection of it for
     /// each [lane](Self::lanes), so the pool's `max_size` has to be larger than the number of
     /// lanes. It brings each connection back to the database of the pool's URL.
     ///

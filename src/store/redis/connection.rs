@@ -1,7 +1,7 @@
 //! The connection that a lane keeps.
 //!
 //! A lane keeps a connection for as long as it works, and multiplexes all checks on it. So does one
-//! with a pool of the application, because a pool pings a connection each time it is checked out.
+//! with your pool, because a pool pings a connection each time it is checked out.
 //! After a failure, the next check reconnects. A task of its own connects, one at a time, with a
 //! growing pause between attempts. So a connection that takes longer than one check's deadline is
 //! there for the next check.

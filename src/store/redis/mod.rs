@@ -194,7 +194,7 @@ impl RedisStore {
 
     /// Returns a builder for a store on a URL or a pool.
     ///
-    /// The prefix begins every key in Redis, and is a name for the service: 1 to 64 printable ASCII
+    /// The prefix begins every key in Redis, and names your service: 1 to 64 printable ASCII
     /// characters without spaces and braces. Stores with the same prefix share the budgets of
     /// limits with the same name, so all replicas of a service have the same one, and another
     /// service on the same Redis has another one. It has no default, because two services would

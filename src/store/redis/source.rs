@@ -124,9 +124,9 @@ impl RedisSource {
     ///
     /// Returns an error that [is misuse](Error::is_misuse) if [`Config::parse`] returns an error,
     /// or if a limit is out of range, without writing anything. Also returns an error if Redis does
-    /// not write. Routes and the names of the application are not checked, so check the limits with
-    /// [`LimitSet::new`](crate::config::LimitSet::new) before. A replica that cannot use them keeps
-    /// those that it has.
+    /// not write. Routes and the names of your application are not checked, so check the limits
+    /// with [`LimitSet::new`](crate::config::LimitSet::new) before. A replica that cannot use them
+    /// keeps those that it has.
     pub async fn publish(&self, text: &str) -> Result<Config, Error> {
         let config = self.parse(text)?;
         config.check()?;

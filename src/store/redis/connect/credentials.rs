@@ -1,4 +1,4 @@
-//! Users and passwords that change while the service runs.
+//! Users and passwords that change while your service runs.
 
 use std::error::Error;
 use std::fmt;

@@ -39,7 +39,7 @@ pub(super) trait Connect: Send + Sync + 'static {
     }
 }
 
-/// A connection of the store's own, or one of a pool of the application.
+/// A connection of the store's own, or one of your pool.
 pub(super) enum Link {
     Own(MultiplexedConnection),
     /// A connection to the master that sentinels have elected.

@@ -1,4 +1,4 @@
-//! Connections of a pool of the application.
+//! Connections of your pool.
 
 use deadpool_redis::{Pool, PoolError};
 use futures_core::future::BoxFuture;
