@@ -156,11 +156,11 @@ pub mod guide {
     //! | question | page |
     //! |---|---|
     //! | which algorithm? | [algorithms] |
-    //! | which key? | [keys], [behind a proxy](behind_a_proxy) |
+    //! | which key? | [keys], [behind a proxy](behind_a_proxy), [networks] |
     //! | which quota? | [quotas], [operating] (replay your access log), [shadow mode](shadow_mode) |
-    //! | one quota for each plan? | [plans] |
+    //! | one quota for each plan? | [plans], [what is left](remaining) |
     //! | costs that are known later, such as LLM tokens? | [costs] |
-    //! | requests that wait, or that are in flight? | [waiting], [in flight](in_flight) |
+    //! | requests that wait, or that are in flight? | [waiting], [in flight](in_flight), [permits] |
     //! | clients that keep sending? | [offenders] |
     //! | what do clients see? | [responses], [which clients read which headers](clients) |
     //! | where does the layer go? | [where the layer goes](where_the_layer_goes) |
@@ -243,6 +243,15 @@ pub mod guide {
 
     #[doc = include_str!("guide/operating.md")]
     pub mod operating {}
+
+    #[doc = include_str!("guide/networks.md")]
+    pub mod networks {}
+
+    #[doc = include_str!("guide/permits.md")]
+    pub mod permits {}
+
+    #[doc = include_str!("guide/remaining.md")]
+    pub mod remaining {}
 
     #[doc = include_str!("guide/outages.md")]
     #[doc = ""]

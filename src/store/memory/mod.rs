@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::DefaultHashBuilder;
 
-use self::shard::{Applied, Shard};
+use self::shard::{BudgetAction, Shard};
 use super::group::{apply_change, charge, decide_group, peek};
 use super::{Answer, Store};
 use crate::algorithm::{Effect, State};
@@ -163,20 +163,20 @@ impl MemoryStore {
     pub(crate) fn apply_now(&self, operation: Operation) -> Result<Decision, Error> {
         match operation {
             Operation::Charge(group) => match group.into_one() {
-                Ok(check) => self.apply_one(check, Applied::Charge, charge),
+                Ok(check) => self.apply_one(check, BudgetAction::Charge, charge),
                 Err(group) => self.apply_group(&group, Effect::Commit),
             },
             Operation::Peek(group) => match group.into_one() {
-                Ok(check) => self.apply_one(check, Applied::Peek, |check, state, now| {
+                Ok(check) => self.apply_one(check, BudgetAction::Peek, |check, state, now| {
                     (peek(check, state, now), 0)
                 }),
                 Err(group) => self.apply_group(&group, Effect::Dry),
             },
-            Operation::Change(budget, change) => {
-                self.apply_one(budget, Applied::Change(&change), |budget, state, now| {
-                    (apply_change(budget, &change, state, now), 0)
-                })
-            }
+            Operation::Change(budget, change) => self.apply_one(
+                budget,
+                BudgetAction::Change(&change),
+                |budget, state, now| (apply_change(budget, &change, state, now), 0),
+            ),
         }
     }
 
@@ -192,14 +192,14 @@ impl MemoryStore {
     fn apply_one<A: AsRef<Budget> + Into<Budget>>(
         &self,
         asked: A,
-        applied: Applied<'_>,
+        action: BudgetAction<'_>,
         decide: impl FnOnce(&A, &mut Option<State>, Micros) -> (Outcome, u32),
     ) -> Result<Decision, Error> {
         let (hash, index) = self.shard_of(asked.as_ref());
         let mut shard = self.lock(index);
         // Under the lock, so that the times of a budget never step back.
         let now = self.now();
-        let verdict = shard.apply(hash, asked, applied, now, decide)?;
+        let verdict = shard.apply(hash, asked, action, now, decide)?;
         self.sweep(&mut shard, now);
         Ok(Decision::from(verdict).made_at_us(now))
     }
@@ -243,10 +243,10 @@ impl MemoryStore {
             decision.ok_or_else(|| Error::misuse("the group is empty"))
         });
 
-        let applied = if is_charge {
-            Applied::Charge
+        let action = if is_charge {
+            BudgetAction::Charge
         } else {
-            Applied::Peek
+            BudgetAction::Peek
         };
         let all = budgets
             .into_iter()
@@ -256,7 +256,7 @@ impl MemoryStore {
         for (i, (((mut budget, state), (hash, index)), check)) in all.enumerate() {
             budget.state = state;
             if let Some(verdict) = decision.as_ref().ok().and_then(|it| it.verdicts().get(i)) {
-                budget.note(applied, check.limit(), verdict.outcome(), now);
+                budget.note(action, check.limit(), verdict.outcome(), now);
             }
             if let Some(shard) = shards.get_mut(&index) {
                 shard.put(hash, budget);

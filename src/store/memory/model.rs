@@ -7,7 +7,7 @@ use std::hash::BuildHasher;
 use hashbrown::DefaultHashBuilder;
 use proptest::prelude::*;
 
-use super::shard::{Applied, Shard};
+use super::shard::{BudgetAction, Shard};
 use super::table::{Cursor, Table};
 use crate::algorithm::State;
 use crate::model::{Change, Check, Key, Limit, Verdict};
@@ -119,12 +119,12 @@ proptest! {
                     true => (apply_change(check.budget(), &Change::Reset, state, now), 0),
                     false => charge(check, state, now),
                 };
-                let applied = match is_reset {
-                    true => Applied::Change(&Change::Reset),
-                    false => Applied::Charge,
+                let action = match is_reset {
+                    true => BudgetAction::Change(&Change::Reset),
+                    false => BudgetAction::Charge,
                 };
                 let hash = hasher.hash_one(check.budget());
-                let verdict = shard.apply(hash, check.clone(), applied, now, decide);
+                let verdict = shard.apply(hash, check.clone(), action, now, decide);
                 if let Some(cap) = cap {
                     prop_assert!(shard.len() <= cap, "{} of {cap}", shard.len());
                 } else {
@@ -209,7 +209,7 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
         let hash = hasher.hash_one(check.budget());
         let mut charge_at = |now| {
             shard
-                .apply(hash, check.clone(), Applied::Charge, now, charge)
+                .apply(hash, check.clone(), BudgetAction::Charge, now, charge)
                 .unwrap()
         };
         charge_at(second);
@@ -219,7 +219,7 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
         let refunded = shard.apply(
             hash,
             budget,
-            Applied::Change(&refund),
+            BudgetAction::Change(&refund),
             second * 2,
             |budget, state, now| (apply_change(budget, &refund, state, now), 0),
         );
@@ -244,7 +244,7 @@ fn shard_sweeps_32_places_at_every_16th_operation() {
         let check = Check::new(&limit, Key::from(number));
         let hash = hasher.hash_one(check.budget());
         shard
-            .apply(hash, check, Applied::Charge, 0, charge)
+            .apply(hash, check, BudgetAction::Charge, 0, charge)
             .unwrap();
     }
     let later = 60_000_000;

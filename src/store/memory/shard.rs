@@ -56,21 +56,21 @@ impl StoredBudget {
     /// reset ends a denial earlier.
     pub(super) fn note(
         &mut self,
-        applied: Applied<'_>,
+        action: BudgetAction<'_>,
         limit: &Limit,
         outcome: &Outcome,
         now: Micros,
     ) {
-        let known = match applied {
-            Applied::Peek => return,
-            Applied::Charge => self.exhausted_until,
+        let known = match action {
+            BudgetAction::Peek => return,
+            BudgetAction::Charge => self.exhausted_until,
             // A budget with permits is never evicted.
-            Applied::Change(Change::Claim(_)) => {
+            BudgetAction::Change(Change::Claim(_)) => {
                 self.exhausted_until = self.expires_at();
                 return;
             }
             // These pass while the key is blocked, so their outcome has no wait.
-            Applied::Change(Change::Settle { .. } | Change::Reset | Change::Block(_)) => {
+            BudgetAction::Change(Change::Settle { .. } | Change::Reset | Change::Block(_)) => {
                 self.state.as_ref().map_or(0, State::blocked_until)
             }
         };
@@ -88,7 +88,7 @@ impl StoredBudget {
 
 /// What was done to a budget.
 #[derive(Clone, Copy)]
-pub(super) enum Applied<'a> {
+pub(super) enum BudgetAction<'a> {
     Charge,
     Peek,
     Change(&'a Change),
@@ -147,7 +147,7 @@ impl Shard {
         &mut self,
         hash: u64,
         asked: A,
-        applied: Applied<'_>,
+        action: BudgetAction<'_>,
         now: Micros,
         decide: impl FnOnce(&A, &mut Option<State>, Micros) -> (Outcome, u32),
     ) -> Result<Verdict, Error> {
@@ -159,7 +159,7 @@ impl Shard {
                 self.make_room(1, of.limit(), now)?;
                 let mut budget = StoredBudget::new(of, state);
                 if self.cap.is_some() {
-                    budget.note(applied, of.limit(), &outcome, now);
+                    budget.note(action, of.limit(), &outcome, now);
                 }
                 self.put(hash, budget);
             }
@@ -167,7 +167,7 @@ impl Shard {
         };
         let (outcome, charged) = decide(&asked, &mut budget.state, now);
         if self.cap.is_some() {
-            budget.note(applied, of.limit(), &outcome, now);
+            budget.note(action, of.limit(), &outcome, now);
         }
         if budget.state.is_none() {
             self.table.remove(hash, |budget| budget.is_of(of));

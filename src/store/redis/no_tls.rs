@@ -6,8 +6,10 @@ use redis::{Client, RedisError};
 
 use crate::units::ConfigError;
 
+pub(super) use NoTls as Tls;
+
 #[derive(Clone)]
-pub(super) enum Tls {}
+pub(super) enum NoTls {}
 
 pub(super) fn client(
     _: &str,

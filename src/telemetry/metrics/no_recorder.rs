@@ -8,15 +8,17 @@ pub(super) const fn add(_: &Metric, _: &[(&'static str, &str)], _: u64) {}
 #[inline]
 pub(super) const fn record(_: &Metric, _: &[(&'static str, &str)], _: f64) {}
 
-pub(crate) struct GaugeLevel;
+pub(crate) use NoLevel as GaugeLevel;
 
-impl Default for GaugeLevel {
+pub(crate) struct NoLevel;
+
+impl Default for NoLevel {
     fn default() -> Self {
         Self::none()
     }
 }
 
-impl GaugeLevel {
+impl NoLevel {
     pub(in crate::telemetry) const fn none() -> Self {
         Self
     }
