@@ -70,6 +70,7 @@ impl Budget {
         Self { limit, ..self }
     }
 
+    #[inline]
     pub(crate) fn into_limit(self) -> Limit {
         self.limit
     }
@@ -80,6 +81,7 @@ impl Budget {
 }
 
 impl AsRef<Self> for Budget {
+    #[inline]
     fn as_ref(&self) -> &Self {
         self
     }

@@ -248,12 +248,14 @@ impl Check {
 }
 
 impl From<Check> for Budget {
+    #[inline]
     fn from(check: Check) -> Self {
         check.budget
     }
 }
 
 impl AsRef<Budget> for Check {
+    #[inline]
     fn as_ref(&self) -> &Budget {
         &self.budget
     }

@@ -73,6 +73,7 @@ impl Group {
     }
 
     /// The check of a group of one.
+    #[inline]
     pub(crate) fn into_one(self) -> Result<Check, Self> {
         match self.0 {
             Checks::One(check) => Ok(check),

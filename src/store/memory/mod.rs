@@ -189,6 +189,7 @@ impl MemoryStore {
     }
 
     /// Applies an operation on one budget, which `asked` is or contains.
+    #[inline]
     fn apply_one<A: AsRef<Budget> + Into<Budget>>(
         &self,
         asked: A,

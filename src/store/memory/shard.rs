@@ -95,6 +95,7 @@ pub(super) enum BudgetAction<'a> {
 }
 
 /// The limit is moved, not cloned, because threads share its reference count.
+#[inline]
 fn verdict(budget: Budget, outcome: Outcome, charged: u32) -> Verdict {
     let is_shadow = budget.is_shadow();
     Verdict::new(budget.into_limit(), outcome, charged).in_shadow(is_shadow)
@@ -143,6 +144,7 @@ impl Shard {
 
     /// Applies an operation to one budget, in place. `decide` returns the outcome and the charged
     /// units.
+    #[inline]
     pub(super) fn apply<A: AsRef<Budget> + Into<Budget>>(
         &mut self,
         hash: u64,
