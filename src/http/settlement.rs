@@ -228,7 +228,8 @@ impl Settlement {
         self.settle_all([(limit, cost)]) > 0
     }
 
-    /// Settles the charges under several limits, on Redis in one call. Returns how many there are.
+    /// Settles the charges under several limits. On Redis they share a call. Returns how many there
+    /// are.
     /// Of equal names, the first cost counts.
     #[must_use = "fewer than the costs were settled if the request was not charged under some"]
     pub fn settle_all<'a>(&self, costs: impl IntoIterator<Item = (&'a str, u32)>) -> usize {

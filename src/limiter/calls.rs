@@ -187,7 +187,7 @@ impl RateLimiter {
     /// counts: here, until the store is charged for it after the outage. After that, a higher cost
     /// is charged to the store, and a lower one gives nothing back.
     ///
-    /// Settlements that are in flight at the same time leave in one call.
+    /// On Redis, settlements that are in flight at the same time share calls.
     ///
     /// ```
     /// # use std::time::Duration;

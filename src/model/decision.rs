@@ -242,8 +242,8 @@ impl Decision {
         self.decided_at
     }
 
-    /// The receipt of the charge, for a [refund](crate::RateLimiter::refund). `None` if nothing was
-    /// charged in the store.
+    /// The receipt of the charge, for a [refund](crate::RateLimiter::refund). A charge that was
+    /// decided [locally](Source::Local) has one too. `None` if nothing was charged.
     ///
     /// The receipt of a group is the receipt of its first check. See [`receipts`](Self::receipts).
     #[must_use]

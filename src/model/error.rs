@@ -301,7 +301,11 @@ impl fmt::Display for Error {
 /// For calls that read or write a configuration.
 impl From<ConfigError> for Error {
     fn from(error: ConfigError) -> Self {
-        Self::new(ErrorKind::Configuration, false).because(error)
+        let kind = match error.is_of_server() {
+            true => ErrorKind::Unreachable,
+            false => ErrorKind::Configuration,
+        };
+        Self::new(kind, false).because(error)
     }
 }
 

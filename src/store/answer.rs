@@ -1,7 +1,7 @@
 //! The answer of a store.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::ready;
 use std::task::{Context, Poll};
@@ -102,6 +102,30 @@ impl fmt::Debug for Answer {
             Inner::Later(..) => "Answer(later)",
         })
     }
+}
+
+/// All answers, which are awaited at the same time: one that is dropped may cancel its operation.
+pub(crate) async fn all(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
+    let mut pending: Vec<_> = answers.into_iter().map(|answer| (answer, None)).collect();
+    poll_fn(|cx| {
+        let mut is_ready = true;
+        for (answer, result) in pending.iter_mut().filter(|(_, result)| result.is_none()) {
+            match Pin::new(answer).poll(cx) {
+                Poll::Ready(answer) => *result = Some(answer),
+                Poll::Pending => is_ready = false,
+            }
+        }
+        if is_ready {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    pending
+        .into_iter()
+        .filter_map(|(_, result)| result)
+        .collect()
 }
 
 #[cfg(all(test, target_pointer_width = "64"))]

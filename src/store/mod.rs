@@ -10,7 +10,7 @@
 //! decision. A wrapper of a store is a store. To write your own, implement [`Store`] with
 //! [`decide`], and run `conformance::check` (feature `test-util`) on it.
 
-mod answer;
+pub(crate) mod answer;
 #[cfg(feature = "redis")]
 mod breaker;
 #[cfg(feature = "test-util")]

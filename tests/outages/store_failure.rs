@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use axum::routing::any;
 use axum::{Extension, Router};
 use http::StatusCode;
 use tokio::task::yield_now;
-use tokio::time::{advance, sleep};
+use tokio::time::{advance, sleep, timeout};
 use tollgate::decision::Source;
 use tollgate::key::Global;
-use tollgate::layer::{IetfDraft, Rejection};
+use tollgate::layer::{IetfDraft, Rejection, Settlement};
 use tollgate::limit::OnStoreFailure::{self, FailClosed, FailOpen};
 use tollgate::store::{Answer, Budget, Change, DenyCache, Operation, Store};
 use tollgate::{
@@ -495,6 +496,65 @@ async fn settlement_goes_on_after_another_outage() {
     drop(limiter.check(&limit, &alice()).await.unwrap());
     settled().await;
     assert_eq!(used().await, 7_000, "after {before}");
+}
+
+/// A call that is lost may have charged the store, so nothing is owed to it. The local budget was
+/// charged all the same.
+#[tokio::test(start_paused = true)]
+async fn local_charge_after_a_lost_call_is_settled_in_the_local_budget() {
+    let limiter = RateLimiter::new(Scripted::failing(Error::timeout));
+    let limit = window(90, THIRD);
+    for (cost, left) in [(0, 30), (4, 26), (25, 5), (40, 0)] {
+        let key = Key::from(u64::from(cost));
+        let charged = limiter.check_n(&limit, &key, 10).await.unwrap();
+        assert_eq!(charged.source(), Source::Local);
+        let settled = limiter.settle(&limit, &key, cost, charged.receipt());
+        assert!(settled.await.is_err(), "the store is asked, and is away");
+        let now = limiter.peek(&limit, &key, 0).await.unwrap();
+        assert_eq!(now.remaining(), left, "settled at {cost}");
+    }
+}
+
+/// The limit is chosen by a closure, and the policy is the layer's, so the limit has no share.
+#[tokio::test(start_paused = true)]
+async fn local_charge_of_a_chosen_limit_is_settled_and_given_back() {
+    let limiter = RateLimiter::new(Scripted::failing(|| Error::unreachable("it is away")));
+    let bucket = || Limit::token_bucket("api", Quota::per_minute(10)).unwrap();
+    let layer = RateLimitLayer::from_fn(&limiter, move |_| {
+        Check::new(&bucket(), "alice").with_cost(4).into()
+    });
+    let layer = layer.unwrap().on_store_failure(OnStoreFailure::local(1));
+    let layer = layer.unwrap().insert_settlement();
+    let own = bucket()
+        .with_on_store_failure(OnStoreFailure::local(1))
+        .unwrap();
+    let left = async || limiter.peek(&own, "alice", 0).await.unwrap().remaining();
+
+    let settling = Router::new().route(
+        "/",
+        any(async |settlement: Settlement| assert!(settlement.settle("api", 1))),
+    );
+    let settling = settling.layer(layer.clone());
+    let (log, _guard) = Log::start();
+    assert_eq!(status(&settling, plain("/")).await, 200);
+    assert_eq!(left().await, 9);
+    let lines = log.lines();
+    assert!(
+        !lines.iter().any(|it| it.contains("not settled")),
+        "{lines:?}"
+    );
+
+    // A client that waits for its units gives them back when it disconnects.
+    let waiting = layer.wait_up_to(Duration::from_secs(60)).unwrap();
+    let waiting = Router::new()
+        .route("/", any(|| async { "hello" }))
+        .layer(waiting);
+    for _ in 0..2 {
+        assert_eq!(status(&waiting, plain("/")).await, 200);
+    }
+    let gone = timeout(Duration::from_secs(1), status(&waiting, plain("/")));
+    assert!(gone.await.is_err());
+    assert_eq!(left().await, 1);
 }
 
 /// Charges, and loses the answer.

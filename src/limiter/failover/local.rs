@@ -72,21 +72,35 @@ impl Local {
         Ok(decided.made_at_us(decision.decided_at_us()))
     }
 
-    /// Settles a local charge. Returns whether it was still owed to the store. Then the store need
-    /// not be asked.
-    pub(super) fn settle(&self, budget: &Budget, receipt: Receipt, cost: u32) -> bool {
-        let Some(owed) = self.ledger.settle(budget, receipt, cost) else {
-            return false;
-        };
-        if let Some(share) = share(&owed) {
-            let settle = Change::Settle { receipt, cost };
-            // A store that is full has evicted the budget.
-            drop(
-                self.store
-                    .apply_now(Operation::Change(share.into(), settle)),
-            );
-        }
-        true
+    /// Settles a local charge. Returns what is left if the charge was still owed to the store. Then
+    /// the store need not be asked.
+    pub(super) fn settle(
+        &self,
+        budget: &Budget,
+        receipt: Receipt,
+        cost: u32,
+    ) -> Option<Result<Decision, Error>> {
+        let owed = self.ledger.settle(budget, receipt, cost);
+        let is_owed = owed.is_some();
+        // What a lost call may have charged is not owed, but it was charged here. A stored budget
+        // has the share of its limit, also if that follows from the policy of a layer.
+        let share = match owed {
+            Some(owed) => share(&owed).map(Budget::from),
+            None => self.store.stored(budget).or_else(|| {
+                let check = Check::new(budget.limit(), budget.key());
+                share(&check).map(Budget::from)
+            }),
+        }?;
+        let left = Check::new(share.limit(), share.key()).with_cost(0);
+        let settle = Change::Settle { receipt, cost };
+        // A store that is full has evicted the budget.
+        drop(self.store.apply_now(Operation::Change(share, settle)));
+        is_owed.then(|| {
+            let left = self.store.apply_now(Operation::Peek(left.into()))?;
+            let verdicts = left.verdicts().to_vec();
+            let decision = Decision::in_place_of_store(verdicts, Source::Local)?;
+            Ok(decision.made_at_us(left.decided_at_us()))
+        })
     }
 
     /// Resets a local budget, or blocks its key, whatever the failure policy of its limit. After a

@@ -17,7 +17,7 @@ use crate::model::{
 };
 use crate::store::{Answer, Store};
 use crate::telemetry::{self, Throttle};
-use crate::units::{ConfigError, Micros, Receipt, micros};
+use crate::units::{ConfigError, Receipt, micros};
 
 /// The time until the next try, if no circuit breaker knows better.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
@@ -137,10 +137,9 @@ impl Failover {
         cost: u32,
     ) -> Answer {
         if let Some(local) = self.local.get()
-            && local.settle(budget, charged, cost)
+            && let Some(left) = local.settle(budget, charged, cost)
         {
-            let left = Check::new(budget.limit(), budget.key()).with_cost(0);
-            return Answer::ready(local.decide(&[left], false, Micros::default(), true));
+            return Answer::ready(left);
         }
         let more = Change::Settle {
             receipt: Receipt::default(),

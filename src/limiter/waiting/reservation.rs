@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::limiter::RateLimiter;
 use crate::model::{Change, Check, Decision, Error, Group};
-use crate::store::Answer;
+use crate::store::answer::{Answer, all};
 use crate::units::later;
 
 /// An allowed group whose delay is not over. If it is dropped before it is used, its units are
@@ -91,17 +91,18 @@ impl Reservation {
     }
 }
 
-/// The decision of a group, from the answers of its checks. All are awaited, because an answer that
-/// is dropped may cancel its refund.
+/// The decision of a group, from the answers of its checks.
 async fn joined(answers: Vec<Answer>) -> Result<Decision, Error> {
-    let mut answered = Vec::with_capacity(answers.len());
-    for answer in answers {
-        answered.push(answer.await);
-    }
+    let answered = all(answers).await;
     let decisions: Vec<Decision> = answered.into_iter().collect::<Result<_, _>>()?;
+    let Some(first) = decisions.first() else {
+        return Err(Error::misuse("the group is empty"));
+    };
+    let source = first.source();
     let decided_at = decisions.iter().map(Decision::decided_at_us).max();
     let verdicts = decisions.iter().flat_map(Decision::verdicts).cloned();
     Decision::of_parts(verdicts.collect(), decided_at.unwrap_or_default())
+        .map(|decision| decision.with_source(source))
         .ok_or_else(|| Error::misuse("the group is empty"))
 }
 

@@ -180,6 +180,12 @@ impl MemoryStore {
         }
     }
 
+    /// The budget as it is stored, with the limit that charged it first.
+    pub(crate) fn stored(&self, budget: &Budget) -> Option<Budget> {
+        let (hash, index) = self.shard_of(budget);
+        self.lock(index).stored(hash, budget).cloned()
+    }
+
     /// The units left in a check's budget, whatever blocks its key.
     pub(crate) fn left_in_budget(&self, check: &Check) -> u64 {
         let (hash, index) = self.shard_of(check.budget());

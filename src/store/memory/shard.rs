@@ -177,6 +177,12 @@ impl Shard {
         Ok(verdict(asked.into(), outcome, charged))
     }
 
+    /// The budget as it is stored.
+    pub(super) fn stored(&mut self, hash: u64, of: &Budget) -> Option<&Budget> {
+        let stored = self.table.find_mut(hash, |stored| stored.is_of(of))?;
+        Some(&stored.budget)
+    }
+
     /// The units left in the budget of a check, whatever blocks its key.
     pub(super) fn left_in_budget(&mut self, hash: u64, check: &Check, now: Micros) -> u64 {
         let budget = self

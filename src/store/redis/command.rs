@@ -34,7 +34,10 @@ impl CommandError {
     /// The error of an application that asked for the command: `what` it was for, with the reason.
     pub(super) fn into_error(self, what: &str) -> Error {
         match self {
-            Self::Unavailable(reason) => Error::unreachable(format!("{what}: {reason}")),
+            // A command whose answer was lost may have been run.
+            Self::Unavailable(reason) => {
+                Error::unreachable(format!("{what}: {reason}")).that_may_have_charged()
+            }
             Self::Invalid(reason) => ConfigError::new(format!("{what}: {reason}")).into(),
         }
     }

@@ -15,10 +15,8 @@
 //! The denial waits for the refunds: they return the restored budgets, so the caller's next check
 //! sees them. A refund that fails without being carried out is repeated for a few seconds.
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::Future;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -30,6 +28,7 @@ use super::lane::{Lane, Urgency};
 use super::submit::submit;
 use crate::model::{Change, Check, Decision, Error, Group, Operation, Verdict};
 use crate::store::Answer;
+use crate::store::answer::all;
 use crate::units::later;
 
 /// The pauses before a refund is repeated, in milliseconds.
@@ -291,28 +290,4 @@ fn parts(lanes: &Lanes, group: &[Check]) -> Vec<Part> {
         part.checks.push(check.clone());
     }
     parts.into_iter().map(|(_, part)| part).collect()
-}
-
-/// All answers, which are awaited at the same time.
-async fn all(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
-    let mut pending: Vec<_> = answers.into_iter().map(|answer| (answer, None)).collect();
-    poll_fn(|cx| {
-        let mut is_ready = true;
-        for (answer, result) in pending.iter_mut().filter(|(_, result)| result.is_none()) {
-            match Pin::new(answer).poll(cx) {
-                Poll::Ready(answer) => *result = Some(answer),
-                Poll::Pending => is_ready = false,
-            }
-        }
-        if is_ready {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-    pending
-        .into_iter()
-        .filter_map(|(_, result)| result)
-        .collect()
 }
