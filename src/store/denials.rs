@@ -46,7 +46,7 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::model::{Budget, Check, Decision, Error, Group, Source};
+use crate::model::{Budget, Change, Check, Decision, Error, Group, Operation, Source};
 use crate::telemetry;
 use crate::units::later;
 
@@ -105,6 +105,15 @@ struct Denial {
     answers_until: Instant,
     /// Until then it stands in for a store that is unavailable, the end of its `retry_after`.
     falls_back_until: Instant,
+}
+
+/// How the answer of an operation changes the remembered denials.
+pub(super) enum DenialUpdate {
+    /// A charge, whose denial is remembered.
+    Charge(AskedAt),
+    /// A change, which voids denials.
+    /// In a box, because most operations are charges.
+    Change(Box<ChangeUnderWay>),
 }
 
 /// The time of a check.
@@ -367,6 +376,22 @@ impl Denials {
         }
     }
 
+    /// How the answer of an operation will change the denials. To be called before it is sent.
+    /// Peeks and claims change none.
+    pub(super) fn update_by(
+        self: &Arc<Self>,
+        operation: &Operation,
+        now: Instant,
+    ) -> Option<DenialUpdate> {
+        match operation {
+            Operation::Charge(_) => Some(DenialUpdate::Charge(self.asked(now))),
+            Operation::Peek(_) | Operation::Change(_, Change::Claim(_)) => None,
+            Operation::Change(budget, _) => {
+                Some(DenialUpdate::Change(Box::new(self.change(budget))))
+            }
+        }
+    }
+
     /// A change of a budget starts. Denials of checks from before its end do not count then.
     pub(super) fn change(self: &Arc<Self>, budget: &Budget) -> ChangeUnderWay {
         ChangeUnderWay {
@@ -374,7 +399,7 @@ impl Denials {
             place: self.changes_index(budget),
             key: budget.blocking().map(|_| self.blocked_id(budget)),
             blocked: None,
-            end: ChangeEnd::Unknown,
+            end: ChangeEnd::DidNotHappen,
         }
     }
 
@@ -438,13 +463,21 @@ pub(super) struct ChangeUnderWay {
 /// How a change ended.
 enum ChangeEnd {
     Confirmed,
-    /// It did not happen, and never will.
-    Failed,
+    /// It was not sent, or was declined.
+    DidNotHappen,
     /// It may have happened, or may happen yet.
     Unknown,
 }
 
 impl ChangeUnderWay {
+    /// Learns whether it is about to be sent.
+    pub(super) fn set_sent(&mut self, is_sent: bool) {
+        self.end = match is_sent {
+            true => ChangeEnd::Unknown,
+            false => ChangeEnd::DidNotHappen,
+        };
+    }
+
     /// Learns the answer, whether its caller still waits for it or not.
     pub(super) fn answered(&mut self, answer: &Result<Decision, Error>) {
         self.end = match answer {
@@ -456,13 +489,8 @@ impl ChangeUnderWay {
                 ChangeEnd::Confirmed
             }
             Err(error) if error.may_have_charged() => ChangeEnd::Unknown,
-            Err(_) => ChangeEnd::Failed,
+            Err(_) => ChangeEnd::DidNotHappen,
         };
-    }
-
-    /// It was not sent.
-    pub(super) fn did_not_happen(mut self) {
-        self.end = ChangeEnd::Failed;
     }
 }
 
@@ -470,7 +498,7 @@ impl Drop for ChangeUnderWay {
     fn drop(&mut self) {
         let denials = &self.denials;
         match self.end {
-            ChangeEnd::Failed => return,
+            ChangeEnd::DidNotHappen => return,
             ChangeEnd::Confirmed => denials.confirm(self.place),
             ChangeEnd::Unknown => {
                 let until = later(Instant::now(), UNCERTAIN_FOR);

@@ -88,6 +88,7 @@ impl<S: Store> DenyCache<S> {
 
     /// Asks the store for a change.
     fn ask_change(&self, mut change: ChangeUnderWay, operation: Operation) -> Answer {
+        change.set_sent(true);
         let answer = self.store.apply(operation);
         answer.resolved(move |answer| {
             change.answered(&answer);

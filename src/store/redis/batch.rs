@@ -17,7 +17,7 @@ use super::wire::{self, Op};
 use crate::algorithm::Rule;
 use crate::algorithm::offences::Blocking;
 use crate::model::{Budget, Change, Decision, Error, Limit, Operation};
-use crate::store::denials::{AskedAt, ChangeUnderWay, Denials};
+use crate::store::denials::{DenialUpdate, Denials};
 use crate::store::promise::{Departure, Promise, Promised};
 use crate::telemetry::Trace;
 use crate::units::Micros;
@@ -83,11 +83,8 @@ pub(super) struct Waiter {
     /// Whether its group is sent.
     sent: bool,
     deadline: Instant,
-    /// The time of the check, if denials are remembered.
-    asked: Option<AskedAt>,
-    /// The refund, settlement, reset or block, if denials are remembered. It is over before the
-    /// caller is answered.
-    change: Option<ChangeUnderWay>,
+    /// Is made before the caller gets the answer.
+    denial_update: Option<DenialUpdate>,
     /// The answer to be delivered.
     answer: Option<Result<Decision, Error>>,
     /// `None` after the answer was delivered.
@@ -229,6 +226,9 @@ impl Batch {
             late += usize::from(departure == Some(Departure::TimedOut));
             waiter.sent = departure == Some(Departure::Sent);
             self.runs[waiter.run].times += u16::from(waiter.sent);
+            if let Some(DenialUpdate::Change(change)) = &mut waiter.denial_update {
+                change.set_sent(waiter.sent);
+            }
         }
         late
     }
@@ -436,7 +436,7 @@ impl Batch {
             let Some(answer) = waiter.answer.take() else {
                 continue;
             };
-            if let Some(mut change) = waiter.change.take() {
+            if let Some(DenialUpdate::Change(mut change)) = waiter.denial_update.take() {
                 change.answered(&answer);
             }
             waiter.fulfil(answer);
@@ -447,23 +447,18 @@ impl Batch {
     fn remember(&mut self, denials: &Denials) {
         for waiter in self.waiters.iter().rev() {
             let run = &mut self.runs[waiter.run];
-            if let (Operation::Charge(group), Some(Ok(decision)), Some(asked)) =
-                (&run.operation, &waiter.answer, waiter.asked)
+            if let (Operation::Charge(group), Some(Ok(decision)), Some(DenialUpdate::Charge(asked))) =
+                (&run.operation, &waiter.answer, &waiter.denial_update)
                 && !decision.allowed()
                 && !mem::replace(&mut run.is_remembered, true)
             {
-                denials.record(group, asked, decision);
+                denials.record(group, *asked, decision);
             }
         }
     }
 
     /// Empties the batch. Its memory is kept for the next checks.
     pub(super) fn clear(&mut self) {
-        for waiter in self.waiters.iter_mut().filter(|waiter| !waiter.sent) {
-            if let Some(change) = waiter.change.take() {
-                change.did_not_happen();
-            }
-        }
         self.keys.clear();
         self.limits.clear();
         self.charges.clear();
@@ -497,15 +492,13 @@ impl Waiter {
     pub(super) fn new(
         deadline: Instant,
         promise: Promise,
-        asked: Option<AskedAt>,
-        change: Option<ChangeUnderWay>,
+        denial_update: Option<DenialUpdate>,
     ) -> Self {
         Self {
             run: 0,
             sent: false,
             deadline,
-            asked,
-            change,
+            denial_update,
             answer: None,
             promise: Some(promise),
             trace: Trace::current(),

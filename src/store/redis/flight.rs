@@ -299,9 +299,7 @@ impl Call {
             None => self.set_timeout(),
         };
         self.node.connections.count_undecided(failed);
-        let lane = Arc::clone(self.place.lane());
-        let denials = lane.settings.denials.as_deref();
-        self.place.batch.deliver(denials);
+        self.place.deliver();
     }
 
     fn tell_breaker(&mut self, answer: &Option<RedisResult<Vec<i64>>>) {

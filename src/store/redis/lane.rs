@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::batch::{Batch, MAX_CHARGES, Waiter};
 use super::route::LaneRoute;
 use crate::model::{Error, Operation};
-use crate::store::denials::{ChangeUnderWay, Denials};
+use crate::store::denials::Denials;
 use crate::store::heartbeat::Heartbeat;
 use crate::store::promise::{Promise, Promised};
 use crate::telemetry::GaugeLevel;
@@ -154,7 +154,6 @@ impl Lane {
     pub(super) fn add(
         self: &Arc<Self>,
         operation: &Operation,
-        change: Option<ChangeUnderWay>,
         urgency: Urgency,
     ) -> Option<QueuedCheck> {
         let prefix = &self.prefix;
@@ -168,20 +167,14 @@ impl Lane {
         queue.give_up_lost_places(now, *deadline);
         let is_full = || queue.is_full_for(operation, prefix, *max_waiting);
         if urgency == Urgency::Usual && is_full() {
-            if let Some(change) = change {
-                change.did_not_happen();
-            }
             return None;
         }
         queue.unanswered += 1;
         let deadline = later(now, *deadline);
         let (promise, promised) = Promise::new(deadline, self.route.events().server());
-        let asked = self
-            .settings
-            .denials
-            .as_ref()
-            .map(|denials| denials.asked(now));
-        let waiter = Waiter::new(deadline, promise, asked, change);
+        let denials = self.settings.denials.as_ref();
+        let denial_update = denials.and_then(|denials| denials.update_by(operation, now));
+        let waiter = Waiter::new(deadline, promise, denial_update);
         let is_alone = queue.in_flight == 0 && queue.batches.is_empty();
         let has_place = queue.has_place(now, self.settings.pace());
         queue.batch_for(operation).push(prefix, operation, waiter);
@@ -422,6 +415,11 @@ impl CallPlace {
         let timeout = || Error::timeout().at_server(route.events().server());
         let expired = self.batch.answer_expired(Instant::now(), timeout);
         route.count_undecided(expired);
+    }
+
+    /// Delivers the answers of its checks.
+    pub(super) fn deliver(&mut self) {
+        self.batch.deliver(self.lane.settings.denials.as_deref());
     }
 
     /// Divides its batch in two, to be sent one after the other. Returns whether it has more than

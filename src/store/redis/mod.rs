@@ -255,7 +255,7 @@ impl Lanes {
             {
                 spread::ask_parts(self, cluster, group, false)
             }
-            (_, operation) => submit(self.lane(&operation), &operation, None, Urgency::Usual),
+            (_, operation) => submit(self.lane(&operation), &operation, Urgency::Usual),
         }
     }
 }
@@ -287,10 +287,7 @@ impl Store for RedisStore {
                 };
                 submit_claim(lanes.lane(&operation), operation, urgency)
             }
-            Operation::Change(ref budget, _) => {
-                let change = lanes.denials().map(|denials| denials.change(budget));
-                submit(lanes.lane(&operation), &operation, change, Urgency::Usual)
-            }
+            Operation::Change(..) => submit(lanes.lane(&operation), &operation, Urgency::Usual),
         }
     }
 

@@ -140,7 +140,7 @@ impl Spread {
                 answer => joined.push((part.places.clone(), answer)),
             }
         }
-        let undone = all(allowed.iter().map(|it| it.undo(&self.lanes)).collect()).await;
+        let undone = all(allowed.iter().map(|it| it.undo()).collect()).await;
         let mut is_kept = false;
         for (check, undone) in allowed.into_iter().zip(undone) {
             let place = vec![check.place];
@@ -150,7 +150,7 @@ impl Spread {
                     is_kept |= is_charge;
                     let uncharged = check.decision.clone().uncharged();
                     if is_charge && !error.may_have_charged() {
-                        check.repeat(self.lanes.clone());
+                        check.repeat();
                     }
                     uncharged
                 }
@@ -207,7 +207,7 @@ impl Part {
             true => Operation::Charge(group),
             false => Operation::Peek(group),
         };
-        submit(&self.lane, &operation, None, Urgency::Usual)
+        submit(&self.lane, &operation, Urgency::Usual)
     }
 
     /// The checks of an allowed part, one by one.
@@ -243,23 +243,20 @@ struct AllowedCheck {
 }
 
 impl AllowedCheck {
-    fn undo(&self, lanes: &Lanes) -> Answer {
-        let (change, urgency) = match &self.undo {
-            Operation::Change(budget, _) => (
-                lanes.denials().map(|denials| denials.change(budget)),
-                Urgency::GivesBack,
-            ),
-            Operation::Charge(_) | Operation::Peek(_) => (None, Urgency::Usual),
+    fn undo(&self) -> Answer {
+        let urgency = match &self.undo {
+            Operation::Change(..) => Urgency::GivesBack,
+            Operation::Charge(_) | Operation::Peek(_) => Urgency::Usual,
         };
-        submit(&self.lane, &self.undo, change, urgency)
+        submit(&self.lane, &self.undo, urgency)
     }
 
     /// Repeats a refund that was not carried out.
-    fn repeat(self, lanes: Lanes) {
+    fn repeat(self) {
         tokio::spawn(async move {
             for pause in PAUSES {
                 sleep(Duration::from_millis(pause)).await;
-                match self.undo(&lanes).await {
+                match self.undo().await {
                     Err(error) if !error.may_have_charged() => {}
                     Ok(_) | Err(_) => return,
                 }

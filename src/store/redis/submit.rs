@@ -18,7 +18,6 @@ use super::flight;
 use super::lane::{CallPlace, Lane, QueuedCheck, Urgency};
 use crate::model::{Decision, Error, Operation};
 use crate::store::Answer;
-use crate::store::denials::ChangeUnderWay;
 use crate::store::promise::Promised;
 use crate::units::later;
 
@@ -26,18 +25,10 @@ use crate::units::later;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Has an operation sent. Its answer is awaited by its caller.
-pub(super) fn submit(
-    lane: &Arc<Lane>,
-    operation: &Operation,
-    change: Option<ChangeUnderWay>,
-    urgency: Urgency,
-) -> Answer {
+pub(super) fn submit(lane: &Arc<Lane>, operation: &Operation, urgency: Urgency) -> Answer {
     if urgency != Urgency::GivesBack
         && let Err(error) = lane.route.admit()
     {
-        if let Some(change) = change {
-            change.did_not_happen();
-        }
         return Answer::ready(Err(error));
     }
     let Some(QueuedCheck {
@@ -45,7 +36,7 @@ pub(super) fn submit(
         is_alone,
         has_place,
         leaves_next,
-    }) = lane.add(operation, change, urgency)
+    }) = lane.add(operation, urgency)
     else {
         // Without a task, cancelled checks would fill the queue for ever.
         flight::start(lane);
@@ -75,7 +66,7 @@ pub(super) fn submit(
 /// node.
 pub(super) fn submit_claim(lane: &Arc<Lane>, claim: Operation, urgency: Urgency) -> Answer {
     let deadline = later(Instant::now(), lane.settings.deadline);
-    let first = submit(lane, &claim, None, urgency);
+    let first = submit(lane, &claim, urgency);
     let lane = Arc::clone(lane);
     Answer::later(async move {
         match first.await {
@@ -106,7 +97,7 @@ async fn repeat_claim(
             break;
         }
         sleep_until(next_try).await;
-        let again = submit(&lane, &claim, None, urgency);
+        let again = submit(&lane, &claim, urgency);
         // At the deadline, the repetition may have been sent.
         let answer = timeout_at(deadline, again).await;
         match answer.unwrap_or_else(|_| Err(Error::timeout())) {

@@ -1,7 +1,5 @@
 //! Calls that failed because of some of their keys, which are sent in parts.
 
-use std::sync::Arc;
-
 use redis::RedisResult;
 
 use super::super::call::{self, CallFailure};
@@ -93,10 +91,11 @@ impl Call {
     fn decline(&mut self, reason: &str) {
         let connections = &self.node.connections;
         let error = format!("{}: {reason}", connections.events().server());
-        let lane = Arc::clone(self.place.lane());
-        let batch = &mut self.place.batch;
-        let failed = batch.set_failure(|| Error::declined(error.clone()));
+        let failed = self
+            .place
+            .batch
+            .set_failure(|| Error::declined(error.clone()));
         connections.count_undecided(failed);
-        batch.deliver(lane.settings.denials.as_deref());
+        self.place.deliver();
     }
 }
