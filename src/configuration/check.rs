@@ -121,15 +121,6 @@ impl LimitConfig {
                 "a request holds one permit of a concurrency limit, whatever it costs; remove it";
             return Err((at.clone().name("cost"), ConfigError::new(error)));
         }
-        if self.algorithm != Algorithm::Concurrency && self.limit.is_some() {
-            let error = "`limit` is a field of concurrency limits, and a rate has a `quota`, such \
-                         as \"100/min\"; write `quota` in its place";
-            return Err((at.clone().name("limit"), ConfigError::new(error)));
-        }
-        if self.algorithm != Algorithm::Concurrency && self.quota.is_none() {
-            let error = "`quota` is missing; write units per period, such as \"100/min\"";
-            return Err((at.clone(), ConfigError::new(error)));
-        }
         let limit = build(self.fields(), at)?;
         self.check_cost(&limit, at.clone().name("cost"))?;
         Ok(limit)

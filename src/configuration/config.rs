@@ -183,7 +183,6 @@ impl LimitConfig {
             algorithm: self.algorithm,
             quota: self.quota.clone(),
             limit: self.limit,
-            period: None,
             burst: self.burst,
             sub_windows: self.sub_windows,
             mode: self.mode,

@@ -67,20 +67,16 @@ use crate::units::{ConfigError, Quota};
 ///
 /// # Configuration
 ///
-/// With serde, a limit is its own configuration format. A period has a unit, so a bare number is an
-/// error. Unknown fields and fields of another algorithm are also errors.
+/// With serde, a limit is its own configuration format, with the fields that it has in a [file of
+/// limits](crate::guide::limit_files). Unknown fields and fields of another algorithm are also errors.
 ///
 /// ```
 /// use tollgate::{Limit, Quota};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limit: Limit = serde_json::from_str(
-///     r#"{"name":"login","algorithm":"gcra","limit":5,"period":"15m","burst":10}"#,
-/// )?;
-/// let same: Limit = serde_json::from_str(
 ///     r#"{"name":"login","algorithm":"gcra","quota":"5/15m","burst":10}"#,
 /// )?;
-/// assert_eq!(limit, same);
 /// assert_eq!(limit, Limit::gcra("login", "5/15m".parse::<Quota>()?.burst(10))?);
 /// # Ok(())
 /// # }
@@ -89,11 +85,10 @@ use crate::units::{ConfigError, Quota};
 /// | field | of | default |
 /// |---|---|---|
 /// | `name`, `algorithm` | all | none: they are required |
-/// | `limit` and `period`, such as `5` and `"15m"` | all but `concurrency` | none: both are required without `quota` |
-/// | `quota`, such as `"5/15m"`: [the two in one](Quota#as-text) | all but `concurrency` | none |
+/// | `quota`, such as `"5/15m"`: [units per period](Quota#as-text) | all but `concurrency` | none: it is required |
 /// | `limit`, such as `3` | `concurrency` | none: it is required |
 /// | `retry_after`, such as `"10s"`: [advice](Self::with_retry_after) | `concurrency` | `"1s"` |
-/// | `burst` | `token_bucket`, `leaky_bucket`, `gcra` | `limit` |
+/// | `burst` | `token_bucket`, `leaky_bucket`, `gcra` | the units of the quota |
 /// | `sub_windows` | `sliding_window` | 1 |
 /// | `mode`: `queue` or `meter` | `leaky_bucket` | `queue` |
 /// | `anchor`: `first` or `clock` | `fixed_window` | `first` |

@@ -88,7 +88,8 @@ fn in_json_as_printed(limits: &[Limit], decision: &Decision) -> Value {
 fn parse(json: &Value) -> Limit {
     let mut fields = json.as_object().unwrap().clone();
     let micros = fields.remove("period_us").unwrap();
-    fields.insert("period".to_owned(), json!(format!("{micros}us")));
+    let limit = fields.remove("limit").unwrap();
+    fields.insert("quota".to_owned(), json!(format!("{limit}/{micros}us")));
     if let Some(sub_windows) = fields.remove("cells") {
         fields.insert("sub_windows".to_owned(), sub_windows);
     }

@@ -26,35 +26,36 @@ fn with(fields: &str) -> String {
 }
 
 fn of_period(period: &str) -> Result<Duration, serde_json::Error> {
-    let json = with(&format!(r#""limit":1,"period":{period}"#));
+    let json = with(&format!(r#""quota":"1/{period}""#));
     serde_json::from_str::<Limit>(&json).map(|limit| limit.quota().period().fixed().unwrap())
 }
 
 #[test]
-fn period_without_a_unit_is_an_error_under_every_algorithm() {
+fn quota_without_a_unit_is_an_error_under_every_algorithm() {
     for algorithm in ALGORITHMS {
-        for (period, why) in [
+        for (quota, why) in [
             (
-                r#""period":60"#,
+                r#""quota":60"#,
                 "invalid type: integer `60`, expected a string with a unit, such as",
             ),
             (
-                r#""period":0.5"#,
+                r#""quota":0.5"#,
                 "expected a string with a unit, such as the quota \"5/15m\" or the time \"15m\"",
             ),
-            (r#""period":-1"#, "expected a string with a unit"),
             (
-                r#""period":"60""#,
+                r#""quota":"5/60""#,
                 "limit `login`: the period `60` has no unit after 60; write",
             ),
             (
-                r#""period_us":60"#,
-                "unknown field `period_us`, expected one of",
+                r#""limit":5,"period":"60s""#,
+                "unknown field `period`, expected one of",
             ),
-            (r#""period_us":"60s""#, "unknown field `period_us`"),
+            (
+                r#""limit":5"#,
+                "limit `login`: `limit` is a field of concurrency limits, and a rate has a `quota`",
+            ),
         ] {
-            let json =
-                format!(r#"{{"name":"login","algorithm":"{algorithm}","limit":5,{period}}}"#);
+            let json = format!(r#"{{"name":"login","algorithm":"{algorithm}",{quota}}}"#);
             let error = error(&json);
             assert!(error.contains(why), "{error}");
         }
@@ -82,7 +83,7 @@ fn periods_are_numbers_with_units() {
         ("2 weeks", 1_209_600_000_000),
         ("10µs", 10),
     ] {
-        let period = of_period(&format!("\"{text}\"")).unwrap();
+        let period = of_period(text).unwrap();
         assert_eq!(period, Duration::from_micros(micros), "{text}");
     }
 }
@@ -110,7 +111,8 @@ fn invalid_periods_are_errors_with_the_accepted_format() {
         ("18446744073709551616us", "is longer than 366d"),
         ("0.3333333333us", "is too long or too precise"),
     ] {
-        let error = of_period(&format!("\"{text}\"")).unwrap_err().to_string();
+        let retry_after = format!(r#""limit":1,"retry_after":"{text}""#);
+        let error = error(&with(&retry_after).replace("gcra", "concurrency"));
         let start = format!("limit `login`: the period `{text}` {why}");
         assert!(
             error.starts_with(&start) && error.contains("write numbers with"),
@@ -125,7 +127,7 @@ fn invalid_periods_are_errors_with_the_accepted_format() {
         ("999999999999d", "longer than 366 days"),
         ("10ns", "microsecond"),
     ] {
-        let error = of_period(&format!("\"{text}\"")).unwrap_err().to_string();
+        let error = of_period(text).unwrap_err().to_string();
         assert!(
             error.starts_with("limit `login`: ") && error.contains(why),
             "{error}"
@@ -197,27 +199,14 @@ fn invalid_quotas_are_errors_with_the_accepted_format() {
 #[test]
 fn missing_conflicting_and_unknown_fields_are_errors() {
     for (fields, why) in [
-        (
-            r#""limit":1"#,
-            "limit `login`: `period` is missing; write `limit` and `period`, such as",
-        ),
-        (r#""period":"1s""#, "limit `login`: `limit` is missing"),
-        (r#""burst":1"#, "limit `login`: `limit` is missing"),
+        (r#""burst":1"#, "limit `login`: `quota` is missing; write"),
         (
             r#""quota":"1/s","limit":1"#,
-            "`quota` stands for `limit` and `period`; remove it",
-        ),
-        (
-            r#""quota":"1/s","period":"1s""#,
-            "`quota` stands for `limit` and `period`",
-        ),
-        (
-            r#""quota":"1/s","limit":1,"period":"1s""#,
-            "`quota` stands for",
+            "`limit` is a field of concurrency limits",
         ),
         (r#""quota":"1/s","brust":1"#, "unknown field `brust`"),
-        (r#""limit":-1,"period":"1s""#, "invalid value: integer `-1`"),
-        (r#""limit":1.5,"period":"1s""#, "expected u64"),
+        (r#""limit":-1"#, "invalid value: integer `-1`"),
+        (r#""limit":1.5"#, "expected u64"),
         (
             r#""quota":"1/s","sub_windows":1"#,
             "`sub_windows` is a field of sliding_window only",
@@ -244,7 +233,7 @@ fn serialized_period_has_units() {
     let bursty = Limit::gcra("api", Quota::new(30, Duration::from_secs(5_400)).burst(7)).unwrap();
     assert_eq!(
         serde_json::to_string(&bursty).unwrap(),
-        r#"{"name":"api","algorithm":"gcra","limit":30,"period":"1h30m","burst":7}"#
+        r#"{"name":"api","algorithm":"gcra","quota":"30/1h30m","burst":7}"#
     );
 }
 

@@ -15,12 +15,10 @@ use crate::units::{ConfigError, Period, Quota};
 pub(crate) struct LimitFields {
     pub(crate) name: String,
     pub(crate) algorithm: Algorithm,
-    #[serde(default, skip_serializing)]
-    pub(crate) quota: Option<Written>,
-    #[serde(default)]
-    pub(crate) limit: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) period: Option<Written>,
+    pub(crate) quota: Option<Written>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) burst: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,22 +45,20 @@ pub(crate) struct LimitFields {
 
 impl LimitFields {
     fn quota(&self) -> Result<Quota, ConfigError> {
-        let quota = match (&self.quota, self.limit, &self.period) {
-            (Some(quota), None, None) => quota.0.parse()?,
-            (None, Some(limit), Some(period)) => Quota::new(limit, period::parse(&period.0)?),
-            (Some(_), ..) => {
-                return Err(ConfigError::new(
-                    "`quota` stands for `limit` and `period`; remove it, or `limit` and `period`",
-                ));
-            }
-            (None, limit, _) => {
-                let missing = if limit.is_none() { "limit" } else { "period" };
-                return Err(ConfigError::new(format!(
-                    "`{missing}` is missing; write `limit` and `period`, such as 5 and \"15m\", or \
-                     `quota`, such as \"5/15m\""
-                )));
-            }
-        };
+        if self.limit.is_some() {
+            return Err(ConfigError::new(
+                "`limit` is a field of concurrency limits, and a rate has a `quota`, such as \
+                 \"100/min\"; write `quota` in its place",
+            )
+            .at("limit"));
+        }
+        let quota = self.quota.as_ref().ok_or_else(|| {
+            ConfigError::new("`quota` is missing; write units per period, such as \"100/min\"")
+        })?;
+        let quota: Quota = quota
+            .0
+            .parse()
+            .map_err(|error: ConfigError| error.at("quota"))?;
         Ok(self.burst.map_or(quota, |burst| quota.burst(burst)))
     }
 
@@ -70,7 +66,6 @@ impl LimitFields {
     fn permits(&self) -> Result<u32, ConfigError> {
         let fields = [
             ("quota", self.quota.is_some()),
-            ("period", self.period.is_some()),
             ("burst", self.burst.is_some()),
         ];
         if let Some((field, _)) = fields.into_iter().find(|(_, is_there)| *is_there) {
@@ -112,9 +107,7 @@ impl TryFrom<LimitFields> for Limit {
         let name = &config.name;
         let quota = match config.algorithm {
             Algorithm::Concurrency => Ok(Quota::per(0, Period::AtOnce)),
-            _ => config
-                .quota()
-                .map_err(|error| error.at("quota").of_limit(name)),
+            _ => config.quota().map_err(|error| error.of_limit(name)),
         }?;
         let limit = match config.algorithm {
             Algorithm::Concurrency => config
@@ -183,9 +176,11 @@ impl From<Limit> for LimitFields {
         Self {
             name: limit.name().to_owned(),
             algorithm: limit.algorithm(),
-            quota: None,
-            limit: Some(quota.limit()),
-            period: (!limit.is_concurrency()).then(|| Written(period::write(quota.length()))),
+            quota: quota.period().fixed().map(|period| {
+                let period = period::write(period);
+                Written(format!("{}/{period}", quota.limit()))
+            }),
+            limit: limit.is_concurrency().then(|| quota.limit()),
             burst: quota.explicit_burst(),
             sub_windows,
             mode,

@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tollgate::Limit;
 
-/// A limit in the format of [`tollgate::Limit`]. `period_us` may replace `period`, and `cells` is
-/// the number of sub-windows. `shadow` is shadow mode.
+/// A limit in the format of [`tollgate::Limit`]. `limit` and `period_us` may replace `quota`, and
+/// `cells` is the number of sub-windows. `shadow` is shadow mode.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub(crate) struct WireLimit(pub(crate) Limit);
@@ -16,11 +16,10 @@ impl TryFrom<Map<String, Value>> for WireLimit {
     fn try_from(mut fields: Map<String, Value>) -> Result<Self, String> {
         if let Some(micros) = fields.remove("period_us") {
             let micros = micros.as_u64().ok_or("`period_us` is not a whole number")?;
-            if fields
-                .insert("period".to_owned(), format!("{micros}us").into())
-                .is_some()
-            {
-                return Err("`period` and `period_us` are the same: remove one".to_owned());
+            let limit = fields.remove("limit").ok_or("`limit` is missing")?;
+            let quota = format!("{limit}/{micros}us");
+            if fields.insert("quota".to_owned(), quota.into()).is_some() {
+                return Err("`quota` stands for `limit` and `period_us`: remove one".to_owned());
             }
         }
         if let Some(sub_windows) = fields.remove("cells") {
@@ -46,7 +45,7 @@ mod tests {
 
     #[test]
     fn period_us_is_the_period_in_microseconds() {
-        let with_unit = r#"{"name":"api","algorithm":"gcra","limit":5,"period":"1500ms"}"#;
+        let with_unit = r#"{"name":"api","algorithm":"gcra","quota":"5/1500ms"}"#;
         let in_micros = r#"{"name":"api","algorithm":"gcra","limit":5,"period_us":1500000}"#;
         assert_eq!(parse(with_unit).unwrap(), parse(in_micros).unwrap());
     }
@@ -64,16 +63,23 @@ mod tests {
 
     #[test]
     fn invalid_limits_are_errors_that_say_why() {
-        for (period, reason) in [
-            (r#""period_us":1.5"#, "`period_us` is not a whole number"),
+        for (quota, reason) in [
             (
-                r#""period_us":1,"period":"1us""#,
-                "`period` and `period_us` are the same",
+                r#""limit":5,"period_us":1.5"#,
+                "`period_us` is not a whole number",
             ),
-            (r#""period_us":1,"color":"red""#, "unknown field `color`"),
-            (r#""period":"soon""#, "soon"),
+            (r#""period_us":1"#, "`limit` is missing"),
+            (
+                r#""limit":5,"period_us":1,"quota":"5/1us""#,
+                "`quota` stands for `limit` and `period_us`",
+            ),
+            (
+                r#""limit":5,"period_us":1,"color":"red""#,
+                "unknown field `color`",
+            ),
+            (r#""quota":"5/soon""#, "soon"),
         ] {
-            let json = format!(r#"{{"name":"api","algorithm":"gcra","limit":5,{period}}}"#);
+            let json = format!(r#"{{"name":"api","algorithm":"gcra",{quota}}}"#);
             let error = parse(&json).unwrap_err();
             assert!(error.contains(reason), "{json}: {error}");
         }

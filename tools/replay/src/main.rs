@@ -3,7 +3,7 @@
 //!
 //! ```sh
 //! cargo run -p tollgate-replay -- \
-//!   --limit '{"name":"api","algorithm":"gcra","limit":5,"period":"1s"}' <<'EOF'
+//!   --limit '{"name":"api","algorithm":"gcra","quota":"5/s"}' <<'EOF'
 //! {"at_us":0,"op":"charge","key":"k","cost":1}
 //! {"at_us":200000,"op":"peek","key":"k","cost":5}
 //! EOF

@@ -96,8 +96,8 @@ impl StoreKind {
 mod tests {
     use super::*;
 
-    const A: &str = r#"{"name":"a","algorithm":"gcra","limit":5,"period":"1s"}"#;
-    const B: &str = r#"{"name":"b","algorithm":"gcra","limit":5,"period":"1s"}"#;
+    const A: &str = r#"{"name":"a","algorithm":"gcra","quota":"5/s"}"#;
+    const B: &str = r#"{"name":"b","algorithm":"gcra","quota":"5/s"}"#;
 
     fn parse(arguments: &[&str]) -> Result<Option<Options>, String> {
         Options::parse(arguments.iter().map(|&argument| argument.to_owned()))

@@ -9,10 +9,8 @@ use serde_json::json;
 
 use self::support::replay;
 
-const LIMIT: &str =
-    r#"{"name":"api","algorithm":"token_bucket","limit":1,"period":"1s","burst":2}"#;
-const QUEUE: &str =
-    r#"{"name":"api","algorithm":"leaky_bucket","limit":1,"period":"1s","burst":2}"#;
+const LIMIT: &str = r#"{"name":"api","algorithm":"token_bucket","quota":"1/s","burst":2}"#;
+const QUEUE: &str = r#"{"name":"api","algorithm":"leaky_bucket","quota":"1/s","burst":2}"#;
 
 #[test]
 fn help_lists_the_options() {
@@ -51,7 +49,7 @@ fn errors_name_the_line_and_follow_earlier_answers() {
     for (line, reason) in [
         ("no json", "line 3: expected ident, at column 2"),
         (
-            r#"{"at_us":0,"limit":{"name":"b","algorithm":"gcra","limit":1,"period":"1s"}}"#,
+            r#"{"at_us":0,"limit":{"name":"b","algorithm":"gcra","quota":"1/s"}}"#,
             "line 3: no --limit has the name `b`",
         ),
     ] {
