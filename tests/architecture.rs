@@ -326,7 +326,7 @@ fn crates_for_http_and_for_redis_are_named_in_one_room_each() {
 }
 
 #[test]
-fn http_knows_the_channel_of_redis_alone() {
+fn http_does_not_know_redis() {
     let modules = Modules::read();
     let arrows = modules.arrows();
     let of_http = arrows
@@ -334,7 +334,7 @@ fn http_knows_the_channel_of_redis_alone() {
         .filter(|(from, _)| from.first().is_some_and(|it| it == "http"));
     let wrong: Vec<String> = of_http
         .flat_map(|(from, to)| to.iter().map(move |to| (from, written(to))))
-        .filter(|(_, to)| to.starts_with("store/redis") && to != "store/redis/channel")
+        .filter(|(_, to)| to.starts_with("store/redis"))
         .map(|(from, to)| format!("{} imports {to}", written(from)))
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");

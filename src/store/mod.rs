@@ -10,6 +10,7 @@
 //! decision. A wrapper of a store is a store. To write your own, implement [`Store`] with
 //! [`decide`], and run `conformance::check` (feature `test-util`) on it.
 
+mod announcements;
 pub(crate) mod answer;
 #[cfg(feature = "redis")]
 mod breaker;
@@ -28,6 +29,7 @@ mod promise;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
+pub use self::announcements::{Announcement, Announcements};
 pub use self::answer::Answer;
 #[cfg(all(feature = "redis", feature = "test-util"))]
 #[doc(hidden)]
@@ -41,8 +43,6 @@ pub use self::group::decide;
 pub use self::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]
 pub use self::prefetch::{Prefetch, PrefetchBuilder};
-#[cfg(all(feature = "http", feature = "redis"))]
-pub(crate) use self::redis::Announcement;
 #[cfg(feature = "tls")]
 pub use self::redis::Tls;
 #[cfg(feature = "redis")]

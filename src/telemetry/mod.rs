@@ -48,9 +48,9 @@ pub(crate) use self::outages::{
 };
 pub(crate) use self::redis::{Outage, RedisEvents, changes_not_followed, two_quotas};
 pub(crate) use self::requests::{
-    always_falls_back, change_not_understood, charged_twice, decides_again, denied,
-    denied_in_flight, forbidden, found_key, full, keyed, load_shed, lookup_failed, misconfigured,
-    missing_key, overloaded, rejected, setting_without_effect, settled_uncharged,
+    always_falls_back, announcements_ended, change_not_understood, charged_twice, decides_again,
+    denied, denied_in_flight, forbidden, found_key, full, keyed, load_shed, lookup_failed,
+    misconfigured, missing_key, overloaded, rejected, setting_without_effect, settled_uncharged,
     settled_without_estimate, shadow_denied, shadow_denied_in_flight, unsettled,
 };
 pub(crate) use self::spans::CheckSpan;

@@ -94,6 +94,14 @@ pub(crate) fn change_not_understood(at_most: &Throttle, id: &str) {
     }
 }
 
+/// A look-up follows no announcements from now on.
+pub(crate) fn announcements_ended() {
+    tracing::warn!(
+        target: TARGET,
+        "announcements have ended: look-ups keep their values for as long as they are fresh"
+    );
+}
+
 /// The application has settled costs of so many requests under a limit, and none of them was
 /// charged under it, because its name is mistyped.
 pub(crate) fn settled_uncharged(limit: &str, charged: &[&str], requests: u32) {

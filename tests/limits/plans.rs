@@ -12,10 +12,12 @@ use axum::body::Body;
 use http::request::Parts;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tollgate::key::Header;
 use tollgate::layer::{ChosenLimits, Lookup, LookupBuilder, LookupResult, OnStoreFailure};
+use tollgate::store::{Announcement, Announcements};
 use tollgate::{Check, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::log::Log;
@@ -566,6 +568,49 @@ async fn id_that_is_forgotten_all_the_time_has_one_look_up_that_runs() {
         "{statuses:?}"
     );
     assert_eq!(most.load(Ordering::SeqCst), 1);
+}
+
+/// Announcements of another messaging system than Redis. A message without an id stands for any.
+struct Messages(mpsc::UnboundedReceiver<Option<&'static str>>);
+
+impl Announcements for Messages {
+    async fn next(&mut self) -> Option<Announcement> {
+        Some(match self.0.recv().await? {
+            Some(id) => Announcement::One(id.to_owned()),
+            None => Announcement::Any,
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn look_up_follows_announcements_of_any_messaging_system_until_they_end() {
+    let database = Database::new();
+    let lookup = database.lookup().ttl(3_600_000 * MS).build().unwrap();
+    let app = database.app_on(lookup.clone());
+    let (announce, messages) = mpsc::unbounded_channel();
+    let (log, _guard) = Log::start();
+    lookup.follow(Messages(messages));
+    let both = async || (ask(&app, "alice").await, ask(&app, "bob").await);
+    assert_eq!(both().await, (FREE, FREE));
+    database.answers(Ok(Some("pro")));
+
+    announce.send(Some("alice")).unwrap();
+    sleep(MS).await;
+    assert_eq!(both().await, (PRO, FREE));
+    announce.send(None).unwrap();
+    sleep(MS).await;
+    assert_eq!(both().await, (PRO, PRO));
+    assert_eq!(database.asked(), 5);
+
+    database.answers(Ok(Some("free")));
+    drop(announce);
+    sleep(MS).await;
+    assert_eq!(both().await, (FREE, FREE), "some may have been missed");
+    let lines = log.lines();
+    let ended = lines
+        .iter()
+        .filter(|it| it.contains("announcements have ended"));
+    assert_eq!(ended.count(), 1, "{lines:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,10 +8,8 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::str::FromStr;
-use std::sync::Arc;
-#[cfg(feature = "redis")]
-use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
@@ -22,8 +20,7 @@ use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::LookupResult;
-#[cfg(feature = "redis")]
-use crate::store::{Announcement, RedisChannel};
+use crate::store::{Announcement, Announcements};
 use crate::telemetry::{self, Throttle};
 use crate::units::{Mutex, later};
 
@@ -346,7 +343,6 @@ impl Drop for Followers {
     }
 }
 
-#[cfg(feature = "redis")]
 impl<I, T> Cache<I, T>
 where
     I: Clone + Eq + Hash + FromStr + Send + Sync + 'static,
@@ -354,24 +350,29 @@ where
 {
     /// Starts a task that forgets what changed.
     #[track_caller]
-    pub(super) fn follow(self: &Arc<Self>, channel: RedisChannel) {
-        let following = Self::forget_announced(Arc::downgrade(self), channel);
+    pub(super) fn follow(self: &Arc<Self>, announcements: impl Announcements) {
+        let following = Self::forget_announced(Arc::downgrade(self), announcements);
         let task = Runtime::current().spawn(following);
         self.followed.0.lock().push(task.abort_handle());
     }
 
-    async fn forget_announced(cache: Weak<Self>, mut channel: RedisChannel) {
+    async fn forget_announced(cache: Weak<Self>, mut announcements: impl Announcements) {
         loop {
-            let announcement = channel.next().await;
+            let announcement = announcements.next().await;
             let Some(cache) = cache.upgrade() else { return };
             match announcement {
-                Announcement::Any => cache.expire_all(),
-                Announcement::One(id) => match id.parse() {
+                Some(Announcement::Any) => cache.expire_all(),
+                Some(Announcement::One(id)) => match id.parse() {
                     Ok(id) => cache.forget(&id),
                     Err(_) => telemetry::change_not_understood(&cache.unknown_ids, &id),
                 },
+                None => {
+                    cache.expire_all();
+                    telemetry::announcements_ended();
+                    return;
+                }
             }
-            // A channel that always has a message must not keep the worker.
+            // A source that always has an announcement must not keep the worker.
             yield_now().await;
         }
     }

@@ -10,8 +10,7 @@ use http::request::Parts;
 use super::cache::{Cache, KnownValue};
 use crate::http::key_extractor::MissingKey;
 use crate::http::request_fn::RequestFn;
-#[cfg(feature = "redis")]
-use crate::store::RedisChannel;
+use crate::store::Announcements;
 
 /// An asynchronous look-up with a bounded cache, such as of a user's plan in a database.
 ///
@@ -91,9 +90,8 @@ where
     T: Send + Sync + 'static,
 {
     /// Removes an id and its value from the cache. The next request looks it up. You call it when a
-    /// plan changes. Other processes have caches of their own. On Redis they can
-    /// [`follow`](Self::follow) announcements. With another messaging system, call `forget` for
-    /// each message, and [`expire_all`](Self::expire_all) after a lost connection.
+    /// plan changes. Other processes have caches of their own, which can [`follow`](Self::follow)
+    /// announcements.
     pub fn forget(&self, id: &I) {
         self.cache.forget(id);
     }
@@ -104,11 +102,12 @@ where
         self.cache.expire_all();
     }
 
-    /// Removes each id that is announced on this channel from the cache, in a task that ends when
-    /// the look-up and its layers are dropped. If announcements may have been missed, it [expires
+    /// Removes each id that is announced from the cache, in a task that ends when the look-up and
+    /// its layers are dropped. If announcements may have been missed, it [expires
     /// all](Self::expire_all).
     ///
-    /// ```no_run
+    #[cfg_attr(feature = "redis", doc = "```no_run")]
+    #[cfg_attr(not(feature = "redis"), doc = "```ignore")]
     /// use tollgate::layer::Lookup;
     /// use tollgate::RedisStore;
     /// use tollgate::store::RedisChannel;
@@ -129,14 +128,12 @@ where
     /// # Panics
     ///
     /// Panics outside of a tokio runtime.
-    #[cfg(feature = "redis")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     #[track_caller]
-    pub fn follow(&self, channel: RedisChannel)
+    pub fn follow(&self, announcements: impl Announcements)
     where
         I: FromStr,
     {
-        self.cache.follow(channel);
+        self.cache.follow(announcements);
     }
 
     pub(in crate::http) fn id_of(&self, parts: &Parts) -> Result<I, MissingKey> {

@@ -12,6 +12,7 @@ use super::connection::Handle;
 use super::node::Node;
 use super::{Lanes, RedisStore, command};
 use crate::model::Error;
+use crate::store::{Announcement, Announcements};
 use crate::telemetry;
 use crate::units::ConfigError;
 
@@ -228,16 +229,17 @@ impl RedisChannel {
         let what = format!("Redis channel `{channel}`: not announced");
         published.map_err(|error| error.into_error(&what))
     }
+}
 
-    /// Waits for the next change.
-    pub(crate) async fn next(&mut self) -> Announcement {
+impl Announcements for RedisChannel {
+    async fn next(&mut self) -> Option<Announcement> {
         loop {
             if let Some(id) = self.received.next() {
-                return Announcement::One(id);
+                return Some(Announcement::One(id));
             }
             match self.feed.subscribe().await {
                 // Earlier announcements are unknown.
-                Ok(true) => return Announcement::Any,
+                Ok(true) => return Some(Announcement::Any),
                 Ok(false) => {}
                 Err(error) => telemetry::changes_not_followed(&self.feed.channel, &error),
             }
@@ -246,18 +248,10 @@ impl RedisChannel {
             };
             self.received = received.texts.into_iter();
             if received.has_lost_some {
-                return Announcement::Any;
+                return Some(Announcement::Any);
             }
         }
     }
-}
-
-/// Changes that were announced, or that may have been missed.
-pub(crate) enum Announcement {
-    /// The value of this id changed.
-    One(String),
-    /// Any value may have changed.
-    Any,
 }
 
 impl Clone for RedisChannel {

@@ -36,7 +36,6 @@ use hashbrown::DefaultHashBuilder;
 use tokio::runtime::Handle as Runtime;
 
 pub use self::builder::RedisStoreBuilder;
-pub(crate) use self::channel::Announcement;
 pub use self::channel::RedisChannel;
 use self::cluster::Cluster;
 pub use self::connect::Credentials;
