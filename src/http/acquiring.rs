@@ -8,7 +8,7 @@ use http::request::Parts;
 use tokio::time::Instant;
 
 use super::InFlight;
-use super::settings::LayerSettings;
+use super::request_limiter::RequestLimiter;
 use crate::limiter::{Acquired, RateLimiter, WaitSettings};
 use crate::model::{Check, Error, Limit};
 use crate::telemetry;
@@ -20,7 +20,7 @@ pub(super) enum WithoutPermits {
     Failed(Error),
 }
 
-impl LayerSettings {
+impl RequestLimiter {
     /// Acquires all permits of a request, one after another. If one is denied, the others are given
     /// back.
     ///
@@ -65,15 +65,15 @@ fn order(check: &Check) -> (u32, &str, &str) {
 async fn acquire_all(
     checks: Vec<Check>,
     since: Instant,
-    settings: Arc<LayerSettings>,
+    limiter: Arc<RequestLimiter>,
 ) -> Result<InFlight, WithoutPermits> {
     let mut permits = Vec::with_capacity(checks.len());
     for check in checks {
         let is_enforced = !check.is_shadow();
         let since = is_enforced.then_some(since);
-        let acquiring = acquire(&settings.limiter, &check, &settings.wait, since);
-        let acquired = settings
-            .limiter
+        let acquiring = acquire(&limiter.rate_limiter, &check, &limiter.wait, since);
+        let acquired = limiter
+            .rate_limiter
             .observe_permit(&check, is_enforced, acquiring)
             .await;
         let why = match acquired {
@@ -98,7 +98,7 @@ async fn acquire_all(
             WithoutPermits::Denied(limit) => limit,
             WithoutPermits::Failed(_) => check.limit(),
         };
-        telemetry::shadow_denied_in_flight(&settings.shadow_events, limit);
+        telemetry::shadow_denied_in_flight(&limiter.shadow_events, limit);
     }
     Ok(InFlight::new(permits))
 }

@@ -9,23 +9,23 @@ use tokio::time::Instant;
 use super::acquiring::WithoutPermits;
 use super::headers::Fields;
 use super::request_checks::RejectedEarly;
-use super::settings::LayerSettings;
+use super::request_limiter::RequestLimiter;
 use super::settlement::{Closing, Settlement};
 use super::stacked::NextAllowed;
 use super::{Reason, ResponseBody};
-use crate::limiter::Observed;
+use crate::limiter::Observation;
 use crate::model::{Decision, Digest, Error, Group, Operation, Source};
 use crate::store::Answer;
 use crate::telemetry;
 
 /// A group that the store decides, as far as it has to be known at the end.
-pub(super) struct Undecided {
+pub(super) struct Charging {
     partitions: Vec<Digest>,
     /// Whether a limit is not in shadow mode.
     is_enforced: bool,
     /// If its costs may be settled.
     group: Option<Box<Group>>,
-    pub(super) observed: Observed,
+    pub(super) observation: Observation,
 }
 
 /// The outcome of a request.
@@ -45,40 +45,38 @@ pub(super) struct Report {
     closing: Option<Box<Closing>>,
 }
 
-impl LayerSettings {
+impl RequestLimiter {
     /// Notes what has to be known of a group when it is decided.
     #[inline]
-    pub(super) fn undecided(&self, group: &Group) -> Undecided {
-        Undecided {
+    pub(super) fn begin_charge(&self, group: &Group) -> Charging {
+        Charging {
             partitions: self.headers.partitions(group),
             is_enforced: group.iter().any(|check| !check.is_shadow()),
             group: self.settlement.is_on().then(|| Box::new(group.clone())),
-            observed: self.limiter.observe(group),
+            observation: self.rate_limiter.observe(group),
         }
     }
 
     /// Charges a group.
     #[inline]
-    pub(super) fn charge(&self, group: Group, undecided: &Undecided) -> Answer {
-        undecided.observed.span.within(|| match self.wait.is_on() {
-            false => self.limiter.apply_unobserved(Operation::Charge(group)),
-            true => self.limiter.charge_within(group, &self.wait),
-        })
+    pub(super) fn charge(&self, group: Group, charging: &Charging) -> Answer {
+        charging
+            .observation
+            .span
+            .within(|| match self.wait.is_on() {
+                false => self.rate_limiter.apply_unobserved(Operation::Charge(group)),
+                true => self.rate_limiter.charge_within(group, &self.wait),
+            })
     }
 
     /// The same, of a request that has waited since then for something else.
-    pub(super) fn charge_since(
-        &self,
-        sent: Instant,
-        group: Group,
-        undecided: &Undecided,
-    ) -> Answer {
+    pub(super) fn charge_since(&self, sent: Instant, group: Group, charging: &Charging) -> Answer {
         match self.wait.is_on() {
-            false => self.charge(group, undecided),
-            true => undecided
-                .observed
-                .span
-                .within(|| self.limiter.charge_within(group, &self.wait.since(sent))),
+            false => self.charge(group, charging),
+            true => charging.observation.span.within(|| {
+                self.rate_limiter
+                    .charge_within(group, &self.wait.since(sent))
+            }),
         }
     }
 
@@ -112,17 +110,18 @@ impl LayerSettings {
     pub(super) fn conclude<B>(
         &self,
         answer: &Result<Decision, Error>,
-        undecided: &Undecided,
+        charging: &Charging,
         request: &mut Parts,
     ) -> Conclusion<B> {
         let decision = match answer {
             Ok(decision) => {
-                self.limiter.observe_decision(&undecided.observed, decision);
+                self.rate_limiter
+                    .observe_decision(&charging.observation, decision);
                 decision
             }
             Err(error) => {
                 self.insert_empty_settlement(request);
-                return self.without_decision(error, undecided, request);
+                return self.without_decision(error, charging, request);
             }
         };
         if decision.has_shadow() {
@@ -138,7 +137,7 @@ impl LayerSettings {
             }
         }
         if decision.allowed() {
-            let report = Some(self.report(decision, undecided, request));
+            let report = Some(self.report(decision, charging, request));
             // A request that waits for units has waited out the delay.
             let delay = if self.wait.is_on() {
                 Duration::ZERO
@@ -148,7 +147,7 @@ impl LayerSettings {
             Conclusion::Forward { delay, report }
         } else {
             telemetry::denied(decision);
-            Conclusion::Reject(self.deny(decision, &undecided.partitions, request))
+            Conclusion::Reject(self.deny(decision, &charging.partitions, request))
         }
     }
 
@@ -156,7 +155,7 @@ impl LayerSettings {
     fn without_decision<B>(
         &self,
         error: &Error,
-        undecided: &Undecided,
+        charging: &Charging,
         request: &Parts,
     ) -> Conclusion<B> {
         self.report_error(error, self.is_open_when_overloaded);
@@ -165,9 +164,9 @@ impl LayerSettings {
             Some(_) => Source::FailClosed,
             None => Source::FailOpen,
         };
-        self.limiter
-            .observe_error(&undecided.observed, error, Some(source));
-        match rejection.filter(|_| undecided.is_enforced) {
+        self.rate_limiter
+            .observe_error(&charging.observation, error, Some(source));
+        match rejection.filter(|_| charging.is_enforced) {
             Some(rejection) => Conclusion::Reject(self.reject(rejection, request)),
             None => Conclusion::Forward {
                 delay: Duration::ZERO,
@@ -283,16 +282,16 @@ impl LayerSettings {
 
     /// The report for the response to an allowed request.
     #[inline]
-    fn report(&self, decision: &Decision, undecided: &Undecided, request: &mut Parts) -> Report {
+    fn report(&self, decision: &Decision, charging: &Charging, request: &mut Parts) -> Report {
         let mut fields = self
             .headers
-            .of_allowed(decision, &undecided.partitions, &request.method);
+            .of_allowed(decision, &charging.partitions, &request.method);
         let extensions = &mut request.extensions;
         if let Some(next_allowed) = fields.next_allowed() {
             next_allowed.leave_in(extensions);
         }
         self.insert(decision, extensions, &mut fields);
-        let group = undecided.group.as_deref();
+        let group = charging.group.as_deref();
         let closing = group.and_then(|group| self.keep_charges(group, decision, extensions));
         Report { fields, closing }
     }
@@ -315,8 +314,13 @@ impl LayerSettings {
         extensions: &mut Extensions,
     ) -> Option<Box<Closing>> {
         let outside = extensions.get::<Settlement>();
-        let settlement =
-            Settlement::from_charges(&self.limiter, group, decision, outside, &self.settlement);
+        let settlement = Settlement::from_charges(
+            &self.rate_limiter,
+            group,
+            decision,
+            outside,
+            &self.settlement,
+        );
         let closing = self.settlement.closing(&settlement);
         if self.settlement.inserts {
             extensions.insert(settlement);

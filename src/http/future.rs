@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::conclusion::Report;
-use super::waiting::{Next, Waiting};
+use super::pending_request::{Next, PendingRequest};
 use super::{InFlight, ResponseBody};
 
 pin_project! {
@@ -34,7 +34,7 @@ pin_project! {
     #[project = StateProjection]
     enum Progress<S, F, ReqBody, ResBody> {
         // In a box, so that a request that is decided at once does not carry the room.
-        Waiting { waiting: Box<Waiting<S, ReqBody>> },
+        Waiting { waiting: Box<PendingRequest<S, ReqBody>> },
         Calling {
             #[pin]
             response: F,
@@ -52,7 +52,7 @@ where
     S: Service<Request<ReqBody>>,
 {
     /// A request that waits, and a service that need not be ready.
-    pub(super) fn waiting(waiting: Waiting<S, ReqBody>) -> Self {
+    pub(super) fn waiting(waiting: PendingRequest<S, ReqBody>) -> Self {
         Self {
             state: Progress::Waiting {
                 waiting: Box::new(waiting),

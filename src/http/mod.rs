@@ -23,16 +23,16 @@ mod live;
 mod number;
 mod path;
 mod peer;
+mod pending_request;
 mod policy;
 mod request_checks;
 mod request_fn;
+mod request_limiter;
 mod responder;
 mod sampled;
 mod service;
-mod settings;
 mod settlement;
 mod stacked;
-mod waiting;
 
 pub use body::ResponseBody;
 pub use client_ip::{ClientIp, ClientNetwork, Networks};

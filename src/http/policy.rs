@@ -13,7 +13,7 @@ pub(super) use self::rule::{KeyedLimit, LayerRule};
 use super::MissingKey;
 use super::limits::{Choosing, Chosen, Inherited, PendingChoice};
 #[cfg(feature = "config")]
-use super::live::{Asks, InForce, LookedUpPlans, PendingPlans, RequestRoute};
+use super::live::{Asks, LookedUpPlans, PendingPlans, RequestRoute, Version};
 use super::request_checks::{RejectedEarly, RequestChecks};
 use super::request_fn::RequestFn;
 use crate::limiter::RateLimiter;
@@ -294,9 +294,9 @@ impl Policy {
         let Some(live) = self.rules.iter().find_map(LayerRule::live) else {
             return Ok(None);
         };
-        live.in_force(
+        live.with_current(
             |limit| self.inherited.of_layer(limit),
-            |in_force| self.add_live(in_force, parts, looked_up, checks),
+            |version| self.add_live(version, parts, looked_up, checks),
         )
     }
 
@@ -338,19 +338,19 @@ impl Policy {
     #[cfg(feature = "config")]
     fn add_live(
         &self,
-        in_force: &InForce,
+        version: &Version,
         parts: &Parts,
         mut looked_up: LookedUpPlans,
         checks: &mut Vec<Check>,
     ) -> Result<Option<PendingPlans>, RejectedEarly> {
         let route = RequestRoute::from_parts(parts);
-        if let Some(pending) = in_force.look_up_plans(&route, parts, &mut looked_up) {
+        if let Some(pending) = version.look_up_plans(&route, parts, &mut looked_up) {
             return Ok(Some(pending));
         }
         if self.counts_requests {
-            in_force.count_request();
+            version.count_request();
         }
-        for applied in in_force.limits_at(&route) {
+        for applied in version.limits_at(&route) {
             if self.counts_requests {
                 applied.note_request();
             }

@@ -10,21 +10,21 @@ use tower_service::Service;
 use super::ResponseBody;
 use super::conclusion::Conclusion;
 use super::future::ResponseFuture;
+use super::pending_request::PendingRequest;
 use super::policy::Question;
-use super::settings::LayerSettings;
-use super::waiting::Waiting;
+use super::request_limiter::RequestLimiter;
 
 /// A service that checks each request before it calls the inner service. Created by
 /// [`RateLimitLayer`](crate::RateLimitLayer).
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
-    settings: Arc<LayerSettings>,
+    limiter: Arc<RequestLimiter>,
 }
 
 impl<S> RateLimit<S> {
-    pub(super) const fn new(inner: S, settings: Arc<LayerSettings>) -> Self {
-        Self { inner, settings }
+    pub(super) const fn new(inner: S, limiter: Arc<RequestLimiter>) -> Self {
+        Self { inner, limiter }
     }
 
     /// The inner service.
@@ -57,51 +57,52 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let asked = match self.settings.policy.question(&parts) {
+        let asked = match self.limiter.policy.question(&parts) {
             Ok(Question::Checks(asked)) => asked,
             Ok(Question::Pending(pending)) => {
                 let inner = self.release_inner();
-                let settings = Arc::clone(&self.settings);
-                let waiting = Waiting::for_lookup(inner, (parts, body), pending, settings);
+                let limiter = Arc::clone(&self.limiter);
+                let waiting = PendingRequest::for_lookup(inner, (parts, body), pending, limiter);
                 return ResponseFuture::waiting(waiting);
             }
             Err(rejected) => {
                 self.release_inner();
-                return ResponseFuture::answered(self.settings.reject_early(rejected, &parts));
+                return ResponseFuture::answered(self.limiter.reject_early(rejected, &parts));
             }
         };
-        let settings = &*self.settings;
-        settings
+        let limiter = &*self.limiter;
+        limiter
             .comparison
-            .compare(&settings.limiter, &asked, &mut parts);
+            .compare(&limiter.rate_limiter, &asked, &mut parts);
         if !asked.permits.is_empty() {
             // Permits come first. So a request without one is charged under no limit.
             let inner = self.release_inner();
-            let settings = Arc::clone(&self.settings);
-            return ResponseFuture::waiting(Waiting::for_permits(
+            let limiter = Arc::clone(&self.limiter);
+            return ResponseFuture::waiting(PendingRequest::for_permits(
                 inner,
                 (parts, body),
                 asked,
-                settings,
+                limiter,
             ));
         }
-        self.settings.insert_no_permits(&mut parts);
+        self.limiter.insert_no_permits(&mut parts);
         let Some(group) = asked.group else {
-            self.settings.insert_empty_settlement(&mut parts);
+            self.limiter.insert_empty_settlement(&mut parts);
             let request = Request::from_parts(parts, body);
             return ResponseFuture::calling(self.inner.call(request), None);
         };
-        let undecided = self.settings.undecided(&group);
-        let answer = self.settings.charge(group, &undecided);
+        let charging = self.limiter.begin_charge(&group);
+        let answer = self.limiter.charge(group, &charging);
         let Some(decided) = answer.as_ready() else {
             let inner = self.release_inner();
-            let settings = Arc::clone(&self.settings);
-            let waiting = Waiting::for_decision(inner, (parts, body), answer, undecided, settings);
+            let limiter = Arc::clone(&self.limiter);
+            let waiting =
+                PendingRequest::for_decision(inner, (parts, body), answer, charging, limiter);
             return ResponseFuture::waiting(waiting);
         };
-        let conclusion = self.settings.conclude(decided, &undecided, &mut parts);
+        let conclusion = self.limiter.conclude(decided, &charging, &mut parts);
         // The span of the check does not include the inner service.
-        drop(undecided);
+        drop(charging);
         let (delay, report) = match conclusion {
             Conclusion::Forward { delay, report } => (delay, report),
             Conclusion::Reject(response) => {
@@ -114,7 +115,12 @@ where
             return ResponseFuture::calling(self.inner.call(request), report);
         }
         let inner = self.release_inner();
-        ResponseFuture::waiting(Waiting::for_delay(inner, (parts, body), delay, report))
+        ResponseFuture::waiting(PendingRequest::for_delay(
+            inner,
+            (parts, body),
+            delay,
+            report,
+        ))
     }
 }
 
@@ -131,7 +137,7 @@ impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit")
             .field("inner", &self.inner)
-            .field("limits", &self.settings.names)
+            .field("limits", &self.limiter.names)
             .finish_non_exhaustive()
     }
 }

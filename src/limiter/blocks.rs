@@ -102,7 +102,7 @@ impl RateLimiter {
     /// Charges or peeks, and reports a block that begins with its denial. A store that answers
     /// later reports it itself, because its caller may not wait for the answer.
     pub(super) fn apply_reporting_blocks(&self, operation: Operation) -> Answer {
-        let mut answer = self.shared.store.apply(operation.clone());
+        let mut answer = self.shared.failover.apply(operation.clone());
         let Some(answer) = answer.take_ready() else {
             return answer;
         };

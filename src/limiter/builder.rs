@@ -37,7 +37,7 @@ const LEASE_RANGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(
 /// ```
 #[must_use = "call `build`"]
 pub struct RateLimiterBuilder {
-    store: Arc<Failover>,
+    failover: Arc<Failover>,
     permit_lease: Duration,
     denied_keys: Option<DeniedKeys>,
 }
@@ -45,7 +45,7 @@ pub struct RateLimiterBuilder {
 impl RateLimiterBuilder {
     pub(super) fn new(store: impl Store) -> Self {
         Self {
-            store: Failover::new(store),
+            failover: Failover::new(store),
             permit_lease: DEFAULT_LEASE,
             denied_keys: None,
         }
@@ -84,10 +84,10 @@ impl RateLimiterBuilder {
     /// The limiter, with settings that are in their ranges.
     pub(super) fn into_limiter(self) -> RateLimiter {
         if let Some(keys) = &self.denied_keys {
-            keys.note_to(self.store.store());
+            keys.note_to(self.failover.store());
         }
         let shared = Shared {
-            store: self.store,
+            failover: self.failover,
             registry: Registry::default(),
             turns: Turns::default(),
             blocked: Throttles::default(),
@@ -107,7 +107,7 @@ impl RateLimiterBuilder {
 impl fmt::Debug for RateLimiterBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimiterBuilder")
-            .field("store", &self.store)
+            .field("store", &self.failover)
             .field("permit_lease", &self.permit_lease)
             .field("denied_keys", &self.denied_keys)
             .finish()

@@ -14,7 +14,7 @@ mod blocks;
 mod denied_keys;
 
 mod failover;
-mod observed;
+mod observation;
 mod registry;
 mod unanswered;
 
@@ -28,7 +28,7 @@ use tokio::runtime::Handle as Runtime;
 pub use self::builder::RateLimiterBuilder;
 pub use self::denied_keys::{DeniedKey, DeniedKeys, DeniedSummary};
 use self::failover::Failover;
-pub(crate) use self::observed::Observed;
+pub(crate) use self::observation::Observation;
 pub(crate) use self::permits::Acquired;
 use self::permits::Agents;
 pub use self::permits::Permit;
@@ -98,7 +98,7 @@ pub struct RateLimiter {
 }
 
 struct Shared {
-    store: Arc<Failover>,
+    failover: Arc<Failover>,
     registry: Registry,
     turns: Turns,
     /// The throttles of events about blocks.
@@ -125,7 +125,7 @@ impl RateLimiter {
             {
                 self.apply_reporting_blocks(operation)
             }
-            Operation::Charge(_) | Operation::Peek(_) => self.shared.store.apply(operation),
+            Operation::Charge(_) | Operation::Peek(_) => self.shared.failover.apply(operation),
             Operation::Change(budget, change) => self.change(budget, change),
         }
     }
@@ -136,7 +136,10 @@ impl RateLimiter {
         let shared = Arc::downgrade(&self.shared);
         let is_reset = matches!(change, Change::Reset);
         let changed = budget.clone();
-        let answer = self.shared.store.apply(Operation::Change(budget, change));
+        let answer = self
+            .shared
+            .failover
+            .apply(Operation::Change(budget, change));
         answer.resolved(move |answer| {
             if let Some(shared) = shared.upgrade() {
                 shared.turns.changed(&changed, is_reset);
@@ -187,9 +190,9 @@ impl RateLimiter {
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
         let (claimed, charged): (Vec<&Limit>, Vec<&Limit>) =
             limits.iter().partition(|limit| limit.is_concurrency());
-        self.shared.store.check_limits(&charged)?;
+        self.shared.failover.check_limits(&charged)?;
         claimed.iter().try_for_each(|limit| {
-            let checked = self.shared.store.check_limits(&[limit]);
+            let checked = self.shared.failover.check_limits(&[limit]);
             checked.map_err(|error| error.of_limit(limit.name()))
         })
     }
@@ -220,7 +223,7 @@ impl RateLimiter {
             limits,
             replace,
         };
-        self.shared.store.store().note(note);
+        self.shared.failover.store().note(note);
     }
 
     /// A handle that does not keep the limiter.
@@ -270,7 +273,7 @@ impl WeakLimiter {
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimiter")
-            .field("store", &self.shared.store)
+            .field("store", &self.shared.failover)
             .finish_non_exhaustive()
     }
 }

@@ -68,7 +68,8 @@ use crate::units::{ConfigError, Quota};
 /// # Configuration
 ///
 /// With serde, a limit is its own configuration format, with the fields that it has in a [file of
-/// limits](crate::guide::limit_files). Unknown fields and fields of another algorithm are also errors.
+/// limits](crate::guide::limit_files). Unknown fields and fields of another algorithm are also
+/// errors.
 ///
 /// ```
 /// use tollgate::{Limit, Quota};

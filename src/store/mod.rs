@@ -17,8 +17,6 @@ mod breaker;
 #[cfg(feature = "test-util")]
 pub mod conformance;
 #[cfg(feature = "redis")]
-mod denials;
-#[cfg(all(feature = "redis", feature = "test-util"))]
 mod deny_cache;
 mod group;
 pub(crate) mod heartbeat;
@@ -38,7 +36,7 @@ pub use self::breaker::CircuitBreaker;
 pub use self::breaker::{BreakerSettings, BreakerState};
 #[cfg(all(feature = "redis", feature = "test-util"))]
 #[doc(hidden)]
-pub use self::deny_cache::DenyCache;
+pub use self::deny_cache::WithDenyCache;
 pub use self::group::decide;
 pub use self::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]

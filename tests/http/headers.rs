@@ -646,7 +646,7 @@ async fn time_of_a_store_that_makes_no_sense_is_harmless() {
 #[cfg(all(feature = "redis", feature = "test-util"))]
 #[tokio::test(start_paused = true)]
 async fn time_that_a_store_does_not_say_stays_unknown_in_a_deny_cache() {
-    let store = tollgate::store::DenyCache::new(timeless(Duration::ZERO));
+    let store = tollgate::store::WithDenyCache::new(timeless(Duration::ZERO));
     let app = app(window(&RateLimiter::new(store)));
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     for _ in 0..6 {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, advance, sleep, timeout};
 use tollgate::clock::ManualClock;
 use tollgate::decision::Source;
 use tollgate::limit::{BlockPolicy, OnStoreFailure};
-use tollgate::store::DenyCache;
+use tollgate::store::WithDenyCache;
 use tollgate::{Check, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::RedisServer;
@@ -161,7 +161,7 @@ async fn settlement_after_an_outage_is_no_offence_and_is_not_kept_from_a_blocked
 
 #[tokio::test(start_paused = true)]
 async fn limit_without_its_policy_blocks_nothing_from_the_next_check_on() {
-    let limiter = RateLimiter::new(DenyCache::new(MemoryStore::new()));
+    let limiter = RateLimiter::new(WithDenyCache::new(MemoryStore::new()));
     let plain = Limit::gcra("api", Quota::per_second(1)).unwrap();
     let limit = plain.clone().with_block_policy(after(1)).unwrap();
     while !limiter
@@ -178,7 +178,7 @@ async fn limit_without_its_policy_blocks_nothing_from_the_next_check_on() {
 #[tokio::test(start_paused = true)]
 async fn remembered_block_ends_when_the_block_ends() {
     let store = Scripted::default();
-    let limiter = RateLimiter::new(DenyCache::new(store.clone()));
+    let limiter = RateLimiter::new(WithDenyCache::new(store.clone()));
     let limit = window(10, BlockPolicy::after(1, HOUR).lasting(SECOND));
     let limit = limit
         .with_on_store_failure(OnStoreFailure::FailOpen)
@@ -214,7 +214,7 @@ async fn remembered_block_ends_when_the_block_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn longest_of_several_known_blocks_decides_a_group() {
-    let limiter = RateLimiter::new(DenyCache::new(MemoryStore::new()));
+    let limiter = RateLimiter::new(WithDenyCache::new(MemoryStore::new()));
     let of = |name: &str| {
         let limit = Limit::gcra(name, Quota::per_second(100)).unwrap();
         limit
@@ -243,7 +243,7 @@ async fn longest_of_several_known_blocks_decides_a_group() {
 #[tokio::test(start_paused = true)]
 async fn blocked_client_does_not_reach_the_store_by_refunds_of_others() {
     let store = Scripted::default();
-    let limiter = RateLimiter::new(DenyCache::new(store.clone()));
+    let limiter = RateLimiter::new(WithDenyCache::new(store.clone()));
     let user = window(1, after(1));
     let tenant = Limit::fixed_window("tenant", Quota::per_hour(1_000)).unwrap();
     let acme = Key::new("acme");
@@ -264,7 +264,7 @@ async fn blocked_client_does_not_reach_the_store_by_refunds_of_others() {
 #[tokio::test(start_paused = true)]
 async fn operators_block_stands_on_his_replica_while_the_store_is_away() {
     let store = Scripted::default();
-    let limiter = RateLimiter::new(DenyCache::new(store.clone()));
+    let limiter = RateLimiter::new(WithDenyCache::new(store.clone()));
     let limit = window(5, BlockPolicy::by_operators());
     let limit = limit
         .with_on_store_failure(OnStoreFailure::FailOpen)
@@ -529,7 +529,7 @@ async fn waiter_is_denied_by_a_server_that_cannot_write() {
 #[tokio::test(start_paused = true)]
 async fn client_that_was_unblocked_elsewhere_stays_free_in_a_later_outage() {
     let store = Scripted::default();
-    let replica = || RateLimiter::new(DenyCache::new(store.clone()));
+    let replica = || RateLimiter::new(WithDenyCache::new(store.clone()));
     let (here, there) = (replica(), replica());
     let limit = window(100, BlockPolicy::by_operators());
     let limit = limit

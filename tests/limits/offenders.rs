@@ -11,7 +11,7 @@ use tokio::time::advance;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Source;
 use tollgate::limit::{BlockPolicy, OnStoreFailure};
-use tollgate::store::{Budget, Change, DenyCache, Group, Operation, Prefetch, Store};
+use tollgate::store::{Budget, Change, Group, Operation, Prefetch, Store, WithDenyCache};
 use tollgate::{Check, Decision, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::RedisServer;
@@ -732,7 +732,7 @@ async fn allowed_check_costs_one_call_as_without_blocks() {
 #[tokio::test(start_paused = true)]
 async fn end_of_a_block_counts_at_once_here_and_within_ten_seconds_elsewhere() {
     let store = Scripted::default();
-    let replica = || RateLimiter::new(DenyCache::new(store.clone()));
+    let replica = || RateLimiter::new(WithDenyCache::new(store.clone()));
     let (here, there) = (replica(), replica());
     let (limit, key) = (login(three_in_a_minute()), Key::new("mallory"));
     exhaust(&here, &limit, &key).await;
@@ -756,7 +756,7 @@ async fn end_of_a_block_counts_at_once_here_and_within_ten_seconds_elsewhere() {
 #[tokio::test(start_paused = true)]
 async fn replica_asks_again_after_its_time_and_learns_that_the_block_stands() {
     let store = Scripted::default();
-    let cache = DenyCache::new(store.clone()).deny_blocked_for(MINUTE);
+    let cache = WithDenyCache::new(store.clone()).deny_blocked_for(MINUTE);
     let limiter = RateLimiter::new(cache);
     let (limit, key) = (login(three_in_a_minute()), Key::new("mallory"));
     offend(&limiter, &limit, &key).await;
@@ -774,7 +774,7 @@ async fn replica_asks_again_after_its_time_and_learns_that_the_block_stands() {
 #[tokio::test(start_paused = true)]
 async fn known_block_stands_while_the_store_is_unavailable() {
     let store = Scripted::default();
-    let limiter = RateLimiter::new(DenyCache::new(store.clone()));
+    let limiter = RateLimiter::new(WithDenyCache::new(store.clone()));
     let limit = login(three_in_a_minute())
         .with_on_store_failure(OnStoreFailure::FailOpen)
         .unwrap();

@@ -15,7 +15,7 @@ use tollgate::decision::Source;
 use tollgate::key::Global;
 use tollgate::layer::{IetfDraft, Rejection, Settlement};
 use tollgate::limit::OnStoreFailure::{self, FailClosed, FailOpen};
-use tollgate::store::{Answer, Budget, Change, DenyCache, Operation, Store};
+use tollgate::store::{Answer, Budget, Change, Operation, Store, WithDenyCache};
 use tollgate::{
     Check, Decision, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter,
 };
@@ -310,7 +310,7 @@ async fn layers_of_one_limiter_share_local_budgets() {
 #[tokio::test]
 async fn denial_of_the_store_stands_during_an_outage() {
     let store = Scripted::default();
-    let limiter = RateLimiter::new(DenyCache::new(store.clone()));
+    let limiter = RateLimiter::new(WithDenyCache::new(store.clone()));
     let limit = window(6, THIRD);
     assert_eq!(allowed(&limiter, &limit, &alice()).await, 6);
     store.switch_off(true);

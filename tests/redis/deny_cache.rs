@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::advance;
 use tollgate::decision::Source;
 use tollgate::store::{Answer, Operation, Store};
-use tollgate::store::{Budget, Change, DenyCache};
+use tollgate::store::{Budget, Change, WithDenyCache};
 use tollgate::{Check, Key, Limit, Quota, RateLimiter};
 
 use crate::support::scripted::{Scripted, ask_after, late};
@@ -14,7 +14,7 @@ use crate::support::scripted::{Scripted, ask_after, late};
 /// A store, and two replicas of a service on it, each with a deny cache of its own.
 fn replicas() -> (Scripted, RateLimiter, RateLimiter) {
     let store = Scripted::default();
-    let replica = || RateLimiter::new(DenyCache::new(store.clone()));
+    let replica = || RateLimiter::new(WithDenyCache::new(store.clone()));
     (store.clone(), replica(), replica())
 }
 
@@ -152,7 +152,7 @@ async fn denial_is_not_cached_while_a_dropped_reset_may_still_run() {
         let reset = tokio::spawn(ask_after(Duration::from_millis(100), memory, operation));
         Answer::later(async move { reset.await.unwrap() })
     });
-    let limiter = RateLimiter::new(DenyCache::new(slow));
+    let limiter = RateLimiter::new(WithDenyCache::new(slow));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     drop(limiter.check_n(&limit, &key, 3).await.unwrap());
     let reset = Operation::Change(Budget::new(&limit, &key), Change::Reset);
@@ -173,7 +173,7 @@ async fn denial_that_arrives_after_a_reset_is_not_cached() {
             false => answer,
         }
     });
-    let limiter = RateLimiter::new(DenyCache::new(distant));
+    let limiter = RateLimiter::new(WithDenyCache::new(distant));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     drop(limiter.check_n(&limit, &key, 3).await.unwrap());
     let denied = limiter.apply(Operation::Charge(Check::new(&limit, &key).into()));
@@ -188,7 +188,7 @@ async fn denial_that_arrives_after_a_reset_is_not_cached() {
 #[tokio::test(start_paused = true)]
 async fn cache_is_bounded_by_weight() {
     let store = Scripted::default();
-    let limiter = RateLimiter::new(DenyCache::new(store.clone()).capacity(1_000));
+    let limiter = RateLimiter::new(WithDenyCache::new(store.clone()).capacity(1_000));
     let limits: Vec<_> = (0..48)
         .map(|number| Limit::gcra(&format!("limit {number}"), Quota::per_day(1)).unwrap())
         .collect();
@@ -216,7 +216,7 @@ async fn cache_is_bounded_by_weight() {
 
 #[tokio::test(start_paused = true)]
 async fn longest_settings_do_not_overflow() {
-    let store = DenyCache::new(Scripted::default()).max_age(Duration::MAX);
+    let store = WithDenyCache::new(Scripted::default()).max_age(Duration::MAX);
     let limiter = RateLimiter::new(store);
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     for _ in 0..3 {
@@ -237,7 +237,7 @@ async fn longest_settings_do_not_overflow() {
 #[tokio::test(start_paused = true)]
 async fn cached_denial_answers_for_a_failing_store_until_its_retry_after() {
     let store = Scripted::default();
-    let limiter = RateLimiter::new(DenyCache::new(store.clone()));
+    let limiter = RateLimiter::new(WithDenyCache::new(store.clone()));
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));
     drop(limiter.check_n(&limit, &key, 3).await.unwrap());
     assert!(!limiter.check(&limit, &key).await.unwrap().allowed());
@@ -339,7 +339,7 @@ async fn cost_that_exceeds_the_capacity_is_cached() {
 async fn zero_max_age_disables_the_cache_and_its_size_is_bounded() {
     let store = Scripted::default();
     let limit = one_in_ten_seconds();
-    let off = RateLimiter::new(DenyCache::new(store.clone()).max_age(Duration::ZERO));
+    let off = RateLimiter::new(WithDenyCache::new(store.clone()).max_age(Duration::ZERO));
     drop(off.check_n(&limit, &Key::new("alice"), 3).await.unwrap());
     for _ in 0..5 {
         assert_eq!(
@@ -351,7 +351,7 @@ async fn zero_max_age_disables_the_cache_and_its_size_is_bounded() {
         );
     }
 
-    let small = RateLimiter::new(DenyCache::new(store).capacity(100));
+    let small = RateLimiter::new(WithDenyCache::new(store).capacity(100));
     let keys: Vec<_> = (0..10_000_u64).map(Key::from).collect();
     for key in &keys {
         drop(small.check_n(&limit, key, 3).await.unwrap());

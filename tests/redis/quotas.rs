@@ -164,8 +164,8 @@ async fn work_until(what: &str, work: impl AsyncFn(), mut is_so: impl FnMut() ->
     }
 }
 
-/// Limiters of one prefix. They run on one thread, whose clock is advanced, and the time in Redis is
-/// set by hand.
+/// Limiters of one prefix. They run on one thread, whose clock is advanced, and the time in Redis
+/// is set by hand.
 struct Services {
     server: RedisServer,
     clock: ManualClock,

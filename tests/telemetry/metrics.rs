@@ -19,7 +19,7 @@ use tokio::time::{advance, sleep, timeout};
 use tollgate::key::{Global, Header, KeyExtractor};
 use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnStoreFailure};
 use tollgate::limit::BlockPolicy;
-use tollgate::store::{Answer, BreakerSettings, CircuitBreaker, DenyCache, Prefetch};
+use tollgate::store::{Answer, BreakerSettings, CircuitBreaker, Prefetch, WithDenyCache};
 use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
@@ -127,7 +127,7 @@ async fn counters_of_alerts_exist_before_they_count() {
 async fn every_source_is_a_label() {
     let recorded = Recorded::start();
     let store = Scripted::default();
-    let limiter = RateLimiter::new(DenyCache::new(store.clone()));
+    let limiter = RateLimiter::new(WithDenyCache::new(store.clone()));
     let with = |name: &str, policy| an_hour(name, 2).with_on_store_failure(policy).unwrap();
     let limits = [
         with("open", OnStoreFailure::FailOpen),

@@ -10,9 +10,9 @@ use super::RateLimitLayer;
 use crate::http::LimitSet;
 use crate::http::limits::{ChosenLimits, Lookup, LookupResult, by_key, by_lookup, by_request};
 #[cfg(feature = "config")]
-use crate::http::live::Live;
+use crate::http::live::LimitSetView;
 use crate::http::policy::{KeyedLimit, LayerRule, Policy};
-use crate::http::settings::LayerSettings;
+use crate::http::request_limiter::RequestLimiter;
 use crate::http::{Global, KeyExtractor};
 use crate::limiter::RateLimiter;
 use crate::model::{Key, Limit};
@@ -374,24 +374,24 @@ impl RateLimitLayer {
         limits: &LimitSet,
     ) -> Result<Self, ConfigError> {
         let limiter = limiter.into();
-        let live = Live::new(limits.clone());
+        let live = LimitSetView::new(limits.clone());
         live.attach(&limiter)?;
         Self::of_rule(limiter, LayerRule::Live(live))
     }
 
     fn of_rule(limiter: RateLimiter, rule: LayerRule) -> Result<Self, ConfigError> {
-        let settings = LayerSettings::new(limiter, Policy::new());
+        let limiter = RequestLimiter::new(limiter, Policy::new());
         Self {
-            settings: Arc::new(settings),
+            limiter: Arc::new(limiter),
         }
         .with_rule(rule)
     }
 
     /// Adds a rule, which gets the settings of the layer.
     pub(super) fn with_rule(mut self, rule: LayerRule) -> Result<Self, ConfigError> {
-        let settings = Arc::make_mut(&mut self.settings);
-        settings.policy.add_rule(&settings.limiter, rule)?;
-        settings.names = settings.policy.names();
+        let limiter = Arc::make_mut(&mut self.limiter);
+        limiter.policy.add_rule(&limiter.rate_limiter, rule)?;
+        limiter.names = limiter.policy.names();
         Ok(self)
     }
 }

@@ -28,7 +28,7 @@ impl RateLimitLayer {
     /// # }
     /// ```
     pub fn skip(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.policy.skip.push(Arc::new(predicate)))
+        self.with(|limiter| limiter.policy.skip.push(Arc::new(predicate)))
     }
 
     /// Adds a predicate for requests that are answered with 403, for example requests from
@@ -36,7 +36,7 @@ impl RateLimitLayer {
     /// is not asked. A request that a `skip` predicate also matches is forbidden. Default: none.
     /// The whole path of a request is its [`original_path`](crate::layer::original_path).
     pub fn forbid(self, predicate: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.policy.forbid.push(Arc::new(predicate)))
+        self.with(|limiter| limiter.policy.forbid.push(Arc::new(predicate)))
     }
 
     /// Also limits CORS preflight requests.
@@ -46,6 +46,6 @@ impl RateLimitLayer {
     /// If your service itself does costly work for `OPTIONS` (a catch-all handler, a proxy), limit
     /// it. Behind a CORS layer this changes nothing, because no preflight request gets here.
     pub fn limit_preflight(self) -> Self {
-        self.with(|settings| settings.policy.limits_preflight = true)
+        self.with(|limiter| limiter.policy.limits_preflight = true)
     }
 }

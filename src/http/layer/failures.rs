@@ -39,8 +39,8 @@ impl RateLimitLayer {
     /// Returns an error if the number of replicas is out of its range, or if the share of one
     /// cannot be decided.
     pub fn on_store_failure(mut self, outcome: OnStoreFailure) -> Result<Self, ConfigError> {
-        let settings = Arc::make_mut(&mut self.settings);
-        settings.policy.set_on_store_failure(outcome)?;
+        let limiter = Arc::make_mut(&mut self.limiter);
+        limiter.policy.set_on_store_failure(outcome)?;
         Ok(self)
     }
 
@@ -49,6 +49,6 @@ impl RateLimitLayer {
     /// built for. Default: the request is rejected with 503 and a `Retry-After` of at least a
     /// second, because a flood of requests is not an outage, and would open the limit to itself.
     pub fn fail_open_when_overloaded(self) -> Self {
-        self.with(|settings| settings.is_open_when_overloaded = true)
+        self.with(|limiter| limiter.is_open_when_overloaded = true)
     }
 }

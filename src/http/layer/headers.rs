@@ -39,7 +39,7 @@ impl RateLimitLayer {
     /// ```
     #[must_use]
     pub fn exposed_headers(&self) -> Vec<HeaderName> {
-        let mut names = self.settings.headers.names();
+        let mut names = self.limiter.headers.names();
         names.extend(STATUS_HEADERS);
         names
     }
@@ -49,19 +49,19 @@ impl RateLimitLayer {
     /// Default: seconds since the Unix epoch, as GitHub and most others send them, by the store's
     /// clock. A denial that has them also has a `Date` by the same clock.
     pub fn reset_in_delta_seconds(self) -> Self {
-        self.with(|settings| settings.headers.resets_in_delta_seconds = true)
+        self.with(|limiter| limiter.headers.resets_in_delta_seconds = true)
     }
 
     /// Reports budgets on denials only. Default: on all responses. The headers of the other
     /// responses stay as they are.
     pub fn report_denials_only(self) -> Self {
-        self.with(|settings| settings.headers.report_on = ReportOn::Denials)
+        self.with(|limiter| limiter.headers.report_on = ReportOn::Denials)
     }
 
     /// Sends no budget headers. Headers of the inner service stay as they are. A denial that a wait
     /// can end still has `Retry-After`.
     pub fn report_nothing(self) -> Self {
-        self.with(|settings| settings.headers.report_on = ReportOn::Nothing)
+        self.with(|limiter| limiter.headers.report_on = ReportOn::Nothing)
     }
 
     /// Also sends the `RateLimit` and `RateLimit-Policy` fields of an [IETF draft](IetfDraft). They
@@ -90,7 +90,7 @@ impl RateLimitLayer {
     /// # }
     /// ```
     pub fn ietf_headers(self, draft: IetfDraft) -> Self {
-        self.with(|settings| settings.headers.ietf = Some(draft))
+        self.with(|limiter| limiter.headers.ietf = Some(draft))
     }
 
     /// Adds the parameter `pk` to the fields of [`IetfDraft::Draft11`]: it identifies the budget.
@@ -101,7 +101,7 @@ impl RateLimitLayer {
     ///
     /// Returns an error if the secret has fewer than 16 bytes.
     pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
-        Arc::make_mut(&mut self.settings)
+        Arc::make_mut(&mut self.limiter)
             .headers
             .set_partition_secret(secret.as_ref())?;
         Ok(self)
@@ -109,13 +109,13 @@ impl RateLimitLayer {
 
     /// Sends no `X-RateLimit-*` headers, and no `X-RateLimit-Reset-After`.
     pub fn without_x_ratelimit(self) -> Self {
-        self.with(|settings| settings.headers.sends_x_ratelimit = false)
+        self.with(|limiter| limiter.headers.sends_x_ratelimit = false)
     }
 
     /// Also sends `X-RateLimit-Reset-After`, the seconds until the budget is full again, with three
     /// decimals.
     pub fn reset_after_header(self) -> Self {
-        self.with(|settings| settings.headers.sends_reset_after = true)
+        self.with(|limiter| limiter.headers.sends_reset_after = true)
     }
 
     /// Adds a random 0 to `most` seconds to `Retry-After`, so that clients do not all return at
@@ -126,7 +126,7 @@ impl RateLimitLayer {
     ///
     /// Returns an error if it is longer than a day.
     pub fn retry_after_jitter(mut self, most: Duration) -> Result<Self, ConfigError> {
-        Arc::make_mut(&mut self.settings).headers.set_jitter(most)?;
+        Arc::make_mut(&mut self.limiter).headers.set_jitter(most)?;
         Ok(self)
     }
 }

@@ -13,6 +13,6 @@ impl RateLimitLayer {
     /// An upgraded connection outlasts its response, so move the clone of a handler into the task
     /// that serves it. So does work that continues in the background.
     pub fn insert_permits(self) -> Self {
-        self.with(|settings| settings.inserts_permits = true)
+        self.with(|limiter| limiter.inserts_permits = true)
     }
 }

@@ -119,6 +119,6 @@ impl RateLimitLayer {
     /// batch. Bound the cost, because you read what a client sent. The whole path of a request
     /// is its [`original_path`](crate::layer::original_path).
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.policy.cost = Some(Arc::new(cost)))
+        self.with(|limiter| limiter.policy.cost = Some(Arc::new(cost)))
     }
 }

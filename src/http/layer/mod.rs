@@ -25,7 +25,7 @@ use std::sync::Arc;
 use tower_layer::Layer;
 
 use super::RateLimit;
-use super::settings::LayerSettings;
+use super::request_limiter::RequestLimiter;
 
 /// Limits your service. It takes a key from each request, asks the limiter, and forwards the
 /// request or answers 429.
@@ -113,12 +113,12 @@ use super::settings::LayerSettings;
 #[derive(Clone)]
 #[must_use = "a layer limits nothing until a service has it"]
 pub struct RateLimitLayer {
-    settings: Arc<LayerSettings>,
+    limiter: Arc<RequestLimiter>,
 }
 
 impl RateLimitLayer {
-    fn with(mut self, set: impl FnOnce(&mut LayerSettings)) -> Self {
-        set(Arc::make_mut(&mut self.settings));
+    fn with(mut self, set: impl FnOnce(&mut RequestLimiter)) -> Self {
+        set(Arc::make_mut(&mut self.limiter));
         self
     }
 }
@@ -127,19 +127,19 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        self.settings.report_settings_without_effect();
-        RateLimit::new(inner, Arc::clone(&self.settings))
+        self.limiter.report_settings_without_effect();
+        RateLimit::new(inner, Arc::clone(&self.limiter))
     }
 }
 
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer")
-            .field("limits", &self.settings.names)
-            .field("on_missing_key", &self.settings.policy.on_missing_key)
+            .field("limits", &self.limiter.names)
+            .field("on_missing_key", &self.limiter.policy.on_missing_key)
             .field(
                 "is_open_when_overloaded",
-                &self.settings.is_open_when_overloaded,
+                &self.limiter.is_open_when_overloaded,
             )
             .finish_non_exhaustive()
     }

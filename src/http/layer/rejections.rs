@@ -25,14 +25,14 @@ impl RateLimitLayer {
                     status.as_u16()
                 )))
             }
-            _ => Ok(self.with(|settings| settings.policy.on_missing_key = outcome)),
+            _ => Ok(self.with(|limiter| limiter.policy.on_missing_key = outcome)),
         }
     }
 
     /// Sets the format of the body of rejected requests. Default: a line of plain text. JSON,
     /// problem details and a choice by `Accept` need the feature `json`.
     pub fn body_format(self, format: BodyFormat) -> Self {
-        self.with(|settings| settings.responder.format = format)
+        self.with(|limiter| limiter.responder.format = format)
     }
 
     /// Sets the function that answers all requests that the layer rejects.
@@ -70,8 +70,8 @@ impl RateLimitLayer {
         self,
         respond: impl Fn(&Rejection<'_>, Response<Bytes>) -> Response<T> + Send + Sync + 'static,
     ) -> Self {
-        self.with(|settings| {
-            settings.responder.custom = Some(Arc::new(move |rejection, response| {
+        self.with(|limiter| {
+            limiter.responder.custom = Some(Arc::new(move |rejection, response| {
                 respond(rejection, response).map(Into::into)
             }));
         })
@@ -85,13 +85,13 @@ impl RateLimitLayer {
     /// can send that content type.
     #[cfg(feature = "grpc")]
     pub fn without_grpc_status(self) -> Self {
-        self.with(|settings| settings.responder.ignores_grpc = true)
+        self.with(|limiter| limiter.responder.ignores_grpc = true)
     }
 
     /// Puts the [`Decision`](crate::Decision) of an allowed request into the request's extensions,
     /// for the handler, and into the response's, for layers outside. Default: off. It costs two
     /// allocations for each map that is empty otherwise.
     pub fn insert_decision(self) -> Self {
-        self.with(|settings| settings.inserts_decision = true)
+        self.with(|limiter| limiter.inserts_decision = true)
     }
 }

@@ -39,7 +39,7 @@ impl RateLimitLayer {
     /// # }
     /// ```
     pub fn insert_settlement(self) -> Self {
-        self.with(|settings| settings.settlement.inserts = true)
+        self.with(|limiter| limiter.settlement.inserts = true)
     }
 
     /// Settles the cost under a limit of this layer by the head of the response, such as a header
@@ -75,7 +75,7 @@ impl RateLimitLayer {
         cost: impl Fn(&response::Parts) -> Option<u32> + Send + Sync + 'static,
     ) -> Result<Self, ConfigError> {
         let limit: Arc<str> = limit.into().into();
-        let policy = &self.settings.policy;
+        let policy = &self.limiter.policy;
         if !policy.chooses()
             && !policy
                 .fixed_limits()
@@ -85,11 +85,11 @@ impl RateLimitLayer {
             return Err(ConfigError::new(format!(
                 "`settle_on_response` names the limit `{}`, and the layer has: {}; use one of them",
                 limit.escape_debug(),
-                self.settings.names
+                self.limiter.names
             )));
         }
-        Ok(self.with(|settings| {
-            settings
+        Ok(self.with(|limiter| {
+            limiter
                 .settlement
                 .on_response(move |response| match cost(response) {
                     Some(cost) => Settled::At(Arc::clone(&limit), cost),
@@ -120,8 +120,8 @@ impl RateLimitLayer {
         self,
         is_free: impl Fn(&response::Parts) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.with(|settings| {
-            settings
+        self.with(|limiter| {
+            limiter
                 .settlement
                 .on_response(move |response| match is_free(response) {
                     true => Settled::Refunded,

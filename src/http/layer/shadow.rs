@@ -28,7 +28,7 @@ impl RateLimitLayer {
     /// # }
     /// ```
     pub fn shadow_mode(self) -> Self {
-        self.with(|settings| settings.policy.set_enforced(Enforced::NEVER))
+        self.with(|limiter| limiter.policy.set_enforced(Enforced::NEVER))
     }
 
     /// Puts the layer's limits in [shadow mode](Self::shadow_mode) for a share of their keys, in
@@ -40,6 +40,6 @@ impl RateLimitLayer {
     /// Returns an error if the share is above 100 percent.
     pub fn shadow_percent(self, percent: u8) -> Result<Self, ConfigError> {
         let enforced = Enforced::except_percent(percent)?;
-        Ok(self.with(|settings| settings.policy.set_enforced(enforced)))
+        Ok(self.with(|limiter| limiter.policy.set_enforced(enforced)))
     }
 }

@@ -57,7 +57,7 @@ impl RateLimitLayer {
     /// limits that you chose for the request [are not a
     /// group](crate::store::Group::new).
     pub async fn usage(&self, request: &Parts) -> Result<Vec<Usage>, Error> {
-        let policy = self.settings.policy.uncounted();
+        let policy = self.limiter.policy.uncounted();
         let asked = match policy.question(request) {
             Ok(Question::Checks(asked)) => Ok(asked),
             Ok(Question::Pending(mut pending)) => {
@@ -68,7 +68,7 @@ impl RateLimitLayer {
         match asked {
             Ok(RequestChecks {
                 group: Some(group), ..
-            }) => self.settings.limiter.usage(group).await,
+            }) => self.limiter.rate_limiter.usage(group).await,
             Ok(RequestChecks { group: None, .. }) => Ok(Vec::new()),
             Err(RejectedEarly::Misconfigured(error)) => Err(error),
             Err(

@@ -57,7 +57,7 @@ impl RateLimitLayer {
     ///
     /// Returns an error if it is zero or longer than an hour.
     pub fn wait_up_to(mut self, max_wait: Duration) -> Result<Self, ConfigError> {
-        Arc::make_mut(&mut self.settings)
+        Arc::make_mut(&mut self.limiter)
             .wait
             .set_max_wait(max_wait)?;
         Ok(self)
@@ -68,13 +68,13 @@ impl RateLimitLayer {
     /// request counts from when it is asked, because its place has to be sure before the store
     /// gives it one.
     pub fn max_waiters(self, waiters: usize) -> Self {
-        self.with(|settings| settings.wait.max_waiters = waiters)
+        self.with(|limiter| limiter.wait.max_waiters = waiters)
     }
 
     /// Sets the most requests that wait for one budget, or for the permits of one key, in this
     /// process. Default: 64. The layer denies any further request at once. So one client does not
     /// take the places of all. The burst of a leaky bucket as a queue bounds its waiters instead.
     pub fn max_waiters_per_key(self, waiters: usize) -> Self {
-        self.with(|settings| settings.wait.max_waiters_per_key = waiters)
+        self.with(|limiter| limiter.wait.max_waiters_per_key = waiters)
     }
 }

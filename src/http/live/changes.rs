@@ -1,10 +1,10 @@
 //! The changes of a new version of a configuration, for operators.
 
-use super::InForce;
-use super::in_force::Applied;
+use super::Version;
+use super::version::Applied;
 use crate::configuration::LimitConfig;
 
-impl InForce {
+impl Version {
     /// The limits that another version adds, removes and changes, each with what it allows.
     pub(super) fn changes_to(&self, after: &Self) -> [String; 3] {
         let mut added = Vec::new();

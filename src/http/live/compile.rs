@@ -6,9 +6,9 @@ use http::StatusCode;
 use http::request::Parts;
 
 use super::Names;
-use super::in_force::{Applied, InForce};
 use super::pattern::Pattern;
 use super::plans::{PlanOutcome, Plans};
+use super::version::{Applied, Version};
 use crate::configuration::{
     Config, CostConfig, Field, KeyConfig, LimitConfig, Match, Misplaced, OneOrMany, PlanConfig,
     PlanRule, UnknownPlan,
@@ -24,20 +24,16 @@ use crate::units::ConfigError;
 /// The most extractors in a list.
 const MOST_EXTRACTORS: usize = 16;
 
-impl InForce {
-    pub(super) fn compile(
-        config: Config,
-        names: &Names,
-        version: u64,
-    ) -> Result<Self, ConfigError> {
+impl Version {
+    pub(super) fn compile(config: Config, names: &Names, number: u64) -> Result<Self, ConfigError> {
         config.check()?;
         let limits = config.limits.iter().enumerate();
-        let limits = limits.map(|(number, limit)| applied(limit, names, &Field::of_limit(number)));
+        let limits = limits.map(|(place, limit)| applied(limit, names, &Field::of_limit(place)));
         let limits = limits.collect::<Result<_, _>>();
         let limits: Vec<Applied> =
             limits.map_err(|(field, error)| config.error_at(&field, &error))?;
         Ok(Self {
-            version,
+            number,
             config: Arc::new(config),
             looks_up: limits.iter().any(Applied::looks_up),
             limits,

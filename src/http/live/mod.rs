@@ -2,7 +2,6 @@
 
 mod changes;
 mod compile;
-mod in_force;
 mod names;
 mod pattern;
 mod plans;
@@ -10,11 +9,12 @@ mod segments;
 mod set;
 mod spellings;
 mod table;
+mod version;
 mod view;
 
-pub(super) use self::in_force::{Asks, InForce};
 pub use self::names::Names;
 pub(super) use self::pattern::RequestRoute;
 pub(super) use self::plans::{LookedUpPlans, PendingPlans};
 pub use self::set::LimitSet;
-pub(super) use self::view::Live;
+pub(super) use self::version::{Asks, Version};
+pub(super) use self::view::LimitSetView;

@@ -10,9 +10,9 @@ use http::request::Parts;
 use tokio::runtime::Handle as Runtime;
 use tokio::task::{AbortHandle, yield_now};
 
-use super::in_force::{Applied, Asks};
 use super::plans::LookedUpPlans;
-use super::{InForce, Names};
+use super::version::{Applied, Asks};
+use super::{Names, Version};
 use crate::configuration::{Config, ConfigSource, Field, Misplaced};
 use crate::limiter::{RateLimiter, WeakLimiter};
 use crate::model::{Check, Error, Limit, MAX_GROUP, Usage};
@@ -67,7 +67,7 @@ struct SharedSet {
     /// Identifies the set in the registries of limiters.
     id: Arc<()>,
     names: Names,
-    in_force: ArcSwap<InForce>,
+    current: ArcSwap<Version>,
     /// The layers with these limits. Locked while the limits are replaced.
     layers: Mutex<Vec<Attached>>,
     /// Tasks that follow sources.
@@ -80,10 +80,10 @@ struct SharedSet {
 enum Replaced {
     Nothing,
     /// After a rejected version, the source has the one in force again.
-    ValidAgain(Arc<InForce>),
+    ValidAgain(Arc<Version>),
     By {
-        before: Arc<InForce>,
-        after: Arc<InForce>,
+        before: Arc<Version>,
+        after: Arc<Version>,
     },
 }
 
@@ -91,14 +91,14 @@ impl Replaced {
     fn report(&self) {
         match self {
             Self::Nothing => {}
-            Self::ValidAgain(in_force) => telemetry::limits_valid_again(in_force.version),
+            Self::ValidAgain(version) => telemetry::limits_valid_again(version.number),
             Self::By { before, after } => {
                 let [added, removed, changed] = before.changes_to(after);
-                telemetry::limits_replaced(after.version, &added, &removed, &changed);
+                telemetry::limits_replaced(after.number, &added, &removed, &changed);
                 if after.limits.is_empty() {
-                    telemetry::no_limits_left(after.version);
+                    telemetry::no_limits_left(after.number);
                 }
-                telemetry::limits_in_force(after.version, &**after);
+                telemetry::limits_in_force(after.number, &**after);
             }
         }
     }
@@ -120,11 +120,11 @@ impl LimitSet {
     /// Returns an error if a limit is out of range, two limits have one name, or the configuration
     /// uses a name that the application did not give. It names the file, the line and the field.
     pub fn new(config: Config, names: Names) -> Result<Self, ConfigError> {
-        let in_force = ArcSwap::from_pointee(InForce::compile(config, &names, 1)?);
+        let current = ArcSwap::from_pointee(Version::compile(config, &names, 1)?);
         let shared = SharedSet {
             id: Arc::default(),
             names,
-            in_force,
+            current,
             layers: Mutex::default(),
             tasks: Mutex::default(),
             rejected: Mutex::default(),
@@ -156,7 +156,7 @@ impl LimitSet {
         config: Config,
     ) -> Result<Replaced, ConfigError> {
         let shared = &*self.shared;
-        let before = shared.in_force.load_full();
+        let before = shared.current.load_full();
         if *before.config == config {
             let was_rejected = shared.rejected.lock().take().is_some();
             return Ok(if was_rejected {
@@ -165,7 +165,7 @@ impl LimitSet {
                 Replaced::Nothing
             });
         }
-        let mut after = InForce::compile(config, &shared.names, before.version.saturating_add(1))?;
+        let mut after = Version::compile(config, &shared.names, before.number.saturating_add(1))?;
         after.keep_applied(&before);
         layers.retain(Attached::exists);
         for (number, layer) in layers.iter().enumerate() {
@@ -178,7 +178,7 @@ impl LimitSet {
             }
         }
         let after = Arc::new(after);
-        shared.in_force.store(Arc::clone(&after));
+        shared.current.store(Arc::clone(&after));
         *shared.rejected.lock() = None;
         Ok(Replaced::By { before, after })
     }
@@ -242,7 +242,7 @@ impl LimitSet {
     /// at other times have other numbers.
     #[must_use]
     pub fn version(&self) -> u64 {
-        self.in_force().version
+        self.current().number
     }
 
     /// The limit of this name, as it is in force, without its plans, to
@@ -253,8 +253,8 @@ impl LimitSet {
     /// [`limit_of_plan`](Self::limit_of_plan) and [`usage`](Self::usage).
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Limit> {
-        let in_force = self.shared.in_force.load();
-        in_force.find(name).map(Applied::limit).cloned()
+        let version = self.shared.current.load();
+        version.find(name).map(Applied::limit).cloned()
     }
 
     /// The limit of this name for the requests of a plan, as it is in force. A plan that the limit
@@ -285,8 +285,8 @@ impl LimitSet {
     /// ```
     #[must_use]
     pub fn limit_of_plan(&self, name: &str, plan: &str) -> Option<Limit> {
-        let in_force = self.shared.in_force.load();
-        in_force.find(name)?.limit_of_plan(plan).cloned()
+        let version = self.shared.current.load();
+        version.find(name)?.limit_of_plan(plan).cloned()
     }
 
     /// Returns what is left under each limit of the set, for the key and the plan of a request, in
@@ -303,12 +303,12 @@ impl LimitSet {
     ///
     /// Returns an error if the store does not decide.
     pub async fn usage(&self, limiter: &RateLimiter, request: &Parts) -> Result<Vec<Usage>, Error> {
-        let in_force = self.shared.in_force.load_full();
+        let version = self.shared.current.load_full();
         let mut looked_up = LookedUpPlans::default();
-        if let Some(pending) = in_force.look_up_all_plans(request, &mut looked_up) {
+        if let Some(pending) = version.look_up_all_plans(request, &mut looked_up) {
             looked_up = pending.await;
         }
-        let asked = in_force
+        let asked = version
             .limits
             .iter()
             .map(|applied| applied.check_for(request, &looked_up, None, false));
@@ -327,7 +327,7 @@ impl LimitSet {
     /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> Config {
-        (*self.in_force().config).clone()
+        (*self.current().config).clone()
     }
 
     /// The error of the newest version of the sources, if that is not in force because of it. A
@@ -341,8 +341,8 @@ impl LimitSet {
             .map(|(error, _)| error.clone())
     }
 
-    pub(super) fn in_force(&self) -> Guard<Arc<InForce>> {
-        self.shared.in_force.load()
+    pub(super) fn current(&self) -> Guard<Arc<Version>> {
+        self.shared.current.load()
     }
 
     /// Adds a layer, whose limiter the limits are registered with.
@@ -352,16 +352,16 @@ impl LimitSet {
         layer: &Arc<AtomicUsize>,
     ) -> Result<(), ConfigError> {
         let mut layers = self.shared.layers.lock();
-        let in_force = self.shared.in_force.load_full();
+        let version = self.shared.current.load_full();
         let attached = Attached {
             limiter: limiter.downgrade(),
             layer: Arc::downgrade(layer),
         };
-        attached.register(&self.shared.id, &in_force)?;
+        attached.register(&self.shared.id, &version)?;
         layers.retain(Attached::exists);
         layers.push(attached);
         drop(layers);
-        telemetry::limits_in_force(in_force.version, &*in_force);
+        telemetry::limits_in_force(version.number, &*version);
         Ok(())
     }
 
@@ -373,18 +373,18 @@ impl LimitSet {
     ) -> Result<(), ConfigError> {
         // While the limits are not replaced.
         let _layers = self.shared.layers.lock();
-        let in_force = self.shared.in_force.load();
-        check_room(&in_force, fixed)
-            .map_err(|(field, error)| in_force.config.error_at(&field, &error))?;
+        let version = self.shared.current.load();
+        check_room(&version, fixed)
+            .map_err(|(field, error)| version.config.error_at(&field, &error))?;
         layer.fetch_max(fixed, Ordering::Relaxed);
         Ok(())
     }
 }
 
 /// A layer has at most 255 limits.
-fn check_room(in_force: &InForce, fixed: usize) -> Result<(), Misplaced> {
+fn check_room(version: &Version, fixed: usize) -> Result<(), Misplaced> {
     let most = MAX_GROUP.saturating_sub(fixed);
-    if in_force.limits.len() > most {
+    if version.limits.len() > most {
         let error = format!("the layer has room for {most} limits; remove the others");
         return Err((Field::of_limit(most), ConfigError::new(error)));
     }
@@ -425,22 +425,22 @@ impl Attached {
         self.layer.strong_count() > 0
     }
 
-    fn register(&self, set: &Arc<()>, in_force: &InForce) -> Result<(), ConfigError> {
-        let registered = self.register_limits(set, in_force);
-        registered.map_err(|(field, error)| in_force.config.error_at(&field, &error))
+    fn register(&self, set: &Arc<()>, version: &Version) -> Result<(), ConfigError> {
+        let registered = self.register_limits(set, version);
+        registered.map_err(|(field, error)| version.config.error_at(&field, &error))
     }
 
-    fn register_limits(&self, set: &Arc<()>, in_force: &InForce) -> Result<(), Misplaced> {
+    fn register_limits(&self, set: &Arc<()>, version: &Version) -> Result<(), Misplaced> {
         let Some(limiter) = self.limiter.upgrade() else {
             return Ok(());
         };
         let Some(fixed) = self.layer.upgrade() else {
             return Ok(());
         };
-        check_room(in_force, fixed.load(Ordering::Relaxed))?;
-        let limits: Vec<&Limit> = in_force.all_limits().collect();
+        check_room(version, fixed.load(Ordering::Relaxed))?;
+        let limits: Vec<&Limit> = version.all_limits().collect();
         limiter.register_set(set, &limits).map_err(|(name, error)| {
-            let number = in_force.config.names().position(|known| known == name);
+            let number = version.config.names().position(|known| known == name);
             (
                 Field::of_limit(number.unwrap_or_default()).name("name"),
                 error,
@@ -458,16 +458,16 @@ impl Drop for SharedSet {
 /// A table of the limits that apply to each route.
 impl fmt::Display for LimitSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.in_force().fmt(f)
+        self.current().fmt(f)
     }
 }
 
 impl fmt::Debug for LimitSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let in_force = self.in_force();
+        let version = self.current();
         f.debug_struct("LimitSet")
-            .field("version", &in_force.version)
-            .field("limits", &in_force.config.names().collect::<Vec<_>>())
+            .field("version", &version.number)
+            .field("limits", &version.config.names().collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
 }

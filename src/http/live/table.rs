@@ -6,9 +6,9 @@ use std::fmt;
 
 use http::Method;
 
-use super::InForce;
-use super::in_force::Applied;
+use super::Version;
 use super::pattern::{Pattern, RequestRoute};
+use super::version::Applied;
 
 /// All methods or paths that the configuration does not name.
 const OTHERS: &str = "*";
@@ -17,7 +17,7 @@ const OTHERS: &str = "*";
 /// width of 65,536.
 const WIDEST: usize = 120;
 
-impl InForce {
+impl Version {
     /// A method, a path, and the limits that apply there, for each path, and for each method to
     /// which other limits apply there.
     fn rows(&self) -> Vec<(&str, &str, Vec<&Applied>)> {
@@ -72,7 +72,7 @@ impl Applied {
     }
 }
 
-impl fmt::Display for InForce {
+impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = vec![["METHOD", "PATH", "LIMIT", "KEY", "QUOTA"].map(str::to_owned)];
         for (method, path, applied) in self.rows() {

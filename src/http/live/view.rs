@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use arc_swap::ArcSwapOption;
 
-use super::{InForce, LimitSet};
+use super::{LimitSet, Version};
 use crate::limiter::RateLimiter;
 use crate::model::{Limit, OnStoreFailure};
 use crate::units::ConfigError;
@@ -13,15 +13,15 @@ use crate::units::ConfigError;
 /// A set of limits in a layer. What the layer sets for all of its rates is applied once for each
 /// version, and not for each request.
 #[derive(Clone)]
-pub(in crate::http) struct Live {
+pub(in crate::http) struct LimitSetView {
     set: LimitSet,
-    view: Arc<ArcSwapOption<InForce>>,
+    view: Arc<ArcSwapOption<Version>>,
     /// The number of fixed limits beside the set. Shared by the clones of a layer, whatever their
     /// settings.
     layer: Arc<AtomicUsize>,
 }
 
-impl Live {
+impl LimitSetView {
     pub(in crate::http) fn new(set: LimitSet) -> Self {
         Self {
             set,
@@ -42,8 +42,8 @@ impl Live {
 
     /// Returns an error if a limit in force without a failure policy cannot have this one.
     pub(in crate::http) fn check_policy(&self, policy: OnStoreFailure) -> Result<(), ConfigError> {
-        let in_force = self.set.in_force();
-        let mut limits = in_force
+        let version = self.set.current();
+        let mut limits = version
             .all_limits()
             .filter(|limit| limit.on_store_failure().is_none());
         limits.try_for_each(|limit| limit.clone().with_on_store_failure(policy).map(drop))
@@ -55,15 +55,15 @@ impl Live {
     }
 
     /// Calls `ask` with the limits in force, to which `of_layer` applies the settings of the layer.
-    pub(in crate::http) fn in_force<T>(
+    pub(in crate::http) fn with_current<T>(
         &self,
         of_layer: impl Fn(&Limit) -> Limit,
-        ask: impl FnOnce(&InForce) -> T,
+        ask: impl FnOnce(&Version) -> T,
     ) -> T {
-        let current = self.set.in_force();
+        let current = self.set.current();
         let view = self.view.load();
         match &*view {
-            Some(view) if view.version == current.version => ask(view),
+            Some(view) if view.number == current.number => ask(view),
             _ => {
                 let view = Arc::new(current.with_limits(&of_layer));
                 self.view.store(Some(Arc::clone(&view)));

@@ -7,7 +7,7 @@ use crate::http::copied_limit::CopiedLimit;
 use crate::http::fallbacks::{CHOSEN, watched};
 use crate::http::limits::Choose;
 #[cfg(feature = "config")]
-use crate::http::live::Live;
+use crate::http::live::LimitSetView;
 use crate::http::request_fn::RequestFn;
 use crate::model::{Limit, OnStoreFailure};
 use crate::units::ConfigError;
@@ -21,7 +21,7 @@ pub(in crate::http) enum LayerRule {
     Chosen(Choose),
     /// Limits from a configuration.
     #[cfg(feature = "config")]
-    Live(Live),
+    Live(LimitSetView),
 }
 
 impl LayerRule {
@@ -35,7 +35,7 @@ impl LayerRule {
     }
 
     #[cfg(feature = "config")]
-    pub(in crate::http) const fn live(&self) -> Option<&Live> {
+    pub(in crate::http) const fn live(&self) -> Option<&LimitSetView> {
         match self {
             Self::Live(live) => Some(live),
             Self::Fixed(_) | Self::Chosen(_) => None,

@@ -1,6 +1,6 @@
 //! An agent claims what the callers of its keys want, hold and give back.
 //!
-//! On an embedded store, each change is claimed at once. For any other store, slots with changes
+//! On an embedded store, each change is claimed at once. For any other store, holders with changes
 //! are queued, and the [`task`](super::task) claims them.
 
 use std::hash::{BuildHasher, RandomState};
@@ -12,28 +12,28 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::callers::PermitCaller;
+use super::holder::{Delivery, Holder};
+use super::holders::{Holders, MOST_QUEUED};
 use super::pace::Paces;
 use super::permit::{Acquired, Grantor, Permit};
 use super::runtimes::Runtimes;
-use super::slot::{Delivery, Slot};
-use super::slots::{MOST_QUEUED, Slots};
 use super::{AGENTS, LOOK_AFTER};
 use crate::model::{Budget, Check, Error, OnStoreFailure, Source};
 use crate::store::Store;
 use crate::telemetry::{self, Throttle};
 use crate::units::{MAX_LEASE, Mutex};
 
-/// The interval between the claims of a slot with waiters.
+/// The interval between the claims of a holder with waiters.
 const POLL: Duration = Duration::from_millis(25);
 
-/// A slot that was claimed so recently waits for the next poll. About the resolution of timers.
+/// A holder that was claimed so recently waits for the next poll. About the resolution of timers.
 const RECENT: Duration = Duration::from_millis(2);
 
 /// The shortest and the longest time after which a claim counts as lost.
 const LOST_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(200)];
 
-/// The most claims of a slot in a row while its agent is locked. A few are enough, unless a wrapper
-/// of the store goes on granting too much.
+/// The most claims of a holder in a row while its agent is locked. A few are enough, unless a
+/// wrapper of the store goes on granting too much.
 const MOST_IN_A_ROW: usize = 16;
 
 /// A store that has answered so recently is not away.
@@ -47,7 +47,7 @@ pub(super) struct Agent {
     pub(super) is_embedded: bool,
     pub(super) lease: Duration,
     pub(super) paces: Paces,
-    state: Mutex<Slots>,
+    state: Mutex<Holders>,
     pub(super) wake: Notify,
     /// Notified when claims have ended.
     pub(super) claims_ended: Notify,
@@ -72,16 +72,16 @@ fn overloaded() -> Error {
 impl Grantor for Agent {
     fn take_back(self: Arc<Self>, budget: &Arc<Budget>) {
         let mut state = self.lock();
-        // A slot is kept while a permit of it is held.
-        if let Some(slot) = state.slots.get_mut(budget) {
-            slot.release();
+        // A holder is kept while a permit of it is held.
+        if let Some(holder) = state.holders.get_mut(budget) {
+            holder.release();
         }
         self.submit(state, budget);
     }
 
     fn is_renewed(&self, budget: &Arc<Budget>, granted_here: Option<Instant>) -> bool {
         let state = self.lock();
-        let confirmed = state.slots.get(budget).and_then(Slot::confirmed_at);
+        let confirmed = state.holders.get(budget).and_then(Holder::confirmed_at);
         confirmed.is_some_and(|at| {
             granted_here.is_none_or(|granted| at >= granted) && at.elapsed() < self.lease
         })
@@ -121,7 +121,7 @@ impl Agent {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Slots> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Holders> {
         self.state.lock()
     }
 
@@ -133,7 +133,8 @@ impl Agent {
             caller.answer(Err(overloaded()));
             return;
         }
-        self.slot(&mut state, key, caller.limit).add_at_once(caller);
+        self.holder(&mut state, key, caller.limit)
+            .add_at_once(caller);
         self.submit(state, key);
     }
 
@@ -150,9 +151,9 @@ impl Agent {
             caller.answer(Err(overloaded()));
             return;
         }
-        let slot = self.slot(&mut state, key, caller.limit);
-        let denied = if slot.has_room(most_waiters) {
-            slot.add_waiter(caller);
+        let holder = self.holder(&mut state, key, caller.limit);
+        let denied = if holder.has_room(most_waiters) {
+            holder.add_waiter(caller);
             state.watched.insert(key.clone());
             None
         } else {
@@ -172,8 +173,8 @@ impl Agent {
         let state = self.lock();
         let age = |at| now.saturating_duration_since(at);
         let answers_others = state.answered_at.is_some_and(|at| age(at) <= RECENT_ANSWER);
-        let slot = state.slots.get(key);
-        if answers_others && slot.is_some_and(|slot| slot.is_sent_late(now, RECENT_ANSWER)) {
+        let holder = state.holders.get(key);
+        if answers_others && holder.is_some_and(|holder| holder.is_sent_late(now, RECENT_ANSWER)) {
             overloaded()
         } else {
             Error::timeout()
@@ -183,8 +184,8 @@ impl Agent {
     /// Gives up the place of a waiter that is gone.
     pub(super) fn waiter_is_gone(self: &Arc<Self>, key: &Arc<Budget>, limit: u32) {
         let mut state = self.lock();
-        if let Some(slot) = state.slots.get_mut(key) {
-            slot.waiter_is_gone(limit);
+        if let Some(holder) = state.holders.get_mut(key) {
+            holder.waiter_is_gone(limit);
             self.submit(state, key);
         }
     }
@@ -218,7 +219,7 @@ impl Agent {
         let granted_here = Instant::now();
         let mut state = self.lock();
         let is_free = self
-            .slot(&mut state, key, limit.permits())
+            .holder(&mut state, key, limit.permits())
             .take_locally(most);
         self.submit(state, key);
         let permit =
@@ -250,35 +251,39 @@ impl Agent {
     }
 
     pub(super) fn keys(&self) -> usize {
-        self.lock().slots.len()
+        self.lock().holders.len()
     }
 
     pub(super) fn held(&self, key: &Budget) -> u64 {
-        self.lock().slots.get(key).map_or(0, Slot::held)
+        self.lock().holders.get(key).map_or(0, Holder::held)
     }
 
-    fn slot<'a>(&self, state: &'a mut Slots, key: &Arc<Budget>, limit: u32) -> &'a mut Slot {
-        let Slots { slots, holders, .. } = state;
-        slots.entry(key.clone()).or_insert_with(|| {
-            *holders += 1;
-            let holder = self.hasher.hash_one(*holders);
-            Slot::new(holder.to_be_bytes(), limit)
+    fn holder<'a>(&self, state: &'a mut Holders, key: &Arc<Budget>, limit: u32) -> &'a mut Holder {
+        let Holders {
+            holders, created, ..
+        } = state;
+        holders.entry(key.clone()).or_insert_with(|| {
+            *created += 1;
+            let id = self.hasher.hash_one(*created);
+            Holder::new(id.to_be_bytes(), limit)
         })
     }
 
-    /// Claims a slot that has changed, at once on an embedded store, else by the task. A wrapper of
-    /// an embedded store may answer later, and then the task awaits its answer.
-    fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, Slots>, key: &Arc<Budget>) {
-        let Slots { slots, queues, .. } = &mut *state;
-        let Some(slot) = slots.get_mut(key) else {
+    /// Claims a holder that has changed, at once on an embedded store, else by the task. A wrapper
+    /// of an embedded store may answer later, and then the task awaits its answer.
+    fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, Holders>, key: &Arc<Budget>) {
+        let Holders {
+            holders, queues, ..
+        } = &mut *state;
+        let Some(holder) = holders.get_mut(key) else {
             return;
         };
         if self.is_embedded {
             self.claim_now(state, key);
             return;
         }
-        queues.enqueue(key, slot);
-        if slot.is_over() {
+        queues.enqueue(key, holder);
+        if holder.is_over() {
             state.remove(key);
         }
         drop(state);
@@ -286,15 +291,15 @@ impl Agent {
         self.wake.notify_one();
     }
 
-    /// Claims a slot on an embedded store. The state stays locked meanwhile.
-    fn claim_now(self: &Arc<Self>, mut state: MutexGuard<'_, Slots>, key: &Arc<Budget>) {
-        let Slots {
-            slots,
+    /// Claims a holder on an embedded store. The state stays locked meanwhile.
+    fn claim_now(self: &Arc<Self>, mut state: MutexGuard<'_, Holders>, key: &Arc<Budget>) {
+        let Holders {
+            holders,
             queues,
             watched,
             ..
         } = &mut *state;
-        let Some(slot) = slots.get_mut(key) else {
+        let Some(holder) = holders.get_mut(key) else {
             return;
         };
         let mut deliveries = Vec::new();
@@ -303,27 +308,27 @@ impl Agent {
         // A permit that was granted to a caller that is gone needs another claim, which gives it
         // back.
         for _ in 0..MOST_IN_A_ROW {
-            if slot.next_claim().is_none() {
+            if holder.next_claim().is_none() {
                 break;
             }
-            let claim = slot.claim(key, self.lease, now);
+            let claim = holder.claim(key, self.lease, now);
             let mut answer = self.store.apply(claim);
             match answer.take_ready() {
                 Some(Ok(decision)) => {
-                    slot.apply_answer(decision.remaining(), now, &mut deliveries);
+                    holder.apply_answer(decision.remaining(), now, &mut deliveries);
                 }
                 Some(Err(error)) => {
-                    slot.apply_failure(&error, now, &mut deliveries);
+                    holder.apply_failure(&error, now, &mut deliveries);
                     failure = Some(error);
                 }
                 // A wrapper of the store does not answer at once. The task awaits it.
-                None => queues.keep_answer(key, slot, answer),
+                None => queues.keep_answer(key, holder, answer),
             }
         }
-        if slot.is_over() {
+        if holder.is_over() {
             state.remove(key);
-        } else if !slot.is_confirmed() {
-            queues.enqueue(key, slot);
+        } else if !holder.is_confirmed() {
+            queues.enqueue(key, holder);
             watched.insert(key.clone());
         }
         let needs_task = !self.has_nothing_to_do(&state);
@@ -361,44 +366,44 @@ impl Agent {
         }
     }
 
-    /// Claims the slots whose time has come. Watched slots are looked at each time, and all slots
-    /// at longer intervals, because there may be many.
+    /// Claims the holders whose time has come. Watched holders are looked at each time, and all
+    /// holders at longer intervals, because there may be many.
     pub(super) fn claim_due(self: &Arc<Self>) {
         let now = Instant::now();
         let mut guard = self.lock();
-        let Slots {
-            slots,
+        let Holders {
+            holders,
             queues,
             watched,
             scanned,
             ..
         } = &mut *guard;
-        watched.retain(|key| slots.get(key).is_some_and(Slot::is_watched));
+        watched.retain(|key| holders.get(key).is_some_and(Holder::is_watched));
         let mut due = Vec::new();
         let mut unrenewed = Vec::new();
-        let mut claim_if_due = |key: &Arc<Budget>, slot: &mut Slot| {
-            if !slot.mark_if_due(now, &self.paces) {
+        let mut claim_if_due = |key: &Arc<Budget>, holder: &mut Holder| {
+            if !holder.mark_if_due(now, &self.paces) {
                 return;
             }
             match self.is_embedded {
                 true => due.push(key.clone()),
-                false => queues.enqueue(key, slot),
+                false => queues.enqueue(key, holder),
             }
         };
         let is_recent = |at: Instant| now.saturating_duration_since(at) < self.paces.retry;
         // Nothing expires in an embedded store.
         if self.is_embedded || scanned.is_some_and(is_recent) {
             for key in watched.iter() {
-                if let Some(slot) = slots.get_mut(key) {
-                    claim_if_due(key, slot);
+                if let Some(holder) = holders.get_mut(key) {
+                    claim_if_due(key, holder);
                 }
             }
         } else {
             *scanned = Some(now);
-            for (key, slot) in slots {
-                claim_if_due(key, slot);
-                if slot.has_expired(now, self.lease) {
-                    unrenewed.push((key.clone(), slot.held()));
+            for (key, holder) in holders {
+                claim_if_due(key, holder);
+                if holder.has_expired(now, self.lease) {
+                    unrenewed.push((key.clone(), holder.held()));
                 }
             }
         }
@@ -410,10 +415,10 @@ impl Agent {
     }
 
     /// Returns whether no task is needed.
-    pub(super) fn has_nothing_to_do(&self, state: &Slots) -> bool {
+    pub(super) fn has_nothing_to_do(&self, state: &Holders) -> bool {
         match self.is_embedded {
             true => state.watched.is_empty() && state.queues.is_empty(),
-            false => state.slots.is_empty() && state.queues.is_empty(),
+            false => state.holders.is_empty() && state.queues.is_empty(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The callers of a slot: those that want a permit at once, and those that wait for one.
+//! The callers of a holder: those that want a permit at once, and those that wait for one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;

@@ -2,11 +2,11 @@
 
 mod agent;
 mod callers;
+mod holder;
+mod holders;
 mod pace;
 mod permit;
 mod runtimes;
-mod slot;
-mod slots;
 mod task;
 mod task_state;
 
@@ -282,7 +282,7 @@ impl RateLimiter {
     fn agents(&self) -> &Agents {
         self.shared.agents.get_or_init(|| {
             let lease = self.shared.permit_lease;
-            Agents::new(self.shared.store.store(), lease)
+            Agents::new(self.shared.failover.store(), lease)
         })
     }
 

@@ -1,15 +1,15 @@
-//! The pace of a slot's claims: when one is due by time, and when the next one has to pause.
+//! The pace of a holder's claims: when one is due by time, and when the next one has to pause.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The intervals between the claims of a slot.
+/// The intervals between the claims of a holder.
 #[derive(Clone, Copy)]
 pub(super) struct Paces {
     /// With waiters, because another process may have released a permit.
     pub(super) poll: Duration,
-    /// A slot that was claimed so recently waits for the next poll.
+    /// A holder that was claimed so recently waits for the next poll.
     pub(super) recent: Duration,
     /// Between the renewals of a lease.
     pub(super) renew: Duration,
@@ -19,7 +19,7 @@ pub(super) struct Paces {
     pub(super) lost: Duration,
 }
 
-/// The course of a slot's claims.
+/// The course of a holder's claims.
 #[derive(Default)]
 pub(super) struct ClaimHistory {
     /// When the last claim was sent.

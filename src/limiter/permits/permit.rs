@@ -35,8 +35,8 @@ pub(super) fn under(budget: &Budget, permits: u32) -> Budget {
     Budget::new(other.as_ref().unwrap_or(limit), key)
 }
 
-/// The agent that granted a permit, and takes it back. A trait, because an agent knows slots, and a
-/// slot knows permits.
+/// The agent that granted a permit, and takes it back. A trait, because an agent knows holders, and
+/// a holder knows permits.
 pub(super) trait Grantor: Send + Sync {
     fn take_back(self: Arc<Self>, budget: &Arc<Budget>);
 

@@ -1,4 +1,4 @@
-//! The task that claims slots, with one claim at a time for each slot, and all at once that are
+//! The task that claims holders, with one claim at a time for each holder, and all at once that are
 //! queued.
 
 use std::future::{Future, poll_fn};
@@ -13,12 +13,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::AGENTS;
 use super::agent::Agent;
-use super::slots::Slots;
+use super::holders::Holders;
 use crate::model::{Budget, Decision, Error};
 use crate::store::Answer;
 use crate::units::later;
 
-/// The most slots of an agent that hold nothing and whose claim failed. Any further one is
+/// The most holders of an agent that hold nothing and whose claim failed. Any further one is
 /// forgotten, because its lease expires.
 const MOST_UNCONFIRMED: usize = 10_000 / AGENTS;
 
@@ -58,7 +58,7 @@ impl Agent {
 
     /// A new task, if one is needed. Start it after the state is unlocked, because a runtime that
     /// shuts down drops it at once.
-    fn new_task(self: &Arc<Self>, state: &mut Slots, runtime: Runtime) -> Option<Running> {
+    fn new_task(self: &Arc<Self>, state: &mut Holders, runtime: Runtime) -> Option<Running> {
         if self.has_nothing_to_do(state) {
             return None;
         }
@@ -74,7 +74,7 @@ impl Agent {
         })
     }
 
-    /// Sends the claims of queued slots. A separate task awaits the answers.
+    /// Sends the claims of queued holders. A separate task awaits the answers.
     fn send(self: &Arc<Self>) {
         let mut state = self.lock();
         let claims = state.take(self.lease);
@@ -156,13 +156,13 @@ impl Agent {
             state.answered_at = Some(now);
         }
         for (number, answer) in answers {
-            let Some((key, slot)) = state.land(number) else {
+            let Some((key, holder)) = state.land(number) else {
                 continue;
             };
             let mut deliveries = Vec::new();
             match &answer {
-                Ok(decision) => slot.apply_answer(decision.remaining(), now, &mut deliveries),
-                Err(error) => slot.apply_failure(error, now, &mut deliveries),
+                Ok(decision) => holder.apply_answer(decision.remaining(), now, &mut deliveries),
+                Err(error) => holder.apply_failure(error, now, &mut deliveries),
             }
             outcomes.push((key.clone(), deliveries, answer.err()));
             self.requeue_or_remove(state, &key);
@@ -175,29 +175,29 @@ impl Agent {
         self.wake.notify_one();
     }
 
-    /// Queues a slot whose claim is over if it has changed meanwhile, and forgets it if nothing is
-    /// left.
-    fn requeue_or_remove(&self, state: &mut Slots, key: &Arc<Budget>) {
-        let Some(slot) = state.slots.get_mut(key) else {
+    /// Queues a holder whose claim is over if it has changed meanwhile, and forgets it if nothing
+    /// is left.
+    fn requeue_or_remove(&self, state: &mut Holders, key: &Arc<Budget>) {
+        let Some(holder) = state.holders.get_mut(key) else {
             return;
         };
-        state.queues.enqueue(key, slot);
+        state.queues.enqueue(key, holder);
         // Nothing expires in an embedded store.
-        let is_unconfirmed = !self.is_embedded && slot.is_idle_after_failure();
+        let is_unconfirmed = !self.is_embedded && holder.is_idle_after_failure();
         if is_unconfirmed {
             state.unconfirmed.insert(key.clone());
         } else {
             state.unconfirmed.remove(key);
         }
         let is_forgotten = is_unconfirmed && state.unconfirmed.len() > MOST_UNCONFIRMED;
-        if slot.is_over() || is_forgotten {
+        if holder.is_over() || is_forgotten {
             state.remove(key);
-        } else if self.is_embedded && slot.is_watched() {
+        } else if self.is_embedded && holder.is_watched() {
             state.watched.insert(key.clone());
         }
     }
 
-    /// Gives up the claims that are not answered, and queues their slots again. A claim that
+    /// Gives up the claims that are not answered, and queues their holders again. A claim that
     /// arrives twice changes nothing.
     fn give_up(self: &Arc<Self>, numbers: &[u64]) {
         let now = Instant::now();
@@ -205,8 +205,8 @@ impl Agent {
         let mut guard = self.lock();
         let state = &mut *guard;
         for number in numbers {
-            if let Some((key, slot)) = state.land(*number) {
-                slot.apply_loss(now);
+            if let Some((key, holder)) = state.land(*number) {
+                holder.apply_loss(now);
                 self.requeue_or_remove(state, &key);
                 are_lost = true;
             }
@@ -264,7 +264,7 @@ impl Running {
             };
             let next_scan = later(last_scan, pause);
             drop(timeout_at(next_scan, agent.wake.notified()).await);
-            // More slots join the next call. A runtime that shuts down drops the task here.
+            // More holders join the next call. A runtime that shuts down drops the task here.
             yield_now().await;
             if Instant::now() >= next_scan {
                 last_scan = Instant::now();

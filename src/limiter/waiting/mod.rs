@@ -170,10 +170,10 @@ impl RateLimiter {
     }
 
     async fn acquire_group(&self, group: &Group, max_wait: Duration) -> Result<Decision, Error> {
-        let observed = self.observe(group);
+        let observation = self.observe(group);
         let mut acquiring = pin!(self.acquire_unobserved(group, max_wait));
-        let answer = poll_fn(|cx| observed.span.poll(&mut acquiring, cx)).await;
-        self.observe_answer(&observed, &answer);
+        let answer = poll_fn(|cx| observation.span.poll(&mut acquiring, cx)).await;
+        self.observe_answer(&observation, &answer);
         answer
     }
 

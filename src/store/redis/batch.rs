@@ -17,7 +17,7 @@ use super::wire::{self, Op};
 use crate::algorithm::Rule;
 use crate::algorithm::offences::Blocking;
 use crate::model::{Budget, Change, Decision, Error, Limit, Operation};
-use crate::store::denials::{DenialUpdate, Denials};
+use crate::store::deny_cache::{DenialUpdate, DenyCache};
 use crate::store::promise::{Departure, Promise, Promised};
 use crate::telemetry::Trace;
 use crate::units::Micros;
@@ -428,9 +428,9 @@ impl Batch {
     }
 
     /// Delivers the answers. A denial is remembered before its caller learns of it.
-    pub(super) fn deliver(&mut self, denials: Option<&Denials>) {
-        if let Some(denials) = denials {
-            self.remember(denials);
+    pub(super) fn deliver(&mut self, deny_cache: Option<&DenyCache>) {
+        if let Some(deny_cache) = deny_cache {
+            self.remember(deny_cache);
         }
         for waiter in &mut self.waiters {
             let Some(answer) = waiter.answer.take() else {
@@ -444,15 +444,17 @@ impl Batch {
     }
 
     /// Remembers the last denial of each run, even if its caller is gone.
-    fn remember(&mut self, denials: &Denials) {
+    fn remember(&mut self, deny_cache: &DenyCache) {
         for waiter in self.waiters.iter().rev() {
             let run = &mut self.runs[waiter.run];
-            if let (Operation::Charge(group), Some(Ok(decision)), Some(DenialUpdate::Charge(asked))) =
-                (&run.operation, &waiter.answer, &waiter.denial_update)
+            let Some(DenialUpdate::Charge(asked)) = waiter.denial_update else {
+                continue;
+            };
+            if let (Operation::Charge(group), Some(Ok(decision))) = (&run.operation, &waiter.answer)
                 && !decision.allowed()
                 && !mem::replace(&mut run.is_remembered, true)
             {
-                denials.record(group, *asked, decision);
+                deny_cache.record(group, asked, decision);
             }
         }
     }

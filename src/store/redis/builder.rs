@@ -11,7 +11,7 @@ use deadpool_redis::Pool;
 use super::connect::{Credentials, Provider};
 use super::tls::Tls;
 use crate::store::breaker::BreakerSettings;
-use crate::store::denials::{DEFAULT_DENY_BLOCKED_FOR, DEFAULT_DENY_FOR};
+use crate::store::deny_cache::{DEFAULT_DENY_BLOCKED_FOR, DEFAULT_DENY_FOR};
 use crate::units::ManualClock;
 
 const DEFAULT_URL: &str = "redis://127.0.0.1/";

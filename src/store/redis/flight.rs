@@ -1,9 +1,9 @@
 //! A call in flight, from the connection to the answers of all its checks; and the tasks that send
 //! one call after another.
 
+mod breaker_report;
 mod divide;
 mod redirect;
-mod watch;
 
 use std::future::{Future, poll_fn, ready};
 use std::pin::pin;
@@ -16,9 +16,9 @@ use redis::{RedisError, RedisResult};
 use tokio::task::unconstrained;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use self::breaker_report::BreakerReport;
 use self::divide::has_to_be_divided;
 pub(super) use self::redirect::{MOST_REDIRECTIONS, pointed_at};
-use self::watch::Watch;
 use super::call::{self, CallFailure};
 use super::connection::Handle;
 use super::lane::{CallPlace, Lane};
@@ -68,17 +68,17 @@ async fn let_others_run() {
 async fn send_first(place: CallPlace) -> CallPlace {
     let lane = Arc::clone(place.lane());
     let deadline = lane.next_deadline().unwrap_or_else(Instant::now);
-    let mut watch = Watch::begin(lane.route.node().as_deref());
+    let mut breaker_report = BreakerReport::begin(lane.route.node().as_deref());
     let (node, handle) = match timeout_at(deadline, lane.route.connect()).await {
         Ok(Ok(connected)) => connected,
         Ok(Err(reason)) => {
             lane.fail_first(None, &reason);
-            watch.end(true);
+            breaker_report.end(true);
             return place;
         }
         Err(_) => {
             lane.fail_first(Some(Instant::now()), "no connection within the deadline");
-            watch.end(true);
+            breaker_report.end(true);
             return place;
         }
     };
@@ -163,13 +163,13 @@ fn hand_over(
 
 /// Sends the checks of a place, and answers them.
 async fn fly(place: CallPlace, node: Arc<Node>, handle: Handle) -> CallPlace {
-    let watch = Watch::begin(Some(&node));
+    let breaker_report = BreakerReport::begin(Some(&node));
     let mut call = Call {
         place,
         node,
         handle,
         is_asking: false,
-        watch,
+        breaker_report,
         is_divided: false,
     };
     if call.place.is_worth_sending() {
@@ -185,7 +185,7 @@ struct Call {
     handle: Handle,
     /// Whether a redirection (`ASK`) is for this call alone.
     is_asking: bool,
-    watch: Watch,
+    breaker_report: BreakerReport,
     /// Whether its checks are sent in parts.
     is_divided: bool,
 }
@@ -229,7 +229,7 @@ impl Call {
             place,
             node,
             handle,
-            watch,
+            breaker_report,
             is_asking,
             ..
         } = self;
@@ -266,7 +266,7 @@ impl Call {
                 next
             };
             if late_at.take_if(|late_at| *late_at <= reached).is_some() {
-                watch.end(true);
+                breaker_report.end(true);
                 // Its reply may have been lost. Then each later reply would answer the call before.
                 node.connections.discard(handle, &Error::timeout());
                 if let Some(observed) = observed.take() {
@@ -317,7 +317,7 @@ impl Call {
         };
         // Parts of a divided call that failed because of their keys are reported together.
         if !(is_of_key && self.is_divided) {
-            self.watch.end(!is_alive);
+            self.breaker_report.end(!is_alive);
         }
     }
 

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::batch::{Batch, MAX_CHARGES, Waiter};
 use super::route::LaneRoute;
 use crate::model::{Error, Operation};
-use crate::store::denials::Denials;
+use crate::store::deny_cache::DenyCache;
 use crate::store::heartbeat::Heartbeat;
 use crate::store::promise::{Promise, Promised};
 use crate::telemetry::GaugeLevel;
@@ -52,7 +52,7 @@ pub(super) struct LaneSettings {
     pub(super) max_waiting: usize,
     pub(super) clock: Option<ManualClock>,
     /// `None` if Redis decides every check.
-    pub(super) denials: Option<Arc<Denials>>,
+    pub(super) deny_cache: Option<Arc<DenyCache>>,
 }
 
 impl LaneSettings {
@@ -172,8 +172,8 @@ impl Lane {
         queue.unanswered += 1;
         let deadline = later(now, *deadline);
         let (promise, promised) = Promise::new(deadline, self.route.events().server());
-        let denials = self.settings.denials.as_ref();
-        let denial_update = denials.and_then(|denials| denials.update_by(operation, now));
+        let deny_cache = self.settings.deny_cache.as_ref();
+        let denial_update = deny_cache.and_then(|deny_cache| deny_cache.update_by(operation, now));
         let waiter = Waiter::new(deadline, promise, denial_update);
         let is_alone = queue.in_flight == 0 && queue.batches.is_empty();
         let has_place = queue.has_place(now, self.settings.pace());
@@ -419,7 +419,7 @@ impl CallPlace {
 
     /// Delivers the answers of its checks.
     pub(super) fn deliver(&mut self) {
-        self.batch.deliver(self.lane.settings.denials.as_deref());
+        self.batch.deliver(self.lane.settings.deny_cache.as_deref());
     }
 
     /// Divides its batch in two, to be sent one after the other. Returns whether it has more than

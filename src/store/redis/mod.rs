@@ -46,7 +46,7 @@ pub use self::source::RedisSource;
 use self::submit::{submit, submit_claim};
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
-use super::denials::Denials;
+use super::deny_cache::DenyCache;
 use super::{Answer, BreakerState, Note, Store};
 use crate::model::{Budget, Change, Check, Error, Key, Limit, Operation};
 use crate::units::ConfigError;
@@ -235,10 +235,10 @@ impl Lanes {
             .map_or(Duration::ZERO, |lane| lane.settings.deadline)
     }
 
-    fn denials(&self) -> Option<&Arc<Denials>> {
+    fn deny_cache(&self) -> Option<&Arc<DenyCache>> {
         self.all
             .first()
-            .and_then(|lane| lane.settings.denials.as_ref())
+            .and_then(|lane| lane.settings.deny_cache.as_ref())
     }
 
     /// Charges a group, or only peeks.
@@ -272,8 +272,8 @@ impl Store for RedisStore {
             Operation::Charge(group) => {
                 self.notes.sample(&group);
                 let ask = |group| lanes.decide(Operation::Charge(group));
-                match lanes.denials() {
-                    Some(denials) => denials.answer_or_ask(group, ask),
+                match lanes.deny_cache() {
+                    Some(deny_cache) => deny_cache.answer_or_ask(group, ask),
                     None => ask(group),
                 }
             }

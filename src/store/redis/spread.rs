@@ -77,17 +77,17 @@ type PartAnswer = (Vec<usize>, Result<Decision, Error>);
 
 impl Spread {
     async fn decide(self, is_charge: bool) -> Result<Decision, Error> {
-        let denials = self.lanes.denials();
-        let asked = denials.map(|denials| denials.asked(Instant::now()));
+        let deny_cache = self.lanes.deny_cache();
+        let asked = deny_cache.map(|deny_cache| deny_cache.asked(Instant::now()));
         let decision = self.ask(is_charge).await?;
         if is_charge && !decision.allowed() {
             self.cluster.note_denied();
             // After the refunds: each voids the denials of its budgets.
-            if let (Some(denials), Some(asked)) = (denials, asked)
+            if let (Some(deny_cache), Some(asked)) = (deny_cache, asked)
                 && let Some(asked) =
-                    denials.still_asked(asked, &decision.denied_checks(&self.group))
+                    deny_cache.still_asked(asked, &decision.denied_checks(&self.group))
             {
-                denials.record(&self.group, asked, &decision);
+                deny_cache.record(&self.group, asked, &decision);
             }
         }
         Ok(decision)

@@ -54,9 +54,9 @@ pub(super) fn submit(lane: &Arc<Lane>, operation: &Operation, urgency: Urgency) 
         }
         Answer::later(promised)
     };
-    match (&lane.settings.denials, operation) {
-        (Some(denials), Operation::Charge(group)) if !leaves_next => {
-            denials.with_fallback(group, answer)
+    match (&lane.settings.deny_cache, operation) {
+        (Some(deny_cache), Operation::Charge(group)) if !leaves_next => {
+            deny_cache.with_fallback(group, answer)
         }
         _ => answer,
     }

@@ -16,7 +16,7 @@ use super::super::route::LaneRoute;
 use super::super::terms::Terms;
 use super::super::{Choice, Lanes, RedisStore};
 use super::{RedisStoreBuilder, ServerSource};
-use crate::store::denials::{DEFAULT_CAPACITY, Denials};
+use crate::store::deny_cache::{DEFAULT_CAPACITY, DenyCache};
 use crate::units::ConfigError;
 
 /// The resolution of timers. Within less, no Redis answers.
@@ -78,7 +78,7 @@ impl RedisStoreBuilder {
                 .div_ceil(lanes)
                 .max(MIN_WAITING.min(self.max_waiting)),
             clock: self.clock.clone(),
-            denials: remembers.then(|| Arc::new(Denials::new(deny_for, DEFAULT_CAPACITY))),
+            deny_cache: remembers.then(|| Arc::new(DenyCache::new(deny_for, DEFAULT_CAPACITY))),
         };
         let prefix = self.prefix;
         let (all, choice): (Arc<[_]>, _) = match target.topology {

@@ -61,8 +61,8 @@ impl Call {
             }
             if !self.take_part_to_send(given_up.as_deref()) {
                 // It counts as a failure only if the division was given up. A part that succeeded
-                // has ended the watch.
-                self.watch.end(given_up.is_some());
+                // has ended the report.
+                self.breaker_report.end(given_up.is_some());
                 return;
             }
             self.return_to_owner().await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::time::{sleep, timeout_at};
 
-use super::{Call, Watch, is_open, with_context};
+use super::{BreakerReport, Call, is_open, with_context};
 use crate::store::redis::node::Node;
 use crate::store::redis::route::LaneRoute;
 
@@ -90,8 +90,8 @@ impl Call {
         };
         if !Arc::ptr_eq(&node, &self.node) {
             // The node that is left has answered.
-            self.watch.end(false);
-            self.watch = Watch::begin(Some(&node));
+            self.breaker_report.end(false);
+            self.breaker_report = BreakerReport::begin(Some(&node));
         }
         self.node = node;
         self.handle = handle;
@@ -105,13 +105,13 @@ impl Call {
             return false;
         }
         // The node that says so is well.
-        self.watch.end(false);
+        self.breaker_report.end(false);
         let apart = Self {
             place: self.place.part(),
             node: Arc::clone(&self.node),
             handle: self.handle.clone(),
             is_asking: self.is_asking,
-            watch: Watch::begin(None),
+            breaker_report: BreakerReport::begin(None),
             is_divided: true,
         };
         tokio::spawn(apart.complete_when_moved(answer.take()));
@@ -134,13 +134,13 @@ impl Call {
             let Ok(_turn) = timeout_at(deadline, turn).await else {
                 break;
             };
-            self.watch = Watch::begin(Some(&self.node));
+            self.breaker_report = BreakerReport::begin(Some(&self.node));
             answer = self.observed_reply().await;
             self.follow(&mut answer).await;
             if !is_try_again(&answer) {
                 break;
             }
-            self.watch.end(false);
+            self.breaker_report.end(false);
         }
         if !self.place.batch.is_empty() {
             self.answer_checks(answer);
@@ -151,9 +151,9 @@ impl Call {
     /// Connects to the node to which another has pointed.
     async fn go_to(&mut self, address: &str) -> Option<()> {
         // The node that points elsewhere is well.
-        self.watch.end(false);
+        self.breaker_report.end(false);
         let node = node_at(&self.place.lane().route, &self.node, address)?;
-        let mut watch = Watch::begin(Some(&node));
+        let mut breaker_report = BreakerReport::begin(Some(&node));
         let deadline = self.place.batch.first_deadline()?;
         let open = async {
             loop {
@@ -164,12 +164,12 @@ impl Call {
             }
         };
         let Ok(Ok(handle)) = timeout_at(deadline, open).await else {
-            watch.end(true);
+            breaker_report.end(true);
             return None;
         };
         self.node = node;
         self.handle = handle;
-        self.watch = watch;
+        self.breaker_report = breaker_report;
         Some(())
     }
 }

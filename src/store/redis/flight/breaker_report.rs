@@ -6,9 +6,9 @@ use super::super::node::Node;
 use crate::store::breaker::{Begun, Breaker};
 
 /// Tells the circuit breaker how a call ended, once.
-pub(super) struct Watch(Option<(Arc<Breaker>, Begun)>);
+pub(super) struct BreakerReport(Option<(Arc<Breaker>, Begun)>);
 
-impl Watch {
+impl BreakerReport {
     pub(super) fn begin(node: Option<&Node>) -> Self {
         let breaker = node.and_then(|node| node.breaker.as_ref());
         Self(breaker.map(|breaker| (Arc::clone(breaker), breaker.begin())))

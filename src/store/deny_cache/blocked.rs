@@ -1,13 +1,13 @@
-//! Denials of blocked keys, by limit and key, whatever else a group asks.
+//! DenyCache of blocked keys, by limit and key, whatever else a group asks.
 
 use std::hash::BuildHasher;
 
 use tokio::time::Instant;
 
-use super::{CheckId, Denial, Denials};
+use super::{CheckId, Denial, DenyCache};
 use crate::model::{Budget, Check, Decision, Verdict};
 
-impl Denials {
+impl DenyCache {
     /// The denial of a group, and whether it is the answer without asking the store. The denial of
     /// the identical group comes before the denial of its blocked keys.
     pub(super) fn remembered(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {

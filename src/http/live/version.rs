@@ -24,9 +24,9 @@ const ENOUGH: u32 = 10_000;
 const LONG_ENOUGH: Duration = Duration::from_secs(3_600);
 
 /// One version of a configuration.
-pub(in crate::http) struct InForce {
+pub(in crate::http) struct Version {
     /// Counts up from 1.
-    pub(super) version: u64,
+    pub(super) number: u64,
     pub(super) config: Arc<Config>,
     pub(super) limits: Vec<Applied>,
     /// About the requests since the last look for such limits.
@@ -76,7 +76,7 @@ pub(in crate::http) enum Asks {
     Reject(Reject),
 }
 
-impl InForce {
+impl Version {
     /// Keeps which limits have applied to a request, of those that did not change.
     pub(super) fn keep_applied(&mut self, before: &Self) {
         for (config, limit) in self.config.limits.iter().zip(&mut self.limits) {
@@ -174,7 +174,7 @@ impl InForce {
             .map(|limit| limit.with_limits(change))
             .collect();
         Self {
-            version: self.version,
+            number: self.number,
             config: Arc::clone(&self.config),
             limits,
             requests: Arc::clone(&self.requests),

@@ -1,5 +1,5 @@
-//! The slots of an agent, the queues in which they wait to be claimed, and the claims in flight. It
-//! sends nothing itself.
+//! The holders of an agent, the queues in which they wait to be claimed, and the claims in flight.
+//! It sends nothing itself.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -10,15 +10,16 @@ use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
 
 use super::AGENTS;
-use super::slot::{ClaimKind, Slot};
+use super::holder::{ClaimKind, Holder};
 use super::task_state::TaskState;
 use crate::model::{Budget, Operation};
 use crate::store::Answer;
 
-/// The memory for so many slots is kept.
+/// The memory for so many holders is kept.
 const KEPT_CAPACITY: usize = 1_024;
 
-/// The most slots with callers that wait to be claimed. As many checks wait for a Redis by default.
+/// The most holders with callers that wait to be claimed. As many checks wait for a Redis by
+/// default.
 pub(super) const MOST_QUEUED: usize = 16_384 / AGENTS;
 
 /// The most claims of each kind in flight. A thousand claims of all agents are four calls to Redis,
@@ -31,26 +32,26 @@ const fn most_in_flight(kind: ClaimKind) -> usize {
 }
 
 #[derive(Default)]
-pub(super) struct Slots {
-    pub(super) slots: HashMap<Arc<Budget>, Slot>,
+pub(super) struct Holders {
+    pub(super) holders: HashMap<Arc<Budget>, Holder>,
     pub(super) queues: ClaimQueues,
-    /// The slots that may have waiters, or a change that is not claimed.
+    /// The holders that may have waiters, or a change that is not claimed.
     pub(super) watched: HashSet<Arc<Budget>>,
-    /// The slots that hold nothing, and whose last claim failed.
+    /// The holders that hold nothing, and whose last claim failed.
     pub(super) unconfirmed: HashSet<Arc<Budget>>,
-    /// The time of the last scan of all slots.
+    /// The time of the last scan of all holders.
     pub(super) scanned: Option<Instant>,
     pub(super) task: TaskState,
     /// When the store last answered a claim.
     pub(super) answered_at: Option<Instant>,
-    /// Counts holders.
-    pub(super) holders: u64,
+    /// Counts the holders so far, for their ids.
+    pub(super) created: u64,
 }
 
-/// The slots that the task has to claim, and the claims in flight.
+/// The holders that the task has to claim, and the claims in flight.
 #[derive(Default)]
 pub(super) struct ClaimQueues {
-    /// The slots to be claimed, by the kind of their claim.
+    /// The holders to be claimed, by the kind of their claim.
     queued: [VecDeque<Arc<Budget>>; ClaimKind::ALL.len()],
     /// How many claims of each kind are in flight.
     in_flight: [usize; ClaimKind::ALL.len()],
@@ -70,17 +71,17 @@ struct SentClaim {
 }
 
 impl ClaimQueues {
-    /// Queues a slot, if it has to be claimed.
-    pub(super) fn enqueue(&mut self, key: &Arc<Budget>, slot: &mut Slot) {
-        if let Some(kind) = slot.enter_queue() {
+    /// Queues a holder, if it has to be claimed.
+    pub(super) fn enqueue(&mut self, key: &Arc<Budget>, holder: &mut Holder) {
+        if let Some(kind) = holder.enter_queue() {
             self.queued[kind as usize].push_back(key.clone());
         }
     }
 
-    /// Takes out the next slots, and makes their claims, with their numbers.
+    /// Takes out the next holders, and makes their claims, with their numbers.
     fn take(
         &mut self,
-        slots: &mut HashMap<Arc<Budget>, Slot>,
+        holders: &mut HashMap<Arc<Budget>, Holder>,
         lease: Duration,
     ) -> Vec<(u64, Operation)> {
         let mut taken = Vec::new();
@@ -89,12 +90,15 @@ impl ClaimQueues {
             while self.in_flight[kind as usize] < most_in_flight(kind)
                 && let Some(key) = self.queued[kind as usize].pop_front()
             {
-                // The slot may be gone, or claimed since.
-                let Some(slot) = slots.get_mut(&key).filter(|slot| slot.is_queued_for(kind)) else {
+                // The holder may be gone, or claimed since.
+                let Some(holder) = holders
+                    .get_mut(&key)
+                    .filter(|holder| holder.is_queued_for(kind))
+                else {
                     continue;
                 };
-                let claim = slot.claim(&key, lease, now);
-                let number = self.depart(key, slot, now, kind);
+                let claim = holder.claim(&key, lease, now);
+                let number = self.depart(key, holder, now, kind);
                 taken.push((number, claim));
             }
         }
@@ -102,8 +106,14 @@ impl ClaimQueues {
     }
 
     /// Counts a claim in flight. Returns its number.
-    fn depart(&mut self, key: Arc<Budget>, slot: &mut Slot, at: Instant, kind: ClaimKind) -> u64 {
-        slot.depart();
+    fn depart(
+        &mut self,
+        key: Arc<Budget>,
+        holder: &mut Holder,
+        at: Instant,
+        kind: ClaimKind,
+    ) -> u64 {
+        holder.depart();
         self.claims += 1;
         self.in_flight[kind as usize] += 1;
         self.sent.insert(self.claims, SentClaim { key, at, kind });
@@ -111,8 +121,8 @@ impl ClaimQueues {
     }
 
     /// Keeps the answer of a claim that was sent at once.
-    pub(super) fn keep_answer(&mut self, key: &Arc<Budget>, slot: &mut Slot, answer: Answer) {
-        let number = self.depart(key.clone(), slot, Instant::now(), ClaimKind::Caller);
+    pub(super) fn keep_answer(&mut self, key: &Arc<Budget>, holder: &mut Holder, answer: Answer) {
+        let number = self.depart(key.clone(), holder, Instant::now(), ClaimKind::Caller);
         self.unawaited.push((number, answer));
     }
 
@@ -140,7 +150,7 @@ impl ClaimQueues {
         late.map(|(number, _)| *number).collect()
     }
 
-    /// Returns whether changed slots are queued.
+    /// Returns whether changed holders are queued.
     fn has_changes(&self) -> bool {
         let kinds = [ClaimKind::Caller, ClaimKind::Release];
         kinds
@@ -153,48 +163,48 @@ impl ClaimQueues {
     }
 }
 
-impl Slots {
+impl Holders {
     /// The claims to be sent, with their numbers.
     pub(super) fn take(&mut self, lease: Duration) -> Vec<(u64, Operation)> {
-        self.queues.take(&mut self.slots, lease)
+        self.queues.take(&mut self.holders, lease)
     }
 
-    /// The slot of a claim that has landed. `None` if the claim was given up.
-    pub(super) fn land(&mut self, number: u64) -> Option<(Arc<Budget>, &mut Slot)> {
+    /// The holder of a claim that has landed. `None` if the claim was given up.
+    pub(super) fn land(&mut self, number: u64) -> Option<(Arc<Budget>, &mut Holder)> {
         let key = self.queues.land(number)?;
-        let slot = self.slots.get_mut(&key)?;
-        Some((key, slot))
+        let holder = self.holders.get_mut(&key)?;
+        Some((key, holder))
     }
 
-    /// Returns whether a caller of this key would be one too many, because the slots with callers
+    /// Returns whether a caller of this key would be one too many, because the holders with callers
     /// that wait to be claimed are as many as may be.
     pub(super) fn is_overloaded_for(&self, key: &Arc<Budget>) -> bool {
         self.queues.queued[ClaimKind::Caller as usize].len() >= MOST_QUEUED
-            && !self.slots.get(key).is_some_and(Slot::has_callers)
+            && !self.holders.get(key).is_some_and(Holder::has_callers)
     }
 
-    /// Returns whether the store has confirmed all changes. All slots are looked at only if no
-    /// changed slot is queued.
+    /// Returns whether the store has confirmed all changes. All holders are looked at only if no
+    /// changed holder is queued.
     pub(super) fn are_confirmed(&self) -> bool {
-        !self.queues.has_changes() && self.slots.values().all(Slot::is_confirmed)
+        !self.queues.has_changes() && self.holders.values().all(Holder::is_confirmed)
     }
 
-    /// Removes a slot. Frees unused memory.
+    /// Removes a holder. Frees unused memory.
     pub(super) fn remove(&mut self, key: &Arc<Budget>) {
         let Self {
-            slots,
+            holders,
             queues,
             watched,
             unconfirmed,
             ..
         } = self;
-        slots.remove(key);
+        holders.remove(key);
         watched.remove(key);
         unconfirmed.remove(key);
-        if slots.capacity() > KEPT_CAPACITY && slots.len() < slots.capacity() / 8 {
-            slots.shrink_to(slots.len() * 2);
+        if holders.capacity() > KEPT_CAPACITY && holders.len() < holders.capacity() / 8 {
+            holders.shrink_to(holders.len() * 2);
             for queue in &mut queues.queued {
-                queue.shrink_to(slots.len());
+                queue.shrink_to(holders.len());
             }
         }
     }
@@ -239,38 +249,38 @@ mod tests {
     };
 
     /// It was claimed and answered, and the time for the next claim has come.
-    fn make_due(slot: &mut Slot) {
+    fn make_due(holder: &mut Holder) {
         let now = Instant::now();
-        slot.claim(&key(0), LEASE, now);
-        slot.apply_answer(0, now, &mut Vec::new());
-        assert!(slot.mark_if_due(now, &NOW));
+        holder.claim(&key(0), LEASE, now);
+        holder.apply_answer(0, now, &mut Vec::new());
+        assert!(holder.mark_if_due(now, &NOW));
     }
 
-    /// A slot whose next claim is of this kind.
-    fn slot(kind: ClaimKind) -> Slot {
-        let mut slot = Slot::new([0; 8], 1);
+    /// A holder whose next claim is of this kind.
+    fn holder(kind: ClaimKind) -> Holder {
+        let mut holder = Holder::new([0; 8], 1);
         match kind {
-            ClaimKind::Caller => slot.add_at_once(caller()),
-            ClaimKind::Release => slot.release(),
+            ClaimKind::Caller => holder.add_at_once(caller()),
+            ClaimKind::Release => holder.release(),
             ClaimKind::Poll => {
-                slot.add_waiter(caller());
-                make_due(&mut slot);
+                holder.add_waiter(caller());
+                make_due(&mut holder);
             }
-            ClaimKind::Renewal => make_due(&mut slot),
+            ClaimKind::Renewal => make_due(&mut holder),
         }
-        slot
+        holder
     }
 
-    /// So many slots of each kind, queued.
-    fn queued(counts: &[(ClaimKind, usize)]) -> Slots {
-        let mut state = Slots::default();
+    /// So many holders of each kind, queued.
+    fn queued(counts: &[(ClaimKind, usize)]) -> Holders {
+        let mut state = Holders::default();
         let kinds = counts
             .iter()
             .flat_map(|(kind, count)| iter::repeat_n(*kind, *count));
         for (number, kind) in kinds.enumerate() {
-            let mut slot = slot(kind);
-            state.queues.enqueue(&key(number), &mut slot);
-            state.slots.insert(key(number), slot);
+            let mut holder = holder(kind);
+            state.queues.enqueue(&key(number), &mut holder);
+            state.holders.insert(key(number), holder);
         }
         state
     }
@@ -287,11 +297,11 @@ mod tests {
         }
     }
 
-    fn answer_all(state: &mut Slots, claims: Vec<(u64, Operation)>) {
+    fn answer_all(state: &mut Holders, claims: Vec<(u64, Operation)>) {
         for (number, claim) in claims {
-            let (_, slot) = state.land(number).expect("it is in flight");
-            slot.apply_answer(0, Instant::now(), &mut Vec::new());
-            assert!(slot.is_confirmed(), "{claim:?}");
+            let (_, holder) = state.land(number).expect("it is in flight");
+            holder.apply_answer(0, Instant::now(), &mut Vec::new());
+            assert!(holder.is_confirmed(), "{claim:?}");
         }
     }
 
@@ -319,7 +329,7 @@ mod tests {
     #[test]
     fn renewal_of_a_slot_that_releases_is_claimed_once_and_soon() {
         let mut state = queued(&[(ClaimKind::Renewal, 1_000)]);
-        let last = state.slots.get_mut(&key(999)).unwrap();
+        let last = state.holders.get_mut(&key(999)).unwrap();
         last.release();
         state.queues.enqueue(&key(999), last);
         state.queues.enqueue(&key(999), last);
@@ -335,21 +345,21 @@ mod tests {
     }
 
     #[test]
-    fn slot_with_callers_stays_in_their_queue() {
-        let mut slot = Slot::new([0; 8], 1);
+    fn holder_with_callers_stays_in_their_queue() {
+        let mut holder = Holder::new([0; 8], 1);
         let (outcome, receiver) = oneshot::channel();
-        slot.add_at_once(PermitCaller { outcome, limit: 1 });
-        slot.claim(&key(0), LEASE, Instant::now());
-        slot.depart();
+        holder.add_at_once(PermitCaller { outcome, limit: 1 });
+        holder.claim(&key(0), LEASE, Instant::now());
+        holder.depart();
         let failure = Error::store("down");
-        slot.apply_failure(&failure, Instant::now(), &mut Vec::new());
+        holder.apply_failure(&failure, Instant::now(), &mut Vec::new());
         drop(receiver);
-        assert_eq!(slot.enter_queue(), None, "it is repeated after a pause");
-        slot.add_waiter(caller());
-        assert_eq!(slot.enter_queue(), Some(ClaimKind::Caller));
-        assert!(!slot.mark_if_due(Instant::now(), &NOW));
-        assert_eq!(slot.enter_queue(), None);
-        assert!(slot.is_queued_for(ClaimKind::Caller));
+        assert_eq!(holder.enter_queue(), None, "it is repeated after a pause");
+        holder.add_waiter(caller());
+        assert_eq!(holder.enter_queue(), Some(ClaimKind::Caller));
+        assert!(!holder.mark_if_due(Instant::now(), &NOW));
+        assert_eq!(holder.enter_queue(), None);
+        assert!(holder.is_queued_for(ClaimKind::Caller));
     }
 
     #[test]
@@ -374,9 +384,9 @@ mod tests {
             agent.request(&key(number), PermitCaller { outcome, limit: 1 });
             held.push(receiver.await.unwrap().unwrap());
         }
-        assert!(agent.lock().slots.capacity() >= 50_000);
+        assert!(agent.lock().holders.capacity() >= 50_000);
         drop(held);
         assert_eq!(agent.keys(), 0);
-        assert!(agent.lock().slots.capacity() <= KEPT_CAPACITY);
+        assert!(agent.lock().holders.capacity() <= KEPT_CAPACITY);
     }
 }

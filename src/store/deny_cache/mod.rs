@@ -34,6 +34,11 @@
 //! a check just misses the remembered denial, the store decides it, which is always correct.
 
 mod blocked;
+#[cfg(feature = "test-util")]
+mod wrapper;
+
+#[cfg(feature = "test-util")]
+pub use self::wrapper::WithDenyCache;
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -77,7 +82,7 @@ const EXCEEDS_FOR: Duration = Duration::from_secs(1);
 /// was lost, the longest deadline of a store.
 const UNCERTAIN_FOR: Duration = Duration::from_secs(60);
 
-pub(super) struct Denials {
+pub(super) struct DenyCache {
     cache: Cache<u128, Denial, ByVerdicts>,
     max_age: Duration,
     /// The longest time for a blocked key.
@@ -151,7 +156,7 @@ impl Weighter<u128, Denial> for ByVerdicts {
     }
 }
 
-impl Denials {
+impl DenyCache {
     /// Creates a cache of about `capacity` denials under a single limit.
     ///
     /// A denial is the answer for at most `max_age`, and the denial of a blocked key for at most
@@ -191,8 +196,8 @@ impl Denials {
             return Answer::ready(Ok(denial.again_at(now)));
         }
         let ids = self.ids_of(&group);
-        let denials = Arc::clone(self);
-        ask(group).resolved(move |answer| denials.stand_in(&ids, &denial, answer))
+        let deny_cache = Arc::clone(self);
+        ask(group).resolved(move |answer| deny_cache.stand_in(&ids, &denial, answer))
     }
 
     /// The answer of a charge that is queued behind others. A denial of the same check that is
@@ -200,13 +205,13 @@ impl Denials {
     pub(super) fn with_fallback(self: &Arc<Self>, group: &[Check], answer: Answer) -> Answer {
         let id = self.id_of(group);
         let asked = self.asked(Instant::now());
-        let denials = Arc::clone(self);
+        let deny_cache = Arc::clone(self);
         answer.resolved(move |answer| {
             if !is_undecided(&answer) {
                 return answer;
             }
             // A denial from before a change may be older than this check.
-            let denial = denials.cache.get(&id.hash);
+            let denial = deny_cache.cache.get(&id.hash);
             let denial = denial.filter(|denial| {
                 denial.quota == id.quota && denial.asked.confirmed >= asked.confirmed
             });
@@ -392,10 +397,10 @@ impl Denials {
         }
     }
 
-    /// A change of a budget starts. Denials of checks from before its end do not count then.
+    /// A change of a budget starts. DenyCache of checks from before its end do not count then.
     pub(super) fn change(self: &Arc<Self>, budget: &Budget) -> ChangeUnderWay {
         ChangeUnderWay {
-            denials: Arc::clone(self),
+            deny_cache: Arc::clone(self),
             place: self.changes_index(budget),
             key: budget.blocking().map(|_| self.blocked_id(budget)),
             blocked: None,
@@ -450,7 +455,7 @@ impl Denial {
 
 /// A change of a budget under way. It is over when this is dropped.
 pub(super) struct ChangeUnderWay {
-    denials: Arc<Denials>,
+    deny_cache: Arc<DenyCache>,
     /// The place of its budget.
     place: usize,
     /// Its key, if that may be blocked.
@@ -496,23 +501,23 @@ impl ChangeUnderWay {
 
 impl Drop for ChangeUnderWay {
     fn drop(&mut self) {
-        let denials = &self.denials;
+        let deny_cache = &self.deny_cache;
         match self.end {
             ChangeEnd::DidNotHappen => return,
-            ChangeEnd::Confirmed => denials.confirm(self.place),
+            ChangeEnd::Confirmed => deny_cache.confirm(self.place),
             ChangeEnd::Unknown => {
                 let until = later(Instant::now(), UNCERTAIN_FOR);
-                denials.changes[self.place]
+                deny_cache.changes[self.place]
                     .uncertain_until
-                    .fetch_max(denials.micros(until), Ordering::AcqRel);
+                    .fetch_max(deny_cache.micros(until), Ordering::AcqRel);
             }
         }
         // A denial from before the change would not count.
-        let asked = denials.asked(Instant::now());
+        let asked = deny_cache.asked(Instant::now());
         if let Some((id, denial)) = self.blocked.take() {
             let left = denial.deciding().blocked_for().unwrap_or_default();
-            let answers_for = left.min(denials.blocked_max_age);
-            denials.insert(id, asked, denial, answers_for, left);
+            let answers_for = left.min(deny_cache.blocked_max_age);
+            deny_cache.insert(id, asked, denial, answers_for, left);
         }
     }
 }

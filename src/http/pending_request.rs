@@ -13,15 +13,15 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower_service::Service;
 
 use super::acquiring::WithoutPermits;
-use super::conclusion::{Conclusion, Report, Undecided};
+use super::conclusion::{Charging, Conclusion, Report};
 use super::policy::Pending;
 use super::request_checks::RequestChecks;
-use super::settings::LayerSettings;
+use super::request_limiter::RequestLimiter;
 use super::{InFlight, ResponseBody};
 use crate::model::Group;
 use crate::store::Answer;
 
-pub(super) struct Waiting<S, ReqBody> {
+pub(super) struct PendingRequest<S, ReqBody> {
     /// Not ready. It is polled when the request is about to be forwarded.
     service: S,
     /// In parts, because each stage reads or changes the head. Taken when the wait is over.
@@ -37,19 +37,19 @@ enum Stage {
         acquiring: BoxFuture<'static, Result<InFlight, WithoutPermits>>,
         group: Option<Group>,
         since: Instant,
-        settings: Arc<LayerSettings>,
+        limiter: Arc<RequestLimiter>,
     },
     /// It waits for look-ups of your application.
     LookingUp {
         pending: Pending,
         since: Instant,
-        settings: Arc<LayerSettings>,
+        limiter: Arc<RequestLimiter>,
     },
     /// It waits for a decision.
     Checking {
         answer: Answer,
-        undecided: Undecided,
-        settings: Arc<LayerSettings>,
+        charging: Charging,
+        limiter: Arc<RequestLimiter>,
     },
     /// It is allowed, and waits for its delay.
     Delaying(Pin<Box<Sleep>>),
@@ -67,21 +67,21 @@ pub(super) enum Next<S: Service<Request<ReqBody>>, ReqBody, ResBody> {
     Rejected(Response<ResponseBody<ResBody>>),
 }
 
-impl<S, ReqBody> Waiting<S, ReqBody> {
+impl<S, ReqBody> PendingRequest<S, ReqBody> {
     /// A request that waits for permits.
     pub(super) fn for_permits(
         service: S,
         request: (Parts, ReqBody),
         asked: RequestChecks,
-        settings: Arc<LayerSettings>,
+        limiter: Arc<RequestLimiter>,
     ) -> Self {
         let since = Instant::now();
-        let acquiring = settings.acquire_permits(asked.permits, since);
+        let acquiring = limiter.acquire_permits(asked.permits, since);
         let stage = Stage::Acquiring {
             acquiring,
             group: asked.group,
             since,
-            settings,
+            limiter,
         };
         Self::new(service, request, stage)
     }
@@ -91,12 +91,12 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         service: S,
         request: (Parts, ReqBody),
         pending: Pending,
-        settings: Arc<LayerSettings>,
+        limiter: Arc<RequestLimiter>,
     ) -> Self {
         let stage = Stage::LookingUp {
             pending,
             since: Instant::now(),
-            settings,
+            limiter,
         };
         Self::new(service, request, stage)
     }
@@ -106,13 +106,13 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
         service: S,
         request: (Parts, ReqBody),
         answer: Answer,
-        undecided: Undecided,
-        settings: Arc<LayerSettings>,
+        charging: Charging,
+        limiter: Arc<RequestLimiter>,
     ) -> Self {
         let stage = Stage::Checking {
             answer,
-            undecided,
-            settings,
+            charging,
+            limiter,
         };
         Self::new(service, request, stage)
     }
@@ -142,7 +142,7 @@ impl<S, ReqBody> Waiting<S, ReqBody> {
     }
 }
 
-impl<S, ReqBody> Waiting<S, ReqBody>
+impl<S, ReqBody> PendingRequest<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
@@ -156,7 +156,7 @@ where
                     acquiring,
                     group,
                     since,
-                    settings,
+                    limiter,
                 } => {
                     let acquired = ready!(acquiring.as_mut().poll(cx));
                     let Some((parts, _)) = &mut self.request else {
@@ -164,12 +164,12 @@ where
                     };
                     match acquired {
                         Ok(permits) => {
-                            settings.insert_permits(&permits, parts);
+                            limiter.insert_permits(&permits, parts);
                             self.permits = Some(permits);
-                            self.stage = Stage::charging(group.take(), *since, settings, parts);
+                            self.stage = Stage::charging(group.take(), *since, limiter, parts);
                         }
                         Err(why) => {
-                            let response = settings.without_permits(&why, parts);
+                            let response = limiter.without_permits(&why, parts);
                             return Poll::Ready(Ok(Next::Rejected(response)));
                         }
                     }
@@ -177,29 +177,29 @@ where
                 Stage::LookingUp {
                     pending,
                     since,
-                    settings,
+                    limiter,
                 } => {
                     let Some((parts, _)) = &mut self.request else {
                         return Poll::Pending;
                     };
-                    match ready!(settings.policy.poll_pending(pending, parts, cx)) {
-                        Ok(asked) => self.stage = Stage::asking(asked, *since, settings, parts),
+                    match ready!(limiter.policy.poll_pending(pending, parts, cx)) {
+                        Ok(asked) => self.stage = Stage::asking(asked, *since, limiter, parts),
                         Err(rejected) => {
-                            let response = settings.reject_early(rejected, parts);
+                            let response = limiter.reject_early(rejected, parts);
                             return Poll::Ready(Ok(Next::Rejected(response)));
                         }
                     }
                 }
                 Stage::Checking {
                     answer,
-                    undecided,
-                    settings,
+                    charging,
+                    limiter,
                 } => {
-                    let answer = ready!(undecided.observed.span.poll(answer, cx));
+                    let answer = ready!(charging.observation.span.poll(answer, cx));
                     let Some((parts, _)) = &mut self.request else {
                         return Poll::Pending;
                     };
-                    let delay = match settings.conclude(&answer, undecided, parts) {
+                    let delay = match limiter.conclude(&answer, charging, parts) {
                         Conclusion::Forward { delay, report } => {
                             self.report = report;
                             delay
@@ -241,23 +241,23 @@ impl Stage {
     fn asking(
         asked: RequestChecks,
         since: Instant,
-        settings: &Arc<LayerSettings>,
+        limiter: &Arc<RequestLimiter>,
         parts: &mut Parts,
     ) -> Self {
-        settings
+        limiter
             .comparison
-            .compare(&settings.limiter, &asked, parts);
+            .compare(&limiter.rate_limiter, &asked, parts);
         if asked.permits.is_empty() {
-            settings.insert_no_permits(parts);
-            return Self::charging(asked.group, since, settings, parts);
+            limiter.insert_no_permits(parts);
+            return Self::charging(asked.group, since, limiter, parts);
         }
-        let acquiring = settings.acquire_permits(asked.permits, since);
-        let settings = Arc::clone(settings);
+        let acquiring = limiter.acquire_permits(asked.permits, since);
+        let limiter = Arc::clone(limiter);
         Self::Acquiring {
             acquiring,
             group: asked.group,
             since,
-            settings,
+            limiter,
         }
     }
 
@@ -265,19 +265,19 @@ impl Stage {
     fn charging(
         group: Option<Group>,
         since: Instant,
-        settings: &Arc<LayerSettings>,
+        limiter: &Arc<RequestLimiter>,
         parts: &mut Parts,
     ) -> Self {
         let Some(group) = group else {
-            settings.insert_empty_settlement(parts);
+            limiter.insert_empty_settlement(parts);
             return Self::Preparing;
         };
-        let undecided = settings.undecided(&group);
-        let answer = settings.charge_since(since, group, &undecided);
+        let charging = limiter.begin_charge(&group);
+        let answer = limiter.charge_since(since, group, &charging);
         Self::Checking {
             answer,
-            undecided,
-            settings: Arc::clone(settings),
+            charging,
+            limiter: Arc::clone(limiter),
         }
     }
 

@@ -6,31 +6,31 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::denials::{
-    ChangeUnderWay, DEFAULT_CAPACITY, DEFAULT_DENY_BLOCKED_FOR, DEFAULT_DENY_FOR, Denials,
+use super::{
+    ChangeUnderWay, DEFAULT_CAPACITY, DEFAULT_DENY_BLOCKED_FOR, DEFAULT_DENY_FOR, DenyCache,
 };
-use super::{Answer, Note, Store};
 use crate::model::{Decision, Error, Group, Limit, Operation};
+use crate::store::{Answer, Note, Store};
 use crate::units::ConfigError;
 
 /// Any store with a memory of its denials. It exists for tests in virtual time, because
 /// `RedisStore` has its own, which notes a denial also if its caller is gone.
-pub struct DenyCache<S> {
+pub struct WithDenyCache<S> {
     store: S,
-    denials: Option<Arc<Denials>>,
+    deny_cache: Option<Arc<DenyCache>>,
     max_age: Duration,
     deny_blocked_for: Duration,
     capacity: usize,
 }
 
-impl<S: Store> DenyCache<S> {
+impl<S: Store> WithDenyCache<S> {
     /// Wraps a store.
     pub fn new(store: S) -> Self {
         let max_age = DEFAULT_DENY_FOR;
         let deny_blocked_for = DEFAULT_DENY_BLOCKED_FOR;
         Self {
             store,
-            denials: None,
+            deny_cache: None,
             max_age,
             deny_blocked_for,
             capacity: DEFAULT_CAPACITY,
@@ -67,20 +67,21 @@ impl<S: Store> DenyCache<S> {
 
     fn rebuilt(mut self) -> Self {
         let ages = [self.max_age, self.deny_blocked_for];
-        self.denials = (self.capacity > 0).then(|| Arc::new(Denials::new(ages, self.capacity)));
+        self.deny_cache =
+            (self.capacity > 0).then(|| Arc::new(DenyCache::new(ages, self.capacity)));
         self
     }
 }
 
-impl<S: Store> DenyCache<S> {
+impl<S: Store> WithDenyCache<S> {
     /// Asks the store, and remembers a denial.
-    fn apply_remembering(&self, denials: &Arc<Denials>, group: Group) -> Answer {
-        let asked = denials.asked(Instant::now());
-        let denials = Arc::clone(denials);
+    fn apply_remembering(&self, deny_cache: &Arc<DenyCache>, group: Group) -> Answer {
+        let asked = deny_cache.asked(Instant::now());
+        let deny_cache = Arc::clone(deny_cache);
         let answer = self.store.apply(Operation::Charge(group.clone()));
         answer.resolved(move |answer| {
             if let Some(denial) = denial(&answer) {
-                denials.record(&group, asked, denial);
+                deny_cache.record(&group, asked, denial);
             }
             answer
         })
@@ -101,17 +102,19 @@ fn denial(answer: &Result<Decision, Error>) -> Option<&Decision> {
     answer.as_ref().ok().filter(|decision| !decision.allowed())
 }
 
-impl<S: Store> Store for DenyCache<S> {
+impl<S: Store> Store for WithDenyCache<S> {
     fn apply(&self, operation: Operation) -> Answer {
-        let Some(denials) = &self.denials else {
+        let Some(deny_cache) = &self.deny_cache else {
             return self.store.apply(operation);
         };
         match operation {
             Operation::Charge(group) => {
-                denials.answer_or_ask(group, |group| self.apply_remembering(denials, group))
+                deny_cache.answer_or_ask(group, |group| self.apply_remembering(deny_cache, group))
             }
             Operation::Peek(_) => self.store.apply(operation),
-            Operation::Change(ref budget, _) => self.ask_change(denials.change(budget), operation),
+            Operation::Change(ref budget, _) => {
+                self.ask_change(deny_cache.change(budget), operation)
+            }
         }
     }
 
@@ -128,20 +131,20 @@ impl<S: Store> Store for DenyCache<S> {
     }
 }
 
-impl<S: Clone> Clone for DenyCache<S> {
+impl<S: Clone> Clone for WithDenyCache<S> {
     /// Shares the denials. The store's clone has to be a handle on the same store.
     fn clone(&self) -> Self {
         Self {
             store: self.store.clone(),
-            denials: self.denials.clone(),
+            deny_cache: self.deny_cache.clone(),
             ..*self
         }
     }
 }
 
-impl<S: fmt::Debug> fmt::Debug for DenyCache<S> {
+impl<S: fmt::Debug> fmt::Debug for WithDenyCache<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DenyCache")
+        f.debug_struct("WithDenyCache")
             .field("store", &self.store)
             .field("max_age", &self.max_age)
             .field("deny_blocked_for", &self.deny_blocked_for)

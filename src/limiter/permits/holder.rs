@@ -1,13 +1,13 @@
 //! The permits and the callers of one process for one key: a state without I/O.
 //!
-//! A slot is idle if this process holds no permit of the key, has no caller of it, and no claim is
-//! queued or in flight. An idle slot is removed
+//! A holder is idle if this process holds no permit of the key, has no caller of it, and no claim
+//! is queued or in flight. An idle holder is removed
 //!
 //! - when the store has confirmed that: nothing has changed since the last claim;
-//! - when the last claim failed, and the store has nothing of the slot: it has applied no claim,
+//! - when the last claim failed, and the store has nothing of the holder: it has applied no claim,
 //!   and no permit was granted here;
-//! - when the last claim failed, and many other slots are like this one. Its permits are free when
-//!   its lease expires.
+//! - when the last claim failed, and many other holders are like this one. Its permits are free
+//!   when its lease expires.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::permit;
 use crate::model::{Budget, Change, Error, Operation};
 use crate::units::Claim;
 
-/// An outcome that a caller is to be given. It is given when no slot is locked, because a caller
+/// An outcome that a caller is to be given. It is given when no holder is locked, because a caller
 /// that is gone drops its permit.
 pub(super) enum Delivery {
     Permit(Sender<PermitOutcome>),
@@ -28,8 +28,8 @@ pub(super) enum Delivery {
     Error(Sender<PermitOutcome>),
 }
 
-pub(super) struct Slot {
-    holder: [u8; 8],
+pub(super) struct Holder {
+    id: [u8; 8],
     /// As in [`Claim`].
     granted: u64,
     released: u64,
@@ -53,7 +53,7 @@ pub(super) struct Slot {
     history: ClaimHistory,
 }
 
-/// The stage of a slot's next claim.
+/// The stage of a holder's next claim.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ClaimStage {
     None,
@@ -79,10 +79,10 @@ impl ClaimKind {
     pub(super) const ALL: [Self; 4] = [Self::Caller, Self::Release, Self::Poll, Self::Renewal];
 }
 
-impl Slot {
-    pub(super) fn new(holder: [u8; 8], limit: u32) -> Self {
+impl Holder {
+    pub(super) fn new(id: [u8; 8], limit: u32) -> Self {
         Self {
-            holder,
+            id,
             granted: 0,
             released: 0,
             granted_in_claim: 0,
@@ -193,8 +193,8 @@ impl Slot {
         is_due
     }
 
-    /// Returns the kind of its next claim, if it has to be claimed now. A paced slot waits until it
-    /// is due, or until there is a caller.
+    /// Returns the kind of its next claim, if it has to be claimed now. A paced holder waits until
+    /// it is due, or until there is a caller.
     pub(super) fn next_claim(&self) -> Option<ClaimKind> {
         if self.stage == ClaimStage::InFlight {
             return None;
@@ -215,7 +215,7 @@ impl Slot {
         self.is_due.then_some(kind)
     }
 
-    /// Enters a queue if it needs a claim. Returns the queue. A slot that is queued leaves its
+    /// Enters a queue if it needs a claim. Returns the queue. A holder that is queued leaves its
     /// queue only for one of a higher priority.
     pub(super) fn enter_queue(&mut self) -> Option<ClaimKind> {
         let kind = self.next_claim()?;
@@ -242,7 +242,7 @@ impl Slot {
         self.stage == ClaimStage::Queued(kind)
     }
 
-    /// Claims this slot.
+    /// Claims this holder.
     pub(super) fn claim(&mut self, key: &Budget, lease: Duration, now: Instant) -> Operation {
         // No caller may get more than its own limit allows, so the smallest limit counts.
         let at_once = self.at_once.choose_claimed();
@@ -250,7 +250,7 @@ impl Slot {
         let smallest = at_once.into_iter().chain(waiting).min();
         let limit = smallest.unwrap_or(self.limit);
         self.granted_under = self.granted_under.max(limit);
-        let mut claim = Claim::new(self.holder, lease);
+        let mut claim = Claim::new(self.id, lease);
         claim.granted = self.granted;
         claim.released = self.released;
         claim.waiting = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
@@ -352,24 +352,24 @@ mod tests {
     /// before it came. The claim is answered, or lost and repeated.
     fn granted_to_the_waiter(is_lost: bool) -> bool {
         let now = Instant::now();
-        let mut slot = Slot::new([0; 8], 10);
+        let mut holder = Holder::new([0; 8], 10);
         let (at_once, _at_once) = caller(10);
-        slot.add_at_once(at_once);
-        slot.claim(&key(), LEASE, now);
-        slot.depart();
+        holder.add_at_once(at_once);
+        holder.claim(&key(), LEASE, now);
+        holder.depart();
         let (waiter, _waiter) = caller(5);
-        slot.add_waiter(waiter);
+        holder.add_waiter(waiter);
         if is_lost {
-            slot.apply_loss(now);
-            let claim = slot.claim(&key(), LEASE, now);
+            holder.apply_loss(now);
+            let claim = holder.claim(&key(), LEASE, now);
             let claimed = claim.budgets().next().unwrap();
             assert_eq!(claimed.limit().permits(), 5);
-            slot.depart();
+            holder.depart();
         }
         let mut deliveries = Vec::new();
-        slot.apply_answer(1, now, &mut deliveries);
+        holder.apply_answer(1, now, &mut deliveries);
         assert!(matches!(&deliveries[..], [Delivery::Permit(_)]));
-        slot.waiters.is_empty()
+        holder.waiters.is_empty()
     }
 
     #[test]

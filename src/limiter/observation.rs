@@ -13,7 +13,7 @@ use crate::store::Answer;
 use crate::telemetry::{self, CheckSpan, OutcomeLabel};
 
 /// A check that is asked.
-pub(crate) struct Observed {
+pub(crate) struct Observation {
     pub(crate) span: CheckSpan,
     /// If its limits or its keys have to be known at the end.
     group: Option<Box<Group>>,
@@ -22,12 +22,12 @@ pub(crate) struct Observed {
 impl RateLimiter {
     /// Begins to observe a charge.
     #[inline]
-    pub(crate) fn observe(&self, group: &Group) -> Observed {
+    pub(crate) fn observe(&self, group: &Group) -> Observation {
         // An error of the embedded store has its limit, so that no request in memory copies its
         // group.
-        let names_limits = cfg!(feature = "metrics") && !self.shared.store.is_embedded();
+        let names_limits = cfg!(feature = "metrics") && !self.shared.failover.is_embedded();
         let is_kept = names_limits || self.shared.denied_keys.is_some();
-        Observed {
+        Observation {
             span: CheckSpan::begin(),
             group: is_kept.then(|| Box::new(group.clone())),
         }
@@ -35,50 +35,59 @@ impl RateLimiter {
 
     /// Ends to observe a charge.
     #[inline]
-    pub(crate) fn observe_decision(&self, observed: &Observed, decision: &Decision) {
-        telemetry::decided(&observed.span, decision);
+    pub(crate) fn observe_decision(&self, observation: &Observation, decision: &Decision) {
+        telemetry::decided(&observation.span, decision);
         if decision.allowed() {
             return;
         }
         if decision.exceeds_capacity() {
             telemetry::exceeds_capacity(&self.shared.exceeded, decision);
         }
-        if let (Some(denied), Some(group)) = (&self.shared.denied_keys, &observed.group) {
+        if let (Some(denied), Some(group)) = (&self.shared.denied_keys, &observation.group) {
             denied.count(group, decision);
         }
     }
 
     /// Ends to observe a charge that the store did not decide. `source` stands in for it. `None`:
     /// the caller got an error.
-    pub(crate) fn observe_error(&self, observed: &Observed, error: &Error, source: Option<Source>) {
-        let group = observed.group.as_deref();
+    pub(crate) fn observe_error(
+        &self,
+        observation: &Observation,
+        error: &Error,
+        source: Option<Source>,
+    ) {
+        let group = observation.group.as_deref();
         let group = group.map(|group| &**group).unwrap_or_default();
         let named = error.limit().filter(|_| group.is_empty());
         let limits = group.iter().map(Check::limit).chain(named);
-        telemetry::undecided(&observed.span, limits, error, source);
+        telemetry::undecided(&observation.span, limits, error, source);
     }
 
-    pub(super) fn observe_answer(&self, observed: &Observed, answer: &Result<Decision, Error>) {
+    pub(super) fn observe_answer(
+        &self,
+        observation: &Observation,
+        answer: &Result<Decision, Error>,
+    ) {
         match answer {
-            Ok(decision) => self.observe_decision(observed, decision),
-            Err(error) => self.observe_error(observed, error, None),
+            Ok(decision) => self.observe_decision(observation, decision),
+            Err(error) => self.observe_error(observation, error, None),
         }
     }
 
     /// Charges a group, and observes it.
     pub(super) fn charge(&self, group: Group) -> Answer {
-        let observed = self.observe(&group);
-        let mut answer = observed
+        let observation = self.observe(&group);
+        let mut answer = observation
             .span
             .within(|| self.apply_unobserved(Operation::Charge(group)));
         if let Some(answer) = answer.take_ready() {
-            self.observe_answer(&observed, &answer);
+            self.observe_answer(&observation, &answer);
             return Answer::ready(answer);
         }
         let limiter = self.clone();
         Answer::later(async move {
-            let answer = poll_fn(|cx| observed.span.poll(&mut answer, cx)).await;
-            limiter.observe_answer(&observed, &answer);
+            let answer = poll_fn(|cx| observation.span.poll(&mut answer, cx)).await;
+            limiter.observe_answer(&observation, &answer);
             answer
         })
     }

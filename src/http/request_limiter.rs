@@ -13,8 +13,8 @@ use crate::model::Limit;
 use crate::telemetry::{self, Throttle};
 
 #[derive(Clone)]
-pub(super) struct LayerSettings {
-    pub(super) limiter: RateLimiter,
+pub(super) struct RequestLimiter {
+    pub(super) rate_limiter: RateLimiter,
     pub(super) policy: Policy,
     pub(super) responder: Responder,
     /// The limits' names, for events.
@@ -35,10 +35,10 @@ pub(super) struct LayerSettings {
     pub(super) are_settings_reported: Arc<AtomicBool>,
 }
 
-impl LayerSettings {
-    pub(super) fn new(limiter: RateLimiter, policy: Policy) -> Self {
+impl RequestLimiter {
+    pub(super) fn new(rate_limiter: RateLimiter, policy: Policy) -> Self {
         Self {
-            limiter,
+            rate_limiter,
             names: policy.names(),
             policy,
             responder: Responder::default(),
