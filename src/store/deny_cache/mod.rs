@@ -51,7 +51,7 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::model::{Budget, Change, Check, Decision, Error, Group, Operation, Source};
+use crate::model::{Budget, Change, Changes, Check, Decision, Error, Group, Operation, Source};
 use crate::telemetry;
 use crate::units::later;
 
@@ -66,7 +66,7 @@ pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 
 /// The number of places for changes. A change of one budget also voids the denials of those that
 /// share its place, one in 4096.
-const CHANGE_COUNTERS: usize = 4096;
+const CHANGE_PLACES: usize = 4096;
 
 /// A denial of four more limits takes about as many bytes as a denial of one limit.
 const VERDICTS_PER_WEIGHT: usize = 4;
@@ -90,10 +90,10 @@ pub(super) struct DenyCache {
     /// Two, each with its own seed, so that a check is identified by 128 bits that no client can
     /// foresee.
     hashers: [DefaultHashBuilder; 2],
-    /// The number of the last change that the store confirmed.
-    confirmed: AtomicU64,
-    /// The changes of each budget, or of several that share a place.
-    changes: Box<[BudgetChanges]>,
+    changes: Changes<CHANGE_PLACES>,
+    /// Until then a change of a budget of this place may still happen, in microseconds since the
+    /// start.
+    uncertain_until: Box<[AtomicU64]>,
     started: Instant,
     /// The time when the last denial expires, in microseconds since the start.
     last_expires: AtomicU64,
@@ -138,15 +138,6 @@ pub(super) struct CheckId {
     quota: u64,
 }
 
-/// The changes of a budget.
-#[derive(Default)]
-struct BudgetChanges {
-    /// The number of the last one that the store confirmed.
-    confirmed: AtomicU64,
-    /// Until then one may still happen, in microseconds since the start.
-    uncertain_until: AtomicU64,
-}
-
 #[derive(Clone)]
 struct ByVerdicts;
 
@@ -168,10 +159,8 @@ impl DenyCache {
             max_age: max_age.min(MAX_AGE),
             blocked_max_age: blocked_max_age.min(MAX_AGE),
             hashers: [DefaultHashBuilder::default(), DefaultHashBuilder::default()],
-            confirmed: AtomicU64::new(0),
-            changes: (0..CHANGE_COUNTERS)
-                .map(|_| BudgetChanges::default())
-                .collect(),
+            changes: Changes::default(),
+            uncertain_until: (0..CHANGE_PLACES).map(|_| AtomicU64::new(0)).collect(),
             started: Instant::now(),
             last_expires: AtomicU64::new(0),
         }
@@ -248,7 +237,7 @@ impl DenyCache {
             // Under another quota the budgets are replenished in another way.
             self.cache.remove(&id.hash);
             for check in group {
-                self.confirm(self.changes_index(check.budget()));
+                self.changes.confirm(self.changes.place(check.budget()));
             }
             return None;
         }
@@ -259,25 +248,25 @@ impl DenyCache {
     /// Returns whether a denial is the answer without asking the store.
     fn is_fresh(&self, denial: &Denial, group: &[Check], now: Instant) -> bool {
         let asked = self.micros(denial.asked.at);
-        let is_certain =
-            |budget: &BudgetChanges| budget.uncertain_until.load(Ordering::Acquire) <= asked;
+        let is_certain = |check: &Check| {
+            let place = self.changes.place(check.budget());
+            self.uncertain_until[place].load(Ordering::Acquire) <= asked
+        };
         now < denial.answers_until
             && self.is_unchanged_since(denial.asked, group)
-            && self.changes_of(group).all(is_certain)
+            && group.iter().all(is_certain)
     }
 
     /// Returns whether no change of these budgets was confirmed since a check was asked.
     fn is_unchanged_since(&self, asked: AskedAt, group: &[Check]) -> bool {
-        let is_earlier =
-            |budget: &BudgetChanges| budget.confirmed.load(Ordering::Acquire) <= asked.confirmed;
-        self.changes_of(group).all(is_earlier)
+        self.changes.is_unchanged_since(asked.confirmed, group)
     }
 
     /// The time of a check, to be taken before it is sent.
     pub(super) fn asked(&self, at: Instant) -> AskedAt {
         AskedAt {
             at,
-            confirmed: self.confirmed.load(Ordering::Acquire),
+            confirmed: self.changes.last(),
         }
     }
 
@@ -397,33 +386,15 @@ impl DenyCache {
         }
     }
 
-    /// A change of a budget starts. DenyCache of checks from before its end do not count then.
+    /// A change of a budget starts. Denials of checks from before its end will not count.
     pub(super) fn change(self: &Arc<Self>, budget: &Budget) -> ChangeUnderWay {
         ChangeUnderWay {
             deny_cache: Arc::clone(self),
-            place: self.changes_index(budget),
+            place: self.changes.place(budget),
             key: budget.blocking().map(|_| self.blocked_id(budget)),
             blocked: None,
             end: ChangeEnd::DidNotHappen,
         }
-    }
-
-    /// The place of a budget's changes.
-    fn changes_index(&self, budget: &Budget) -> usize {
-        self.hashers[0].hash_one(budget) as usize % CHANGE_COUNTERS
-    }
-
-    fn changes_of(&self, group: &[Check]) -> impl Iterator<Item = &BudgetChanges> {
-        let budgets = group.iter().map(Check::budget);
-        budgets.map(|budget| &self.changes[self.changes_index(budget)])
-    }
-
-    /// Gives the next number to a change.
-    fn confirm(&self, place: usize) {
-        let number = self.confirmed.fetch_add(1, Ordering::AcqRel) + 1;
-        self.changes[place]
-            .confirmed
-            .fetch_max(number, Ordering::AcqRel);
     }
 
     fn micros(&self, time: Instant) -> u64 {
@@ -504,11 +475,10 @@ impl Drop for ChangeUnderWay {
         let deny_cache = &self.deny_cache;
         match self.end {
             ChangeEnd::DidNotHappen => return,
-            ChangeEnd::Confirmed => deny_cache.confirm(self.place),
+            ChangeEnd::Confirmed => deny_cache.changes.confirm(self.place),
             ChangeEnd::Unknown => {
                 let until = later(Instant::now(), UNCERTAIN_FOR);
-                deny_cache.changes[self.place]
-                    .uncertain_until
+                deny_cache.uncertain_until[self.place]
                     .fetch_max(deny_cache.micros(until), Ordering::AcqRel);
             }
         }
