@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::callers::PermitCaller;
-use super::holder::{Delivery, Holder};
-use super::holders::{Holders, MOST_QUEUED};
+use super::local_holder::{Delivery, LocalHolder};
+use super::local_holders::{LocalHolders, MOST_QUEUED};
 use super::pace::Paces;
 use super::permit::{Acquired, Grantor, Permit};
 use super::runtimes::Runtimes;
@@ -47,7 +47,7 @@ pub(super) struct Agent {
     pub(super) is_embedded: bool,
     pub(super) lease: Duration,
     pub(super) paces: Paces,
-    state: Mutex<Holders>,
+    state: Mutex<LocalHolders>,
     pub(super) wake: Notify,
     /// Notified when claims have ended.
     pub(super) claims_ended: Notify,
@@ -81,7 +81,10 @@ impl Grantor for Agent {
 
     fn is_renewed(&self, budget: &Arc<Budget>, granted_here: Option<Instant>) -> bool {
         let state = self.lock();
-        let confirmed = state.holders.get(budget).and_then(Holder::confirmed_at);
+        let confirmed = state
+            .holders
+            .get(budget)
+            .and_then(LocalHolder::confirmed_at);
         confirmed.is_some_and(|at| {
             granted_here.is_none_or(|granted| at >= granted) && at.elapsed() < self.lease
         })
@@ -121,7 +124,7 @@ impl Agent {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Holders> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, LocalHolders> {
         self.state.lock()
     }
 
@@ -255,24 +258,29 @@ impl Agent {
     }
 
     pub(super) fn held(&self, key: &Budget) -> u64 {
-        self.lock().holders.get(key).map_or(0, Holder::held)
+        self.lock().holders.get(key).map_or(0, LocalHolder::held)
     }
 
-    fn holder<'a>(&self, state: &'a mut Holders, key: &Arc<Budget>, limit: u32) -> &'a mut Holder {
-        let Holders {
+    fn holder<'a>(
+        &self,
+        state: &'a mut LocalHolders,
+        key: &Arc<Budget>,
+        limit: u32,
+    ) -> &'a mut LocalHolder {
+        let LocalHolders {
             holders, created, ..
         } = state;
         holders.entry(key.clone()).or_insert_with(|| {
             *created += 1;
             let id = self.hasher.hash_one(*created);
-            Holder::new(id.to_be_bytes(), limit)
+            LocalHolder::new(id.to_be_bytes(), limit)
         })
     }
 
     /// Claims a holder that has changed, at once on an embedded store, else by the task. A wrapper
     /// of an embedded store may answer later, and then the task awaits its answer.
-    fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, Holders>, key: &Arc<Budget>) {
-        let Holders {
+    fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, LocalHolders>, key: &Arc<Budget>) {
+        let LocalHolders {
             holders, queues, ..
         } = &mut *state;
         let Some(holder) = holders.get_mut(key) else {
@@ -292,8 +300,8 @@ impl Agent {
     }
 
     /// Claims a holder on an embedded store. The state stays locked meanwhile.
-    fn claim_now(self: &Arc<Self>, mut state: MutexGuard<'_, Holders>, key: &Arc<Budget>) {
-        let Holders {
+    fn claim_now(self: &Arc<Self>, mut state: MutexGuard<'_, LocalHolders>, key: &Arc<Budget>) {
+        let LocalHolders {
             holders,
             queues,
             watched,
@@ -371,17 +379,17 @@ impl Agent {
     pub(super) fn claim_due(self: &Arc<Self>) {
         let now = Instant::now();
         let mut guard = self.lock();
-        let Holders {
+        let LocalHolders {
             holders,
             queues,
             watched,
             scanned,
             ..
         } = &mut *guard;
-        watched.retain(|key| holders.get(key).is_some_and(Holder::is_watched));
+        watched.retain(|key| holders.get(key).is_some_and(LocalHolder::is_watched));
         let mut due = Vec::new();
         let mut unrenewed = Vec::new();
-        let mut claim_if_due = |key: &Arc<Budget>, holder: &mut Holder| {
+        let mut claim_if_due = |key: &Arc<Budget>, holder: &mut LocalHolder| {
             if !holder.mark_if_due(now, &self.paces) {
                 return;
             }
@@ -415,7 +423,7 @@ impl Agent {
     }
 
     /// Returns whether no task is needed.
-    pub(super) fn has_nothing_to_do(&self, state: &Holders) -> bool {
+    pub(super) fn has_nothing_to_do(&self, state: &LocalHolders) -> bool {
         match self.is_embedded {
             true => state.watched.is_empty() && state.queues.is_empty(),
             false => state.holders.is_empty() && state.queues.is_empty(),

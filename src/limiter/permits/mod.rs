@@ -2,8 +2,8 @@
 
 mod agent;
 mod callers;
-mod holder;
-mod holders;
+mod local_holder;
+mod local_holders;
 mod pace;
 mod permit;
 mod runtimes;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::AGENTS;
 use super::agent::Agent;
-use super::holders::Holders;
+use super::local_holders::LocalHolders;
 use crate::model::{Budget, Decision, Error};
 use crate::store::Answer;
 use crate::units::later;
@@ -58,7 +58,7 @@ impl Agent {
 
     /// A new task, if one is needed. Start it after the state is unlocked, because a runtime that
     /// shuts down drops it at once.
-    fn new_task(self: &Arc<Self>, state: &mut Holders, runtime: Runtime) -> Option<Running> {
+    fn new_task(self: &Arc<Self>, state: &mut LocalHolders, runtime: Runtime) -> Option<Running> {
         if self.has_nothing_to_do(state) {
             return None;
         }
@@ -177,7 +177,7 @@ impl Agent {
 
     /// Queues a holder whose claim is over if it has changed meanwhile, and forgets it if nothing
     /// is left.
-    fn requeue_or_remove(&self, state: &mut Holders, key: &Arc<Budget>) {
+    fn requeue_or_remove(&self, state: &mut LocalHolders, key: &Arc<Budget>) {
         let Some(holder) = state.holders.get_mut(key) else {
             return;
         };

@@ -28,7 +28,7 @@ pub(super) enum Delivery {
     Error(Sender<PermitOutcome>),
 }
 
-pub(super) struct Holder {
+pub(super) struct LocalHolder {
     id: [u8; 8],
     /// As in [`Claim`].
     granted: u64,
@@ -79,7 +79,7 @@ impl ClaimKind {
     pub(super) const ALL: [Self; 4] = [Self::Caller, Self::Release, Self::Poll, Self::Renewal];
 }
 
-impl Holder {
+impl LocalHolder {
     pub(super) fn new(id: [u8; 8], limit: u32) -> Self {
         Self {
             id,
@@ -352,7 +352,7 @@ mod tests {
     /// before it came. The claim is answered, or lost and repeated.
     fn granted_to_the_waiter(is_lost: bool) -> bool {
         let now = Instant::now();
-        let mut holder = Holder::new([0; 8], 10);
+        let mut holder = LocalHolder::new([0; 8], 10);
         let (at_once, _at_once) = caller(10);
         holder.add_at_once(at_once);
         holder.claim(&key(), LEASE, now);

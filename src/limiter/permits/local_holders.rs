@@ -10,7 +10,7 @@ use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
 
 use super::AGENTS;
-use super::holder::{ClaimKind, Holder};
+use super::local_holder::{ClaimKind, LocalHolder};
 use super::task_state::TaskState;
 use crate::model::{Budget, Operation};
 use crate::store::Answer;
@@ -32,8 +32,8 @@ const fn most_in_flight(kind: ClaimKind) -> usize {
 }
 
 #[derive(Default)]
-pub(super) struct Holders {
-    pub(super) holders: HashMap<Arc<Budget>, Holder>,
+pub(super) struct LocalHolders {
+    pub(super) holders: HashMap<Arc<Budget>, LocalHolder>,
     pub(super) queues: ClaimQueues,
     /// The holders that may have waiters, or a change that is not claimed.
     pub(super) watched: HashSet<Arc<Budget>>,
@@ -72,7 +72,7 @@ struct SentClaim {
 
 impl ClaimQueues {
     /// Queues a holder, if it has to be claimed.
-    pub(super) fn enqueue(&mut self, key: &Arc<Budget>, holder: &mut Holder) {
+    pub(super) fn enqueue(&mut self, key: &Arc<Budget>, holder: &mut LocalHolder) {
         if let Some(kind) = holder.enter_queue() {
             self.queued[kind as usize].push_back(key.clone());
         }
@@ -81,7 +81,7 @@ impl ClaimQueues {
     /// Takes out the next holders, and makes their claims, with their numbers.
     fn take(
         &mut self,
-        holders: &mut HashMap<Arc<Budget>, Holder>,
+        holders: &mut HashMap<Arc<Budget>, LocalHolder>,
         lease: Duration,
     ) -> Vec<(u64, Operation)> {
         let mut taken = Vec::new();
@@ -109,7 +109,7 @@ impl ClaimQueues {
     fn depart(
         &mut self,
         key: Arc<Budget>,
-        holder: &mut Holder,
+        holder: &mut LocalHolder,
         at: Instant,
         kind: ClaimKind,
     ) -> u64 {
@@ -121,7 +121,12 @@ impl ClaimQueues {
     }
 
     /// Keeps the answer of a claim that was sent at once.
-    pub(super) fn keep_answer(&mut self, key: &Arc<Budget>, holder: &mut Holder, answer: Answer) {
+    pub(super) fn keep_answer(
+        &mut self,
+        key: &Arc<Budget>,
+        holder: &mut LocalHolder,
+        answer: Answer,
+    ) {
         let number = self.depart(key.clone(), holder, Instant::now(), ClaimKind::Caller);
         self.unawaited.push((number, answer));
     }
@@ -163,14 +168,14 @@ impl ClaimQueues {
     }
 }
 
-impl Holders {
+impl LocalHolders {
     /// The claims to be sent, with their numbers.
     pub(super) fn take(&mut self, lease: Duration) -> Vec<(u64, Operation)> {
         self.queues.take(&mut self.holders, lease)
     }
 
     /// The holder of a claim that has landed. `None` if the claim was given up.
-    pub(super) fn land(&mut self, number: u64) -> Option<(Arc<Budget>, &mut Holder)> {
+    pub(super) fn land(&mut self, number: u64) -> Option<(Arc<Budget>, &mut LocalHolder)> {
         let key = self.queues.land(number)?;
         let holder = self.holders.get_mut(&key)?;
         Some((key, holder))
@@ -180,13 +185,13 @@ impl Holders {
     /// that wait to be claimed are as many as may be.
     pub(super) fn is_overloaded_for(&self, key: &Arc<Budget>) -> bool {
         self.queues.queued[ClaimKind::Caller as usize].len() >= MOST_QUEUED
-            && !self.holders.get(key).is_some_and(Holder::has_callers)
+            && !self.holders.get(key).is_some_and(LocalHolder::has_callers)
     }
 
     /// Returns whether the store has confirmed all changes. All holders are looked at only if no
     /// changed holder is queued.
     pub(super) fn are_confirmed(&self) -> bool {
-        !self.queues.has_changes() && self.holders.values().all(Holder::is_confirmed)
+        !self.queues.has_changes() && self.holders.values().all(LocalHolder::is_confirmed)
     }
 
     /// Removes a holder. Frees unused memory.
@@ -249,7 +254,7 @@ mod tests {
     };
 
     /// It was claimed and answered, and the time for the next claim has come.
-    fn make_due(holder: &mut Holder) {
+    fn make_due(holder: &mut LocalHolder) {
         let now = Instant::now();
         holder.claim(&key(0), LEASE, now);
         holder.apply_answer(0, now, &mut Vec::new());
@@ -257,8 +262,8 @@ mod tests {
     }
 
     /// A holder whose next claim is of this kind.
-    fn holder(kind: ClaimKind) -> Holder {
-        let mut holder = Holder::new([0; 8], 1);
+    fn holder(kind: ClaimKind) -> LocalHolder {
+        let mut holder = LocalHolder::new([0; 8], 1);
         match kind {
             ClaimKind::Caller => holder.add_at_once(caller()),
             ClaimKind::Release => holder.release(),
@@ -272,8 +277,8 @@ mod tests {
     }
 
     /// So many holders of each kind, queued.
-    fn queued(counts: &[(ClaimKind, usize)]) -> Holders {
-        let mut state = Holders::default();
+    fn queued(counts: &[(ClaimKind, usize)]) -> LocalHolders {
+        let mut state = LocalHolders::default();
         let kinds = counts
             .iter()
             .flat_map(|(kind, count)| iter::repeat_n(*kind, *count));
@@ -297,7 +302,7 @@ mod tests {
         }
     }
 
-    fn answer_all(state: &mut Holders, claims: Vec<(u64, Operation)>) {
+    fn answer_all(state: &mut LocalHolders, claims: Vec<(u64, Operation)>) {
         for (number, claim) in claims {
             let (_, holder) = state.land(number).expect("it is in flight");
             holder.apply_answer(0, Instant::now(), &mut Vec::new());
@@ -346,7 +351,7 @@ mod tests {
 
     #[test]
     fn holder_with_callers_stays_in_their_queue() {
-        let mut holder = Holder::new([0; 8], 1);
+        let mut holder = LocalHolder::new([0; 8], 1);
         let (outcome, receiver) = oneshot::channel();
         holder.add_at_once(PermitCaller { outcome, limit: 1 });
         holder.claim(&key(0), LEASE, Instant::now());
