@@ -30,7 +30,7 @@ mod settle;
 pub(crate) use self::flavour::{BucketRule, Flavour, Mode};
 use super::range::{MAX_PERIOD, MAX_PRODUCT, exact};
 use super::{Cost, Effect, First, Followed, Kind, KindOfState, MAX_EXACT};
-use crate::units::{Blocked, ConfigError, Micros, Outcome, Quota, micros};
+use crate::units::{Blocked, ConfigError, Micros, Outcome, Quota, Timestamp, micros};
 
 /// The longest time from empty to full, ten years.
 const MAX_REFILL: Micros = 10 * MAX_PERIOD.as_micros() as Micros;
@@ -75,12 +75,12 @@ impl Rate {
 /// The state: `used` parts at the time `at`, which drain at `rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
-    at: Micros,
+    at: Timestamp,
     used: u64,
     rate: Rate,
     /// The time of the first charge that can be refunded. Since then, the level was not empty, and
     /// drained at one rate by one clock.
-    since: Micros,
+    since: Timestamp,
     more: RareLevel,
 }
 
@@ -101,13 +101,13 @@ struct GivenBack {
     /// The parts that were given back since `since`.
     returned: u64,
     /// The time of the last turn of a check that waits for reserved units.
-    reserved_until: Micros,
+    reserved_until: Timestamp,
     /// The parts that can be given back until then.
     spare: u64,
 }
 
 impl Level {
-    const fn empty(at: Micros, rate: Rate) -> Self {
+    const fn empty(at: Timestamp, rate: Rate) -> Self {
         Self {
             at,
             used: 0,
@@ -141,19 +141,16 @@ impl Level {
         };
     }
 
-    pub(crate) fn expires_at(&self) -> Micros {
+    pub(crate) fn expires_at(&self) -> Timestamp {
         self.at + self.until(0)
     }
 
     /// Returns whether the level is empty at `now`. Same as `expires_at() <= now`, mostly without a
     /// division.
-    pub(crate) fn is_over(&self, now: Micros) -> bool {
+    pub(crate) fn is_over(&self, now: Timestamp) -> bool {
         match self.then() {
             Some(_) => self.expires_at() <= now,
-            None => {
-                let elapsed = now.checked_sub(self.at);
-                elapsed.is_some_and(|it| it.saturating_mul(self.rate.units) >= self.used)
-            }
+            None => self.at <= now && (now - self.at).saturating_mul(self.rate.units) >= self.used,
         }
     }
 
@@ -179,7 +176,7 @@ impl Level {
     }
 
     /// Drains until `now`. Requires `now >= at`.
-    fn drain_until(&mut self, now: Micros) {
+    fn drain_until(&mut self, now: Timestamp) {
         if let Some(slower) = self.then() {
             let reached = self.at + self.until(slower.capacity);
             if reached <= now {
@@ -198,7 +195,7 @@ impl Level {
 
     /// The same units in the parts of another rate, or `None` beyond exact arithmetic. Rounds up by
     /// at most one part, which drains within a microsecond.
-    fn at_rate(self, rate: Rate, since: Micros) -> Option<Self> {
+    fn at_rate(self, rate: Rate, since: Timestamp) -> Option<Self> {
         let units = self.used / self.rate.micros;
         let rest = self.used % self.rate.micros;
         let parts = if rest == 0 {
@@ -216,7 +213,7 @@ impl Level {
     }
 
     /// The level under another quota, of which charges from `since` on can be refunded.
-    fn under(self, quota: &Bucket, since: Micros) -> Self {
+    fn under(self, quota: &Bucket, since: Timestamp) -> Self {
         if self.rate == quota.rate {
             let more = if self.then().is_some() {
                 RareLevel::Nothing
@@ -265,7 +262,7 @@ impl Level {
     }
 
     /// A turn in the past does not count, even if the clock is set back.
-    fn forget_past_turns(&mut self, now: Micros) {
+    fn forget_past_turns(&mut self, now: Timestamp) {
         if let RareLevel::GivenBack(given_back) = self.more
             && given_back.reserved_until <= now
         {
@@ -278,7 +275,7 @@ impl Level {
     }
 
     /// Notes a turn after which `room` parts of the capacity are not charged.
-    fn reserve_until(&mut self, turn: Micros, now: Micros, room: u64) {
+    fn reserve_until(&mut self, turn: Timestamp, now: Timestamp, room: u64) {
         let GivenBack {
             returned,
             reserved_until,
@@ -360,13 +357,13 @@ impl Bucket {
 
     /// The level at `now` under this quota. Also whether the clock or the quota moved it, so that a
     /// denied check has to store it.
-    fn resume(&self, state: Option<Level>, now: Micros) -> (Level, bool) {
+    fn resume(&self, state: Option<Level>, now: Timestamp) -> (Level, bool) {
         let Some(mut level) = state.filter(|level| !level.is_over(now)) else {
             return (Level::empty(now, self.rate), false);
         };
         // Charges of this microsecond were made at the earlier rate, if there are any.
         let is_recent = level.at >= now;
-        let set_back = level.at.saturating_sub(now) > self.full_period();
+        let set_back = level.at.saturating_since(now) > self.full_period();
         if set_back {
             level.since = level.at + 1;
             level.at = now;
@@ -399,7 +396,7 @@ impl Bucket {
     pub(crate) fn decide(
         &self,
         state: &mut Option<Level>,
-        now: Micros,
+        now: Timestamp,
         cost: Cost,
         effect: Effect,
         queues: bool,

@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use super::range::counted;
 use super::rotation::{Counter, Counters, Entering, entry_of};
 use super::{Cost, Effect, Kind, KindOfState, MAX_EXACT};
-use crate::units::{ConfigError, Micros, Outcome, Quota, Receipt};
+use crate::units::{ConfigError, Micros, Outcome, Quota, Receipt, Timestamp};
 
 /// The start of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,10 +45,10 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// The end of a window that contains `time`.
-    const fn end_from(self, time: Micros) -> Micros {
+    fn end_from(self, time: Timestamp) -> Timestamp {
         match self.anchor {
             Anchor::First => time + self.period,
-            Anchor::Clock => (time / self.period + 1) * self.period,
+            Anchor::Clock => Timestamp::from_micros((time / self.period + 1) * self.period),
         }
     }
 }
@@ -59,15 +59,15 @@ impl Shape {
 pub(crate) struct Window {
     shape: Shape,
     count: u64,
-    at: Micros,
-    end: Micros,
-    since: Micros,
+    at: Timestamp,
+    end: Timestamp,
+    since: Timestamp,
 }
 
 impl Counter for Window {
     type Shape = Shape;
 
-    fn fresh(shape: Shape, now: Micros) -> Self {
+    fn fresh(shape: Shape, now: Timestamp) -> Self {
         Self {
             shape,
             count: 0,
@@ -85,15 +85,18 @@ impl Counter for Window {
         self.shape.period
     }
 
-    fn at(&self) -> Micros {
+    fn at(&self) -> Timestamp {
         self.at
     }
 
-    fn expires_at(&self) -> Micros {
-        if self.count == 0 { 0 } else { self.end }
+    fn expires_at(&self) -> Timestamp {
+        match self.count {
+            0 => Timestamp::EPOCH,
+            _ => self.end,
+        }
     }
 
-    fn set_back(&mut self, now: Micros) {
+    fn set_back(&mut self, now: Timestamp) {
         let since = self.at + 1;
         *self = Self {
             count: self.count,
@@ -102,7 +105,7 @@ impl Counter for Window {
         };
     }
 
-    fn derived(&self, shape: Shape, _: Micros) -> Self {
+    fn derived(&self, shape: Shape, _: Timestamp) -> Self {
         let is_shorter = shape.period < self.shape.period;
         let end = match shape.anchor {
             Anchor::First if is_shorter => shape.end_from(self.at).min(self.end),
@@ -111,7 +114,7 @@ impl Counter for Window {
                 .max(self.end),
             // It lasts to the end of an aligned window. Otherwise two old windows could share it.
             Anchor::Clock if is_shorter => shape.end_from(self.at),
-            Anchor::Clock => shape.end_from(self.end - 1),
+            Anchor::Clock => shape.end_from(self.end.saturating_sub(1)),
         };
         Self {
             shape,
@@ -121,17 +124,17 @@ impl Counter for Window {
         }
     }
 
-    fn charge(&mut self, now: Micros, units: u64) {
+    fn charge(&mut self, now: Timestamp, units: u64) {
         self.count += units;
         self.at = self.at.max(now);
     }
 
-    fn add(&mut self, now: Micros, units: u64) {
+    fn add(&mut self, now: Timestamp, units: u64) {
         self.count = (self.count + units).min(MAX_COUNT);
         self.at = self.at.max(now);
     }
 
-    fn take_back(&mut self, at: Micros, units: u64) {
+    fn take_back(&mut self, at: Timestamp, units: u64) {
         if (self.since..=self.at).contains(&at) {
             self.count = self.count.saturating_sub(units);
         }
@@ -181,7 +184,7 @@ impl FixedWindow {
     pub(super) fn decide(
         &self,
         state: &mut Option<Counters<Window>>,
-        now: Micros,
+        now: Timestamp,
         cost: Cost,
         effect: Effect,
     ) -> Outcome {
@@ -219,7 +222,7 @@ impl FixedWindow {
     pub(super) fn overdraw(
         &self,
         state: &mut Option<Counters<Window>>,
-        now: Micros,
+        now: Timestamp,
         units: u64,
         max_debt: u64,
     ) {
@@ -242,7 +245,7 @@ impl FixedWindow {
     pub(super) fn refund(
         &self,
         state: &mut Option<Counters<Window>>,
-        now: Micros,
+        now: Timestamp,
         receipt: Receipt,
         units: u64,
     ) {

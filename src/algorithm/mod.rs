@@ -50,7 +50,7 @@ pub(crate) use sliding_window::SlidingWindow;
 
 use std::time::Duration;
 
-use crate::units::{Claim, Micros, Outcome, Receipt};
+use crate::units::{Claim, Micros, Outcome, Receipt, Timestamp};
 
 /// The largest integer of the exact range of Lua's numbers.
 pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;
@@ -163,7 +163,7 @@ impl Rule {
     pub(crate) fn decide(
         &self,
         slot: &mut Option<State>,
-        now: Micros,
+        now: Timestamp,
         cost: Cost,
         effect: Effect,
     ) -> Outcome {
@@ -186,7 +186,7 @@ impl Rule {
     }
 
     /// Applies a claim of permits. Nothing is granted under another limit.
-    pub(crate) fn claim(&self, slot: &mut Option<State>, now: Micros, claim: &Claim) -> Outcome {
+    pub(crate) fn claim(&self, slot: &mut Option<State>, now: Timestamp, claim: &Claim) -> Outcome {
         match self {
             Self::Concurrency(rule) => with_state(slot, |state| rule.claim(state, now, claim)),
             _ => self.decide(slot, now, Cost::NONE, Effect::Dry),
@@ -197,7 +197,7 @@ impl Rule {
     pub(crate) fn overdraw(
         &self,
         slot: &mut Option<State>,
-        now: Micros,
+        now: Timestamp,
         units: u64,
         max_debt: u64,
     ) {
@@ -225,7 +225,7 @@ impl Rule {
     pub(crate) fn refund(
         &self,
         slot: &mut Option<State>,
-        now: Micros,
+        now: Timestamp,
         receipt: Receipt,
         units: u32,
     ) {
@@ -340,10 +340,10 @@ impl State {
     /// The store's time from which this state equals no state, since the Unix epoch.
     #[must_use]
     pub fn expires_at(&self) -> Duration {
-        Duration::from_micros(self.expires_at_us())
+        self.expiry().since_epoch()
     }
 
-    pub(crate) fn expires_at_us(&self) -> Micros {
+    pub(crate) fn expiry(&self) -> Timestamp {
         match &self.0 {
             Kind::Bucket(level) => level.expires_at(),
             Kind::Window(window) => window.expires_at(),
@@ -351,23 +351,26 @@ impl State {
             Kind::Log(log) => log.expires_at(),
             Kind::Permits(holders) => holders.expires_at(),
             Kind::Offender(offender) => {
-                let budget = offender.budget.as_ref().map_or(0, Self::expires_at_us);
+                let budget = offender
+                    .budget
+                    .as_ref()
+                    .map_or(Timestamp::EPOCH, Self::expiry);
                 budget.max(offender.expires_at())
             }
         }
     }
 
-    /// Until when the key is blocked. 0: it never was.
-    pub(crate) const fn blocked_until(&self) -> Micros {
+    /// Until when the key is blocked. The epoch if it never was.
+    pub(crate) fn blocked_until(&self) -> Timestamp {
         match &self.0 {
             Kind::Offender(offender) => offender.block_ends_at(),
-            _ => 0,
+            _ => Timestamp::EPOCH,
         }
     }
 
     /// Returns whether the state can be deleted at `now`. After a refund under a sliding window,
     /// this is `false` for up to a window after [`expires_at`](Self::expires_at).
-    pub(crate) fn is_deletable(&self, now: Micros) -> bool {
+    pub(crate) fn is_deletable(&self, now: Timestamp) -> bool {
         match &self.0 {
             Kind::Bucket(level) => level.is_over(now),
             Kind::Window(window) => window.is_deletable(now),

@@ -18,7 +18,7 @@
 //! The twin is `scripts/offences.lua`.
 
 use super::{Cost, Effect, Kind, Rule, State};
-use crate::units::{Blocked, Micros, Outcome};
+use crate::units::{Blocked, Micros, Outcome, Timestamp};
 
 /// When a key is blocked, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,22 +47,22 @@ impl Blocking {
 pub(super) struct Offences {
     denials: u32,
     /// The time of the first of them.
-    since: Micros,
+    since: Timestamp,
     /// The end of the last block, and its length.
-    ends_at: Micros,
+    ends_at: Timestamp,
     length: Micros,
     /// The length of the last block that denials began, if blocks grow. 0: none did lately.
     grown: Micros,
     /// The time from which these equal none.
-    expires_at: Micros,
+    expires_at: Timestamp,
     /// The earliest such time when they are saved.
-    kept_at_least: Micros,
+    kept_at_least: Timestamp,
 }
 
 /// A block that an operator began. The twin is `scripts/operator_block.lua`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OperatorBlock {
-    ends_at: Micros,
+    ends_at: Timestamp,
     length: Micros,
 }
 
@@ -76,15 +76,13 @@ pub(super) struct Offender {
 
 impl Offender {
     /// The time from which the key has neither offences nor a block.
-    pub(super) fn expires_at(&self) -> Micros {
+    pub(super) fn expires_at(&self) -> Timestamp {
         self.offences.expires_at.max(self.operator_block.ends_at)
     }
 
     /// The time when the last block ends.
-    pub(super) const fn block_ends_at(&self) -> Micros {
-        let own = self.offences.ends_at;
-        let operator = self.operator_block.ends_at;
-        if own > operator { own } else { operator }
+    pub(super) fn block_ends_at(&self) -> Timestamp {
+        self.offences.ends_at.max(self.operator_block.ends_at)
     }
 
     /// Takes the budget and the rest out of a slot.
@@ -111,7 +109,12 @@ impl Offender {
 
 /// Returns whether an operator blocked the key, and the block may stand.
 pub(crate) fn has_operator_block(slot: &Option<State>) -> bool {
-    matches!(slot, Some(State(Kind::Offender(offender))) if offender.operator_block.ends_at > 0)
+    match slot {
+        Some(State(Kind::Offender(offender))) => {
+            offender.operator_block != OperatorBlock::default()
+        }
+        _ => false,
+    }
 }
 
 /// The budget in a slot, whether its key has offences or not.
@@ -128,7 +131,7 @@ pub(crate) fn decide(
     policy: Option<&Blocking>,
     rule: &Rule,
     slot: &mut Option<State>,
-    now: Micros,
+    now: Timestamp,
     cost: Cost,
     effect: Effect,
 ) -> Outcome {
@@ -189,7 +192,7 @@ pub(crate) fn decide(
 pub(crate) fn block(
     policy: Option<&Blocking>,
     slot: &mut Option<State>,
-    now: Micros,
+    now: Timestamp,
     length: Micros,
 ) {
     let operator_block = match length {
@@ -215,7 +218,7 @@ pub(crate) fn block(
 impl OperatorBlock {
     /// The block in a slot, and whether it has changed since it was saved, because it is over, or
     /// the clock was set back behind it.
-    fn load(slot: &Option<State>, now: Micros) -> (Self, bool) {
+    fn load(slot: &Option<State>, now: Timestamp) -> (Self, bool) {
         let saved = match slot {
             Some(State(Kind::Offender(offender))) => offender.operator_block,
             _ => Self::default(),
@@ -239,17 +242,17 @@ impl OperatorBlock {
     }
 
     /// The time until it ends.
-    const fn left(&self, now: Micros) -> Micros {
-        self.ends_at.saturating_sub(now)
+    const fn left(&self, now: Timestamp) -> Micros {
+        self.ends_at.saturating_since(now)
     }
 }
 
 impl Offences {
     /// The offences in a slot, and whether the clock was set back behind a block.
-    fn load(slot: &Option<State>, now: Micros) -> (Self, bool) {
+    fn load(slot: &Option<State>, now: Timestamp) -> (Self, bool) {
         let mut offences = match slot {
             Some(State(Kind::Offender(offender))) if offender.offences.expires_at > now => Self {
-                kept_at_least: 0,
+                kept_at_least: Timestamp::EPOCH,
                 ..offender.offences
             },
             _ => Self::default(),
@@ -262,12 +265,12 @@ impl Offences {
         (offences, was_set_back)
     }
 
-    fn save(mut self, policy: &Blocking, slot: &mut Option<State>, now: Micros) {
+    fn save(mut self, policy: &Blocking, slot: &mut Option<State>, now: Timestamp) {
         let remembered = if self.grown > 0 { policy.longest } else { 0 };
         let counted_until = if self.denials > 0 {
             self.since.saturating_add(policy.within)
         } else {
-            0
+            Timestamp::EPOCH
         };
         let until = counted_until.max(self.ends_at.saturating_add(remembered));
         self.expires_at = until.max(self.kept_at_least);
@@ -284,12 +287,12 @@ impl Offences {
     }
 
     /// The time until the block ends.
-    const fn left(&self, now: Micros) -> Micros {
-        self.ends_at.saturating_sub(now)
+    const fn left(&self, now: Timestamp) -> Micros {
+        self.ends_at.saturating_since(now)
     }
 
     /// Counts a denial. Returns whether a block begins with it.
-    fn count(&mut self, policy: &Blocking, now: Micros) -> bool {
+    fn count(&mut self, policy: &Blocking, now: Timestamp) -> bool {
         if self.denials == 0 || now >= self.since.saturating_add(policy.within) {
             (self.denials, self.since) = (0, now);
         }

@@ -27,7 +27,7 @@
 use std::collections::VecDeque;
 
 use super::{Kind, KindOfState};
-use crate::units::{Claim, ConfigError, Micros, Outcome};
+use crate::units::{Claim, ConfigError, Micros, Outcome, Timestamp};
 
 /// The most permits of a key.
 pub(crate) const MAX_PERMITS: u32 = 1_000_000;
@@ -54,7 +54,12 @@ impl Concurrency {
 
     /// Applies a claim. The remaining units of the outcome are the granted permits that the claim
     /// does not count.
-    pub(super) fn claim(self, state: &mut Option<Holders>, now: Micros, claim: &Claim) -> Outcome {
+    pub(super) fn claim(
+        self,
+        state: &mut Option<Holders>,
+        now: Timestamp,
+        claim: &Claim,
+    ) -> Outcome {
         let mut holders = state.take().unwrap_or_default();
         let granted = holders.claim(self, claim, now);
         *state = Some(holders).filter(|holders| !holders.is_empty());
@@ -79,7 +84,7 @@ struct Holder {
     id: [u8; 8],
     granted: u64,
     released: u64,
-    expires_at: Micros,
+    expires_at: Timestamp,
     lease: Micros,
 }
 
@@ -98,7 +103,7 @@ impl KindOfState for Holders {
 
 impl Holders {
     /// Applies a claim. Returns how many permits were granted to its holder so far.
-    fn claim(&mut self, rule: Concurrency, claim: &Claim, now: Micros) -> u64 {
+    fn claim(&mut self, rule: Concurrency, claim: &Claim, now: Timestamp) -> u64 {
         self.expire(now);
         let place = self.place_of(claim, now);
         self.queue_for(claim, self.holders[place].granted);
@@ -147,15 +152,15 @@ impl Holders {
     }
 
     /// The time from which this equals no state.
-    pub(super) fn expires_at(&self) -> Micros {
+    pub(super) fn expires_at(&self) -> Timestamp {
         self.holders
             .iter()
             .map(|holder| holder.expires_at)
             .max()
-            .unwrap_or(0)
+            .unwrap_or_default()
     }
 
-    fn expire(&mut self, now: Micros) {
+    fn expire(&mut self, now: Timestamp) {
         for holder in &mut self.holders {
             holder.expires_at = holder.expires_at.min(now.saturating_add(holder.lease));
         }
@@ -165,7 +170,7 @@ impl Holders {
     }
 
     /// The place of the claim's holder, with its counters.
-    fn place_of(&mut self, claim: &Claim, now: Micros) -> usize {
+    fn place_of(&mut self, claim: &Claim, now: Timestamp) -> usize {
         let known = self
             .holders
             .iter()
@@ -175,7 +180,7 @@ impl Holders {
                 id: claim.holder,
                 granted: 0,
                 released: 0,
-                expires_at: 0,
+                expires_at: Timestamp::EPOCH,
                 lease: claim.lease_us(),
             });
             self.holders.len() - 1

@@ -22,7 +22,7 @@
 use std::borrow::Cow;
 
 use super::Effect;
-use crate::units::{Micros, Receipt};
+use crate::units::{Micros, Receipt, Timestamp};
 
 /// The most counters of a budget. A fifth evicts the counter whose quota needs it for the shortest
 /// time.
@@ -34,30 +34,30 @@ pub(super) trait Counter: Clone {
     type Shape: Copy + PartialEq;
 
     /// An empty counter.
-    fn fresh(shape: Self::Shape, now: Micros) -> Self;
+    fn fresh(shape: Self::Shape, now: Timestamp) -> Self;
     fn shape(&self) -> Self::Shape;
     fn period(&self) -> Micros;
     /// The time of the last charge.
-    fn at(&self) -> Micros;
+    fn at(&self) -> Timestamp;
     /// The time from which it equals a fresh counter. 0 if it is empty.
-    fn expires_at(&self) -> Micros;
+    fn expires_at(&self) -> Timestamp;
     /// An upper bound of [`expires_at`](Self::expires_at) that does not read the counts, for a
     /// sweep, because they are rarely in the processor's cache.
-    fn expires_by(&self) -> Micros {
+    fn expires_by(&self) -> Timestamp {
         self.expires_at()
     }
     /// Goes on from `now` with the same count, after the clock was set back. Earlier receipts are
     /// void.
-    fn set_back(&mut self, now: Micros);
+    fn set_back(&mut self, now: Timestamp);
     /// The units that count at `now`, in a window of another shape.
-    fn derived(&self, shape: Self::Shape, now: Micros) -> Self;
+    fn derived(&self, shape: Self::Shape, now: Timestamp) -> Self;
     /// Enters a charge under this counter's own quota, which has room for it.
-    fn charge(&mut self, now: Micros, units: u64);
+    fn charge(&mut self, now: Timestamp, units: u64);
     /// Enters a charge under another quota or an overdraft, which may be far above this counter's
     /// limit.
-    fn add(&mut self, now: Micros, units: u64);
+    fn add(&mut self, now: Timestamp, units: u64);
     /// Subtracts units of the charge at `at`.
-    fn take_back(&mut self, at: Micros, units: u64);
+    fn take_back(&mut self, at: Timestamp, units: u64);
 }
 
 /// The state: the counters. The counter of the last charge is first.
@@ -72,15 +72,15 @@ pub(crate) struct Counters<C> {
 struct Other<C> {
     counter: C,
     /// The time of the last stored check of its quota.
-    asked: Micros,
+    asked: Timestamp,
 }
 
 /// The counter at `now`, and whether the clock was set back.
-fn resumed<C: Counter>(counter: &C, now: Micros) -> (Cow<'_, C>, bool) {
+fn resumed<C: Counter>(counter: &C, now: Timestamp) -> (Cow<'_, C>, bool) {
     if counter.expires_at() <= now {
         return (Cow::Owned(C::fresh(counter.shape(), now)), false);
     }
-    if counter.at().saturating_sub(now) <= counter.period() {
+    if counter.at().saturating_since(now) <= counter.period() {
         return (Cow::Borrowed(counter), false);
     }
     let mut counter = counter.clone();
@@ -89,13 +89,16 @@ fn resumed<C: Counter>(counter: &C, now: Micros) -> (Cow<'_, C>, bool) {
 }
 
 impl<C: Counter> Counters<C> {
-    pub(crate) fn expires_at(&self) -> Micros {
-        self.all().map(Counter::expires_at).max().unwrap_or(0)
+    pub(crate) fn expires_at(&self) -> Timestamp {
+        self.all()
+            .map(Counter::expires_at)
+            .max()
+            .unwrap_or_default()
     }
 
     /// Returns whether all counters have expired. One that a refund emptied counts until its latest
     /// possible end.
-    pub(super) fn is_deletable(&self, now: Micros) -> bool {
+    pub(super) fn is_deletable(&self, now: Timestamp) -> bool {
         self.all().all(|counter| counter.expires_by() <= now)
     }
 
@@ -105,7 +108,7 @@ impl<C: Counter> Counters<C> {
 
     /// The counter of a check's own quota at `now`, borrowed if it is the state's first and did not
     /// move. And whether a denied check has to store it.
-    pub(super) fn own(state: Option<&Self>, shape: C::Shape, now: Micros) -> (Cow<'_, C>, bool) {
+    pub(super) fn own(state: Option<&Self>, shape: C::Shape, now: Timestamp) -> (Cow<'_, C>, bool) {
         let Some(state) = state.filter(|state| now < state.expires_at()) else {
             return (Cow::Owned(C::fresh(shape, now)), false);
         };
@@ -118,7 +121,7 @@ impl<C: Counter> Counters<C> {
             .find(|other| other.counter.shape() == shape)
         {
             let (counter, set_back) = resumed(&own.counter, now);
-            let is_due = now.saturating_sub(own.asked) > counter.period() / 2;
+            let is_due = now.saturating_since(own.asked) > counter.period() / 2;
             let moved = set_back || (is_due && counter.expires_at() > now);
             return (Cow::Owned(counter.into_owned()), moved);
         }
@@ -128,7 +131,7 @@ impl<C: Counter> Counters<C> {
 
     /// The counter of a shape that has none, from another. And whether a denied check has to store
     /// it.
-    fn derived(&self, shape: C::Shape, now: Micros) -> (C, bool) {
+    fn derived(&self, shape: C::Shape, now: Timestamp) -> (C, bool) {
         let fresh = C::fresh(shape, now);
         let period = fresh.period();
         let mut best: Option<&C> = None;
@@ -149,7 +152,7 @@ impl<C: Counter> Counters<C> {
         let Some(mut counter) = best.map(|counter| counter.derived(shape, now)) else {
             return (fresh, false);
         };
-        if counter.at().saturating_sub(now) > period {
+        if counter.at().saturating_since(now) > period {
             counter.set_back(now);
         }
         if now < counter.expires_at() {
@@ -161,7 +164,12 @@ impl<C: Counter> Counters<C> {
 
     /// Stores the result of a decision. `own` is the new counter of its quota, or `None` if that is
     /// the state's first, which is charged in place.
-    pub(super) fn commit(state: &mut Option<Self>, own: Option<C>, now: Micros, entry: Entering) {
+    pub(super) fn commit(
+        state: &mut Option<Self>,
+        own: Option<C>,
+        now: Timestamp,
+        entry: Entering,
+    ) {
         let own = own.map(|mut own| {
             entry.enter_in(&mut own, now);
             own
@@ -189,7 +197,7 @@ impl<C: Counter> Counters<C> {
         }
     }
 
-    fn put_first(&mut self, own: C, now: Micros) {
+    fn put_first(&mut self, own: C, now: Timestamp) {
         let shape = own.shape();
         let last = std::mem::replace(&mut self.first, own);
         self.others.retain(|other| other.counter.shape() != shape);
@@ -206,7 +214,7 @@ impl<C: Counter> Counters<C> {
     }
 
     /// Enters a charge in the other counters.
-    fn add(&mut self, now: Micros, units: u64) {
+    fn add(&mut self, now: Timestamp, units: u64) {
         let others = &mut self.others;
         for Other { counter, asked } in others.iter_mut() {
             // `asked` can be later than now only if the clock was set back.
@@ -231,7 +239,7 @@ impl<C: Counter> Counters<C> {
         }
     }
 
-    fn adopt(&mut self, own: C, now: Micros) {
+    fn adopt(&mut self, own: C, now: Timestamp) {
         let shape = own.shape();
         if self.first.shape() == shape {
             self.first = own;
@@ -259,7 +267,7 @@ impl<C: Counter> Counters<C> {
     pub(super) fn refund(
         state: &mut Option<Self>,
         shape: C::Shape,
-        now: Micros,
+        now: Timestamp,
         receipt: Receipt,
         units: u64,
     ) {
@@ -304,7 +312,7 @@ pub(super) enum Entering {
 }
 
 impl Entering {
-    fn enter_in<C: Counter>(self, own: &mut C, now: Micros) {
+    fn enter_in<C: Counter>(self, own: &mut C, now: Timestamp) {
         match self {
             Self::Charge(units) => own.charge(now, units),
             Self::Overdraft(units) => own.add(now, units),

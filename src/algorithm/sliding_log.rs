@@ -40,7 +40,7 @@ use std::collections::VecDeque;
 
 use super::range::counted;
 use super::{Cost, Effect, Kind, KindOfState};
-use crate::units::{ConfigError, Micros, Outcome, Quota, Receipt};
+use crate::units::{ConfigError, Micros, Outcome, Quota, Receipt, Timestamp};
 
 /// The largest limit. A log sums all units that it ever allowed. The rest of the exact range is
 /// room for that sum before it restarts.
@@ -71,8 +71,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn expires_at(&self) -> Micros {
-        (self.newest() + self.keep.period as i64) as Micros
+    pub(crate) fn expires_at(&self) -> Timestamp {
+        Timestamp::from_micros((self.newest() + self.keep.period as i64) as Micros)
     }
 
     fn newest(&self) -> i64 {
@@ -194,17 +194,17 @@ impl SlidingLog {
         Ok(Self { limit, period })
     }
 
-    fn empty(&self, now: Micros) -> Log {
+    fn empty(&self, now: Timestamp) -> Log {
         Log {
             entries: VecDeque::new(),
             before: 0,
             keep: *self,
-            since: now as i64,
+            since: now.as_micros() as i64,
         }
     }
 
-    fn view(&self, log: &Log, now: Micros) -> LogView {
-        let now = now as i64;
+    fn view(&self, log: &Log, now: Timestamp) -> LogView {
+        let now = now.as_micros() as i64;
         let newest = log.entries.back().map_or(now, |newest| newest.at);
         let set_back = if newest - now > self.period as i64 {
             newest - now
@@ -249,7 +249,7 @@ impl SlidingLog {
     pub(super) fn decide(
         &self,
         state: &mut Option<Log>,
-        now: Micros,
+        now: Timestamp,
         cost: Cost,
         effect: Effect,
     ) -> Outcome {
@@ -260,7 +260,8 @@ impl SlidingLog {
             .filter(|log| now < log.expires_at())
             .unwrap_or(&empty);
         let view = self.view(log, now);
-        let until_left = |at: i64| (at - view.set_back + self.period as i64) as Micros - now;
+        let until_left =
+            |at: i64| (at - view.set_back + self.period as i64) as Micros - now.as_micros();
 
         let exceeds_capacity = cost > self.limit;
         let allowed = cost == 0 || view.used + cost <= self.limit;
@@ -304,7 +305,13 @@ impl SlidingLog {
     }
 
     /// Charges `units` even if they do not fit, up to a debt of `max_debt` units.
-    pub(super) fn overdraw(&self, state: &mut Option<Log>, now: Micros, units: u64, max_debt: u64) {
+    pub(super) fn overdraw(
+        &self,
+        state: &mut Option<Log>,
+        now: Timestamp,
+        units: u64,
+        max_debt: u64,
+    ) {
         let mut log = state
             .take()
             .filter(|log| now < log.expires_at())
@@ -325,14 +332,14 @@ impl SlidingLog {
     pub(super) fn refund(
         &self,
         state: &mut Option<Log>,
-        now: Micros,
+        now: Timestamp,
         receipt: Receipt,
         units: u64,
     ) {
         let Some(log) = state.as_mut().filter(|log| now < log.expires_at()) else {
             return;
         };
-        let charged_at = receipt.at as i64;
+        let charged_at = receipt.at.as_micros() as i64;
         if self.view(log, now).set_back > 0 || charged_at < log.since {
             return;
         }

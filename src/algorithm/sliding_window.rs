@@ -24,7 +24,7 @@ use std::borrow::Cow;
 use super::range::{counted, exact};
 use super::rotation::{Counter, Counters, Entering, entry_of};
 use super::{Cost, Effect, Kind, KindOfState, MAX_EXACT};
-use crate::units::{ConfigError, Micros, Outcome, Quota, Receipt};
+use crate::units::{ConfigError, Micros, Outcome, Quota, Receipt, Timestamp};
 
 /// More sub-windows would cost more than the precision that they add.
 const MAX_SUB_WINDOWS: u32 = 100;
@@ -43,21 +43,21 @@ pub(crate) struct SubWindows {
     /// The length of a sub-window.
     length: Micros,
     /// The time of the last charge.
-    at: Micros,
+    at: Timestamp,
     /// The time of the first charge that can be refunded.
-    since: Micros,
+    since: Timestamp,
     /// Newest first: the sub-windows of the window, and the oldest one, which it overlaps in part.
     counts: Vec<u64>,
 }
 
 impl SubWindows {
     /// The number of the newest sub-window. It starts at this multiple of the length.
-    const fn newest(&self) -> u64 {
+    fn newest(&self) -> u64 {
         self.at / self.length
     }
 
     /// The counts of the sub-windows at `time`. Requires `time >= at`.
-    fn at_time(&self, time: Micros) -> View<'_> {
+    fn at_time(&self, time: Timestamp) -> View<'_> {
         let newest = time / self.length;
         let begun = usize::try_from(newest - self.newest()).unwrap_or(usize::MAX);
         let counts = &self.counts[..self.counts.len().saturating_sub(begun)];
@@ -69,7 +69,7 @@ impl SubWindows {
     }
 
     /// Moves on to `time`. Requires `time >= at`.
-    fn advance_to(&mut self, time: Micros) {
+    fn advance_to(&mut self, time: Timestamp) {
         let kept = self.at_time(time).counts.len();
         let begun = self.counts.len() - kept;
         self.counts.rotate_right(begun);
@@ -80,18 +80,18 @@ impl SubWindows {
 
 /// The time from which none of the units count: 0 without units. The last count belongs to the
 /// oldest sub-window, and `newest` is the number of the newest one.
-fn end_of(counts: &[u64], newest: u64, length: Micros) -> Micros {
+fn end_of(counts: &[u64], newest: u64, length: Micros) -> Timestamp {
     counts
         .iter()
         .position(|&count| count > 0)
-        .map_or(0, |youngest| {
-            (newest + (counts.len() - youngest) as u64) * length
+        .map_or(Timestamp::EPOCH, |youngest| {
+            Timestamp::from_micros((newest + (counts.len() - youngest) as u64) * length)
         })
 }
 
 /// The sub-windows at a time.
 struct View<'a> {
-    time: Micros,
+    time: Timestamp,
     /// The number of the newest sub-window.
     newest: u64,
     /// Newest first, down to the oldest sub-window. Sub-windows that began after the last charge
@@ -103,7 +103,7 @@ impl Counter for SubWindows {
     /// The length of a sub-window, and the number of counts.
     type Shape = (Micros, usize);
 
-    fn fresh((length, len): Self::Shape, now: Micros) -> Self {
+    fn fresh((length, len): Self::Shape, now: Timestamp) -> Self {
         Self {
             length,
             at: now,
@@ -120,19 +120,19 @@ impl Counter for SubWindows {
         self.length * (self.counts.len() as u64 - 1)
     }
 
-    fn at(&self) -> Micros {
+    fn at(&self) -> Timestamp {
         self.at
     }
 
-    fn expires_at(&self) -> Micros {
+    fn expires_at(&self) -> Timestamp {
         end_of(&self.counts, self.newest(), self.length)
     }
 
-    fn expires_by(&self) -> Micros {
-        (self.newest() + self.counts.len() as u64) * self.length
+    fn expires_by(&self) -> Timestamp {
+        Timestamp::from_micros((self.newest() + self.counts.len() as u64) * self.length)
     }
 
-    fn set_back(&mut self, now: Micros) {
+    fn set_back(&mut self, now: Timestamp) {
         self.since = self.at + 1;
         self.at = now;
     }
@@ -140,7 +140,7 @@ impl Counter for SubWindows {
     /// The same counts in sub-windows of another shape. A count moves to the new sub-window in
     /// which its old one ended, or in which the last charge was made if that was earlier. So no
     /// count expires early, and two quotas in turn do not prolong one.
-    fn derived(&self, shape: Self::Shape, now: Micros) -> Self {
+    fn derived(&self, shape: Self::Shape, now: Timestamp) -> Self {
         let mut cut = Self {
             at: self.at,
             since: self.at + 1,
@@ -157,7 +157,9 @@ impl Counter for SubWindows {
         {
             // Signed: old sub-windows may start before time zero.
             let end = (old.newest() as i64 - age as i64 + 1) * self.length as i64;
-            let sub_window = (end - 1).min(self.at as i64).div_euclid(cut.length as i64);
+            let sub_window = (end - 1)
+                .min(self.at.as_micros() as i64)
+                .div_euclid(cut.length as i64);
             let age = usize::try_from(cut.newest() as i64 - sub_window).unwrap_or(0);
             if let Some(sum) = cut.counts.get_mut(age) {
                 *sum = (*sum + count).min(MAX_COUNT);
@@ -166,12 +168,12 @@ impl Counter for SubWindows {
         cut
     }
 
-    fn charge(&mut self, now: Micros, units: u64) {
+    fn charge(&mut self, now: Timestamp, units: u64) {
         self.advance_to(self.at.max(now));
         self.counts[0] += units;
     }
 
-    fn add(&mut self, now: Micros, units: u64) {
+    fn add(&mut self, now: Timestamp, units: u64) {
         self.advance_to(self.at.max(now));
         let room = MAX_SUM.saturating_sub(self.counts.iter().sum());
         let units = units
@@ -180,7 +182,7 @@ impl Counter for SubWindows {
         self.counts[0] += units;
     }
 
-    fn take_back(&mut self, at: Micros, units: u64) {
+    fn take_back(&mut self, at: Timestamp, units: u64) {
         if (self.since..=self.at).contains(&at) {
             let age = usize::try_from(self.newest() - at / self.length).unwrap_or(usize::MAX);
             if let Some(count) = self.counts.get_mut(age) {
@@ -259,14 +261,14 @@ impl SlidingWindow {
     /// The units that count, rounded up.
     fn used(&self, view: &View<'_>) -> u64 {
         let (oldest, window) = view.counts.split_last().unwrap_or((&0, &[]));
-        let overlap = self.length - view.time % self.length;
+        let overlap = self.length - view.time.as_micros() % self.length;
         // In floating point, as in Lua: exact up to the limit, and rounded the same above it.
         let fading = (*oldest as f64 * overlap as f64 / self.length as f64).ceil() as u64;
         window.iter().sum::<u64>() + fading
     }
 
     /// The first time at which at most `room` units count.
-    fn time_until(&self, view: &View<'_>, room: u64) -> Micros {
+    fn time_until(&self, view: &View<'_>, room: u64) -> Timestamp {
         let mut full: u64 = view.counts.iter().sum();
         // With each step, the window leaves one more sub-window.
         for (step, &leaving) in view.counts.iter().rev().enumerate() {
@@ -275,7 +277,7 @@ impl SlidingWindow {
                 // `free` units of the leaving sub-window may still overlap.
                 let left = (free * self.length).checked_div(leaving).unwrap_or(0);
                 let start = (view.newest + step as u64) * self.length;
-                return start + self.length.saturating_sub(left);
+                return Timestamp::from_micros(start + self.length.saturating_sub(left));
             }
         }
         // Without counts, nothing has to leave.
@@ -300,7 +302,7 @@ impl SlidingWindow {
     pub(super) fn decide(
         &self,
         state: &mut Option<Counters<SubWindows>>,
-        now: Micros,
+        now: Timestamp,
         cost: Cost,
         effect: Effect,
     ) -> Outcome {
@@ -316,7 +318,7 @@ impl SlidingWindow {
             .limit
             .saturating_sub(if allowed { used + cost } else { used });
         let end = if allowed && cost > 0 {
-            (view.newest + counter.counts.len() as u64) * self.length
+            Timestamp::from_micros((view.newest + counter.counts.len() as u64) * self.length)
         } else {
             end_of(view.counts, view.newest, self.length)
         };
@@ -328,7 +330,7 @@ impl SlidingWindow {
             };
             Counters::commit(state, own, now, entry);
         }
-        let reset_after = end.saturating_sub(now);
+        let reset_after = end.saturating_since(now);
         Outcome::undelayed(
             allowed,
             exceeds_capacity,
@@ -343,7 +345,7 @@ impl SlidingWindow {
     pub(super) fn overdraw(
         &self,
         state: &mut Option<Counters<SubWindows>>,
-        now: Micros,
+        now: Timestamp,
         units: u64,
         max_debt: u64,
     ) {
@@ -364,7 +366,7 @@ impl SlidingWindow {
     pub(super) fn refund(
         &self,
         state: &mut Option<Counters<SubWindows>>,
-        now: Micros,
+        now: Timestamp,
         receipt: Receipt,
         units: u64,
     ) {

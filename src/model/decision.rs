@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Check, Error, Limit, Verdict};
-use crate::units::{Micros, Receipt, micros};
+use crate::units::{Micros, Receipt, Timestamp, micros};
 
 /// The answer to a check or to a group of checks, with one verdict for each check.
 ///
@@ -24,7 +24,7 @@ pub struct Decision {
     delay: Micros,
     source: Source,
     /// The time of the decision, by the store's clock.
-    decided_at: Micros,
+    decided_at: Timestamp,
     /// Empty for a single limit, because the deciding verdict is the only one.
     group: Box<[Verdict]>,
 }
@@ -57,7 +57,7 @@ impl From<Verdict> for Decision {
             delay: verdict.delay_us(),
             deciding: verdict,
             source: Source::Store,
-            decided_at: 0,
+            decided_at: Timestamp::EPOCH,
             group: Box::default(),
         }
     }
@@ -84,7 +84,7 @@ impl Decision {
             deciding,
             delay,
             source: Source::Store,
-            decided_at: 0,
+            decided_at: Timestamp::EPOCH,
             group,
         })
     }
@@ -94,11 +94,11 @@ impl Decision {
     ///
     /// You need it to write a [`Store`](crate::store::Store).
     pub fn made_at(self, decided_at: Duration) -> Self {
-        self.made_at_us(micros(decided_at))
+        self.with_timestamp(Timestamp::from(decided_at))
     }
 
     #[inline]
-    pub(crate) fn made_at_us(mut self, decided_at: Micros) -> Self {
+    pub(crate) fn with_timestamp(mut self, decided_at: Timestamp) -> Self {
         self.decided_at = decided_at;
         self.deciding.charged_at = decided_at;
         self.group
@@ -108,7 +108,7 @@ impl Decision {
     }
 
     /// The decision of a group whose parts were decided by several servers, each at its own time.
-    pub(crate) fn of_parts(verdicts: Vec<Verdict>, decided_at: Micros) -> Option<Self> {
+    pub(crate) fn of_parts(verdicts: Vec<Verdict>, decided_at: Timestamp) -> Option<Self> {
         Some(Self {
             decided_at,
             ..Self::of_group(verdicts)?
@@ -234,11 +234,11 @@ impl Decision {
     /// microsecond.
     #[must_use]
     pub const fn decided_at(&self) -> Duration {
-        Duration::from_micros(self.decided_at)
+        self.decided_at.since_epoch()
     }
 
     #[inline]
-    pub(crate) const fn decided_at_us(&self) -> Micros {
+    pub(crate) const fn timestamp(&self) -> Timestamp {
         self.decided_at
     }
 
@@ -305,7 +305,7 @@ impl Decision {
     }
 
     /// The same decision, for units that were charged earlier.
-    pub(crate) const fn charged(mut self, units: u32, charged_at: Micros) -> Self {
+    pub(crate) const fn charged(mut self, units: u32, charged_at: Timestamp) -> Self {
         self.deciding.charged = units;
         self.deciding.charged_at = charged_at;
         self
@@ -314,7 +314,7 @@ impl Decision {
     /// The same decision, `elapsed` later.
     pub(crate) fn repeated_after(mut self, elapsed: Duration) -> Self {
         let elapsed = micros(elapsed);
-        if self.decided_at > 0 {
+        if self.decided_at > Timestamp::EPOCH {
             self.decided_at = self.decided_at.saturating_add(elapsed);
         }
         for verdict in self.group.iter_mut().chain([&mut self.deciding]) {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::Limit;
-use crate::units::{Micros, Outcome, Receipt};
+use crate::units::{Micros, Outcome, Receipt, Timestamp};
 
 /// The answer of one limit to one check.
 ///
@@ -30,7 +30,7 @@ pub struct Verdict {
     pub(super) charged: u32,
     /// The time of the charge by the store's clock. It is earlier than the decision for prefetched
     /// units.
-    pub(super) charged_at: Micros,
+    pub(super) charged_at: Timestamp,
     /// Whether the budget is unknown.
     is_unlimited: bool,
     /// Whether the limit does not deny this key. The outcome is the one that it would have.
@@ -46,7 +46,7 @@ impl Verdict {
             limit,
             outcome,
             charged,
-            charged_at: 0,
+            charged_at: Timestamp::EPOCH,
             is_unlimited: false,
             is_shadow: false,
             is_local: false,
@@ -82,7 +82,7 @@ impl Verdict {
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
         let drains_at = match self.outcome.drains_after {
-            0 => 0,
+            0 => Timestamp::EPOCH,
             after => self.charged_at.saturating_add(after),
         };
         let receipt = Receipt {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::algorithm::{Cost, Effect, State, at_most_a_year, offences};
 use crate::model::{Budget, Change, Check, Decision, Error, Operation, Verdict};
-use crate::units::{Micros, Outcome, Receipt, micros};
+use crate::units::{Micros, Outcome, Receipt, Timestamp};
 
 /// Applies an operation to the states of its [budgets](Operation::budgets), in their order.
 ///
@@ -43,7 +43,7 @@ pub fn decide(
     states: &mut [Option<State>],
     now: Duration,
 ) -> Result<Decision, Error> {
-    let now = micros(now);
+    let now = Timestamp::from(now);
     let budgets = operation.size();
     if states.len() != budgets {
         return Err(Error::misuse(format!(
@@ -62,18 +62,18 @@ pub fn decide(
     };
     // Always a decision: an operation has a budget.
     let decision = decision.ok_or_else(|| Error::misuse("the operation has no budget"))?;
-    Ok(decision.made_at_us(now))
+    Ok(decision.with_timestamp(now))
 }
 
 /// Charges a check. Returns the outcome and the charged units.
 #[inline]
-pub(super) fn charge(check: &Check, state: &mut Option<State>, now: Micros) -> (Outcome, u32) {
+pub(super) fn charge(check: &Check, state: &mut Option<State>, now: Timestamp) -> (Outcome, u32) {
     let outcome = decide_unless_blocked(check.budget(), state, now, check.asked(), Effect::Commit);
     (outcome, if outcome.allowed { check.cost() } else { 0 })
 }
 
 /// The outcome that a charge would have.
-pub(super) fn peek(check: &Check, state: &mut Option<State>, now: Micros) -> Outcome {
+pub(super) fn peek(check: &Check, state: &mut Option<State>, now: Timestamp) -> Outcome {
     decide_unless_blocked(
         check.budget(),
         state,
@@ -88,7 +88,7 @@ pub(super) fn apply_change(
     budget: &Budget,
     change: &Change,
     state: &mut Option<State>,
-    now: Micros,
+    now: Timestamp,
 ) -> Outcome {
     let limit = budget.limit();
     match change {
@@ -115,7 +115,7 @@ fn effect_of_peek(check: &Check) -> Effect {
 fn decide_unless_blocked(
     budget: &Budget,
     state: &mut Option<State>,
-    now: Micros,
+    now: Timestamp,
     cost: Cost,
     effect: Effect,
 ) -> Outcome {
@@ -130,7 +130,7 @@ fn decide_unless_blocked(
 }
 
 /// Gives back what was charged too much, or charges what was charged too little.
-fn settle(budget: &Budget, receipt: Receipt, cost: u32, state: &mut Option<State>, now: Micros) {
+fn settle(budget: &Budget, receipt: Receipt, cost: u32, state: &mut Option<State>, now: Timestamp) {
     let limit = budget.limit();
     let charged = receipt.cost;
     if cost < charged {
@@ -151,7 +151,7 @@ pub(super) fn decide_group(
     group: &[Check],
     effect: Effect,
     states: &mut [Option<State>],
-    now: Micros,
+    now: Timestamp,
 ) -> Option<Decision> {
     let is_charge = effect == Effect::Commit;
     let decide = |(check, state): (&Check, &mut Option<State>)| {

@@ -1,15 +1,84 @@
 //! The clocks of the stores.
 
+use std::ops::{Add, Div, Sub};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Microseconds: a point in time since the Unix epoch, or a span.
+/// A span of time in microseconds.
 pub(crate) type Micros = u64;
 
-/// A time or a duration in whole microseconds. The longest ones count as the largest number.
+/// A point in time of a store's clock, in microseconds since the Unix epoch.
+///
+/// It is a type of its own, so that no code adds two of them, or takes one for a span.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Timestamp(u64);
+
+impl Timestamp {
+    pub(crate) const EPOCH: Self = Self(0);
+
+    pub(crate) const fn from_micros(since_epoch: Micros) -> Self {
+        Self(since_epoch)
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub(crate) const fn as_micros(self) -> Micros {
+        self.0
+    }
+
+    pub(crate) const fn since_epoch(self) -> Duration {
+        Duration::from_micros(self.0)
+    }
+
+    /// The time from an earlier point to this one. 0 if that one is later.
+    pub(crate) const fn saturating_since(self, earlier: Self) -> Micros {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    pub(crate) const fn saturating_add(self, span: Micros) -> Self {
+        Self(self.0.saturating_add(span))
+    }
+
+    /// An earlier point in time, at least the Unix epoch.
+    pub(crate) const fn saturating_sub(self, span: Micros) -> Self {
+        Self(self.0.saturating_sub(span))
+    }
+}
+
+impl From<Duration> for Timestamp {
+    fn from(since_epoch: Duration) -> Self {
+        Self(micros(since_epoch))
+    }
+}
+
+impl Add<Micros> for Timestamp {
+    type Output = Self;
+
+    fn add(self, span: Micros) -> Self {
+        Self(self.0 + span)
+    }
+}
+
+/// The number of whole spans since the Unix epoch.
+impl Div<Micros> for Timestamp {
+    type Output = u64;
+
+    fn div(self, span: Micros) -> u64 {
+        self.0 / span
+    }
+}
+
+impl Sub for Timestamp {
+    type Output = Micros;
+
+    fn sub(self, earlier: Self) -> Micros {
+        self.0 - earlier.0
+    }
+}
+
+/// A duration in whole microseconds. The longest ones count as the largest number.
 pub(crate) fn micros(time: Duration) -> Micros {
     // Cheaper than `as_micros`, which has 128 bits.
     let micros = time.as_secs().saturating_mul(1_000_000);
@@ -17,7 +86,7 @@ pub(crate) fn micros(time: Duration) -> Micros {
 }
 
 /// The latest time of a clock, because later times would leave the range of exact arithmetic.
-const LATEST: Micros = 200 * 366 * 24 * 60 * 60 * 1_000_000;
+const LATEST: Duration = Duration::from_secs(200 * 366 * 24 * 60 * 60);
 
 /// Longer than any process runs.
 const FOREVER: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
@@ -28,8 +97,8 @@ pub(crate) fn later(instant: Instant, by: Duration) -> Instant {
 }
 
 /// The time of a clock, capped at [`LATEST`].
-fn capped(since_epoch: Duration) -> Micros {
-    micros(since_epoch).min(LATEST)
+fn capped(since_epoch: Duration) -> Timestamp {
+    Timestamp::from(since_epoch.min(LATEST))
 }
 
 /// A clock that you set by hand, forwards and backwards, in tests and dry runs.
@@ -76,20 +145,21 @@ impl ManualClock {
 
     /// Sets the time since the Unix epoch. Resolution: 1 microsecond. Maximum: 200 years.
     pub fn set(&self, since_epoch: Duration) {
-        self.now_us.store(capped(since_epoch), Ordering::SeqCst);
+        self.now_us
+            .store(capped(since_epoch).as_micros(), Ordering::SeqCst);
     }
 
     /// Moves the time forwards, up to the same maximum of 200 years.
     pub fn advance(&self, by: Duration) {
-        let later = |now| Some(capped(Duration::from_micros(now).saturating_add(by)));
+        let later = |now| Some(capped(Duration::from_micros(now).saturating_add(by)).as_micros());
         // It always returns a time.
         let _ = self
             .now_us
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, later);
     }
 
-    pub(crate) fn now(&self) -> Micros {
-        self.now_us.load(Ordering::SeqCst)
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp(self.now_us.load(Ordering::SeqCst))
     }
 }
 
@@ -99,7 +169,7 @@ impl ManualClock {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessClock {
     started: Instant,
-    started_at: Micros,
+    started_at: Timestamp,
 }
 
 impl ProcessClock {
@@ -113,7 +183,7 @@ impl ProcessClock {
         }
     }
 
-    pub(crate) fn now(&self) -> Micros {
-        self.started_at + capped(self.started.elapsed())
+    pub(crate) fn now(&self) -> Timestamp {
+        self.started_at + micros(self.started.elapsed().min(LATEST))
     }
 }

@@ -11,7 +11,7 @@ mod receipt;
 pub use self::claim::Claim;
 pub(crate) use self::claim::MAX_LEASE;
 pub use self::clock::ManualClock;
-pub(crate) use self::clock::{Micros, later, micros};
+pub(crate) use self::clock::{Micros, Timestamp, later, micros};
 pub use self::config_error::ConfigError;
 pub(crate) use self::lock::{Mutex, RwLock};
 pub(crate) use self::outcome::{Blocked, Outcome};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Micros, micros};
+use super::{Micros, Timestamp};
 
 /// The proof of a charge under one limit, with its time, its cost, and the load of its bucket. A
 /// [refund](crate::RateLimiter::refund) with it takes back that charge and not a later one.
@@ -21,9 +21,9 @@ use super::{Micros, micros};
 /// The default is the receipt of no charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Receipt {
-    pub(crate) at: Micros,
+    pub(crate) at: Timestamp,
     pub(crate) cost: u32,
-    pub(crate) drains_at: Micros,
+    pub(crate) drains_at: Timestamp,
 }
 
 /// Added to the time of a charge that no store knows, a local one. It is a bit, because
@@ -35,18 +35,18 @@ impl Receipt {
     /// The same receipt, of a charge that was decided [locally](crate::decision::Source::Local).
     pub(crate) const fn of_local_charge(self) -> Self {
         Self {
-            at: self.at | LOCAL,
+            at: Timestamp::from_micros(self.at.as_micros() | LOCAL),
             ..self
         }
     }
 
     /// The receipt for the local budget, if that was charged.
     pub(crate) const fn local(self) -> Option<Self> {
-        if self.at & LOCAL == 0 {
+        if self.at.as_micros() & LOCAL == 0 {
             None
         } else {
             Some(Self {
-                at: self.at & !LOCAL,
+                at: Timestamp::from_micros(self.at.as_micros() & !LOCAL),
                 ..self
             })
         }
@@ -56,14 +56,14 @@ impl Receipt {
     /// in whole microseconds.
     #[must_use]
     pub fn new(charged_at: Duration, cost: u32) -> Self {
-        Self::at_us(micros(charged_at), cost)
+        Self::of_charge(Timestamp::from(charged_at), cost)
     }
 
-    pub(crate) const fn at_us(at: Micros, cost: u32) -> Self {
+    pub(crate) const fn of_charge(at: Timestamp, cost: u32) -> Self {
         Self {
             at,
             cost,
-            drains_at: 0,
+            drains_at: Timestamp::EPOCH,
         }
     }
 
@@ -73,7 +73,7 @@ impl Receipt {
     #[must_use]
     pub fn with_drains_at(self, drains_at: Duration) -> Self {
         Self {
-            drains_at: micros(drains_at),
+            drains_at: Timestamp::from(drains_at),
             ..self
         }
     }
@@ -91,7 +91,7 @@ impl Receipt {
     /// [locally](crate::decision::Source::Local), a time after all others.
     #[must_use]
     pub const fn charged_at(&self) -> Duration {
-        Duration::from_micros(self.at)
+        self.at.since_epoch()
     }
 
     /// The store's time at which the bucket would be full again if nothing else were charged or
@@ -99,7 +99,7 @@ impl Receipt {
     /// is unknown, and for algorithms that are not buckets.
     #[must_use]
     pub const fn drains_at(&self) -> Duration {
-        Duration::from_micros(self.drains_at)
+        self.drains_at.since_epoch()
     }
 
     /// The charged units.

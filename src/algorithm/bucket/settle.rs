@@ -23,7 +23,7 @@
 
 use super::{Bucket, Level, MAX_LEVEL, MAX_REFILL, Rate};
 use crate::algorithm::MAX_EXACT;
-use crate::units::{Micros, Receipt};
+use crate::units::{Receipt, Timestamp};
 
 /// The most parts that a level counts as given back, so that the sum with the level is exact.
 const MAX_RETURNED: u64 = MAX_EXACT / 8;
@@ -33,7 +33,7 @@ impl Bucket {
     pub(crate) fn overdraw(
         &self,
         state: &mut Option<Level>,
-        now: Micros,
+        now: Timestamp,
         units: u64,
         max_debt: u64,
     ) {
@@ -66,7 +66,7 @@ impl Bucket {
     pub(crate) fn refund(
         &self,
         state: &mut Option<Level>,
-        now: Micros,
+        now: Timestamp,
         receipt: Receipt,
         units: u64,
         queues: bool,
@@ -74,7 +74,7 @@ impl Bucket {
         let Some(mut level) = *state else { return };
         let is_as_charged = level.rate == self.rate
             && level.then().is_none()
-            && level.at.saturating_sub(now) <= self.full_period()
+            && level.at.saturating_since(now) <= self.full_period()
             && (level.since..=level.at).contains(&receipt.at);
         if !is_as_charged || level.is_over(now) {
             return;
@@ -90,12 +90,12 @@ impl Bucket {
         let charged = u64::from(receipt.cost).min(self.capacity) * micros;
         let of_charge = charged.saturating_sub((at - receipt.at).saturating_mul(drains));
         // Rounded down: it is empty within the last microsecond.
-        let of_level = match receipt.drains_at.checked_sub(at) {
-            Some(left @ 1..) => (left - 1)
+        let of_level = match receipt.drains_at.saturating_since(at) {
+            0 => 0,
+            left => (left - 1)
                 .saturating_mul(drains)
                 .saturating_add(1)
                 .min(MAX_EXACT),
-            _ => 0,
         };
         let mut given_back = level.given_back();
         let charged_since = (used + given_back.returned).saturating_sub(of_level);

@@ -18,7 +18,7 @@ use self::x_ratelimit::XRateLimit;
 use super::number::{number, seconds};
 use super::stacked::NextAllowed;
 use crate::model::{Decision, Digest, DigestSecret, Group};
-use crate::units::ConfigError;
+use crate::units::{ConfigError, micros};
 
 /// The responses that report budgets.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -310,11 +310,8 @@ fn write_date(decision: &Decision, headers: &mut HeaderMap) {
 /// now.
 #[inline]
 fn decided_at(decision: &Decision) -> u64 {
-    match decision.decided_at_us() {
-        0 => {
-            let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-            now.as_micros().try_into().unwrap_or(u64::MAX)
-        }
+    match micros(decision.decided_at()) {
+        0 => micros(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()),
         known => known,
     }
 }

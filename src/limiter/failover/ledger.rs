@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hashbrown::{DefaultHashBuilder, HashMap};
 
 use crate::model::{Budget, Check};
-use crate::units::{Micros, Mutex, Receipt};
+use crate::units::{Mutex, Receipt, Timestamp};
 
 /// Threads rarely contend for one of so many.
 const SHARDS: usize = 16;
@@ -26,7 +26,7 @@ struct Owed {
     check: Check,
     units: u64,
     /// The local time of the first charge.
-    since: Micros,
+    since: Timestamp,
 }
 
 impl Ledger {
@@ -45,7 +45,7 @@ impl Ledger {
 
     /// Enters the units of a check that was charged at a local time. The budgets are bounded, so a
     /// new one may be left out.
-    pub(super) fn add(&self, check: &Check, at: Micros) {
+    pub(super) fn add(&self, check: &Check, at: Timestamp) {
         let units = u64::from(check.cost());
         if units == 0 {
             return;
@@ -90,7 +90,7 @@ impl Ledger {
     }
 
     /// Takes up to so many budgets out, with their units and the time of the first charge.
-    pub(super) fn take(&self, budgets: usize) -> Vec<(Check, u64, Micros)> {
+    pub(super) fn take(&self, budgets: usize) -> Vec<(Check, u64, Timestamp)> {
         let mut taken = Vec::with_capacity(budgets);
         for shard in &self.shards {
             let mut shard = shard.lock();

@@ -67,9 +67,9 @@ impl Local {
         if is_charge && decided.allowed() && !may_be_charged {
             let verdicts = group.iter().zip(decided.verdicts());
             let charged = verdicts.filter(|(_, it)| !it.is_unlimited() && !it.would_deny());
-            charged.for_each(|(check, _)| self.ledger.add(check, decision.decided_at_us()));
+            charged.for_each(|(check, _)| self.ledger.add(check, decision.timestamp()));
         }
-        Ok(decided.made_at_us(decision.decided_at_us()))
+        Ok(decided.with_timestamp(decision.timestamp()))
     }
 
     /// Settles a local charge. Returns what is left if the charge was still owed to the store. Then
@@ -99,7 +99,7 @@ impl Local {
             let left = self.store.apply_now(Operation::Peek(left.into()))?;
             let verdicts = left.verdicts().to_vec();
             let decision = Decision::in_place_of_store(verdicts, Source::Local)?;
-            Ok(decision.made_at_us(left.decided_at_us()))
+            Ok(decision.with_timestamp(left.timestamp()))
         })
     }
 

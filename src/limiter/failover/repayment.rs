@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::Failover;
 use crate::model::{Budget, Change, Check, Decision, Error, Operation};
 use crate::telemetry;
-use crate::units::{Micros, Receipt};
+use crate::units::{Receipt, Timestamp};
 
 /// The charges that are made at once, in a round trip. More would hold up the checks of a store
 /// that has just recovered, and fewer would make a distant one take long for many budgets.
@@ -97,7 +97,7 @@ struct Repaid {
 async fn repay_once(
     failover: &Weak<Failover>,
     repaid: &mut Repaid,
-) -> Option<Vec<(Check, Micros)>> {
+) -> Option<Vec<(Check, Timestamp)>> {
     let mut unpaid = Vec::new();
     let mut failed_in_a_row = 0;
     while failed_in_a_row < GIVE_UP_AFTER {

@@ -99,7 +99,7 @@ async fn joined(answers: Vec<Answer>) -> Result<Decision, Error> {
         return Err(Error::misuse("the group is empty"));
     };
     let source = first.source();
-    let decided_at = decisions.iter().map(Decision::decided_at_us).max();
+    let decided_at = decisions.iter().map(Decision::timestamp).max();
     let verdicts = decisions.iter().flat_map(Decision::verdicts).cloned();
     Decision::of_parts(verdicts.collect(), decided_at.unwrap_or_default())
         .map(|decision| decision.with_source(source))

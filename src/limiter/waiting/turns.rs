@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::reservation::Reservation;
 use super::width::{UnitsFound, Width};
-use crate::model::{Budget, Changes, Check, Group};
+use crate::model::{Budget, BudgetChanges, Check, Group};
 use crate::units::Mutex;
 
 type Queues = Arc<Mutex<HashMap<Budget, Arc<WaitingQueue>>>>;
@@ -76,7 +76,7 @@ pub(in crate::limiter) struct Turns {
     queues: Queues,
     /// The number of places in all queues, so that a check that need not wait takes no lock.
     places: Arc<AtomicUsize>,
-    changes: Changes<32>,
+    changes: BudgetChanges<32>,
 }
 
 /// A place at the front of the queue for every budget of a group.
@@ -188,7 +188,7 @@ impl Turns {
     }
 
     /// The changes of budgets, for callers that have no place yet.
-    pub(super) fn changes(&self) -> &Changes<32> {
+    pub(super) fn changes(&self) -> &BudgetChanges<32> {
         &self.changes
     }
 

@@ -47,8 +47,8 @@ impl DenyCache {
             .flatten()
             .max_by_key(|(denial, is_fresh)| (*is_fresh, denial.falls_back_until));
         let (mut denial, is_fresh) = longest?;
-        let decided_at = denial.decision.decided_at_us();
-        denial.decision = Decision::of_group(verdicts)?.made_at_us(decided_at);
+        let decided_at = denial.decision.timestamp();
+        denial.decision = Decision::of_group(verdicts)?.with_timestamp(decided_at);
         Some((denial, is_fresh))
     }
 

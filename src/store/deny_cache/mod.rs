@@ -51,7 +51,9 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::Answer;
-use crate::model::{Budget, Change, Changes, Check, Decision, Error, Group, Operation, Source};
+use crate::model::{
+    Budget, BudgetChanges, Change, Check, Decision, Error, Group, Operation, Source,
+};
 use crate::telemetry;
 use crate::units::later;
 
@@ -90,7 +92,7 @@ pub(super) struct DenyCache {
     /// Two, each with its own seed, so that a check is identified by 128 bits that no client can
     /// foresee.
     hashers: [DefaultHashBuilder; 2],
-    changes: Changes<CHANGE_PLACES>,
+    changes: BudgetChanges<CHANGE_PLACES>,
     /// Until then a change of a budget of this place may still happen, in microseconds since the
     /// start.
     uncertain_until: Box<[AtomicU64]>,
@@ -159,7 +161,7 @@ impl DenyCache {
             max_age: max_age.min(MAX_AGE),
             blocked_max_age: blocked_max_age.min(MAX_AGE),
             hashers: [DefaultHashBuilder::default(), DefaultHashBuilder::default()],
-            changes: Changes::default(),
+            changes: BudgetChanges::default(),
             uncertain_until: (0..CHANGE_PLACES).map(|_| AtomicU64::new(0)).collect(),
             started: Instant::now(),
             last_expires: AtomicU64::new(0),
@@ -304,7 +306,7 @@ impl DenyCache {
                 _ if verdict.allowed() => {}
                 Some(left) => {
                     let blocked = Decision::from(verdict.clone().of_blocked_key());
-                    let blocked = blocked.made_at_us(denial.decided_at_us());
+                    let blocked = blocked.with_timestamp(denial.timestamp());
                     let answers_for = left.min(self.blocked_max_age);
                     self.insert(
                         self.blocked_id(check.budget()),
@@ -460,7 +462,7 @@ impl ChangeUnderWay {
             Ok(decision) => {
                 self.blocked = self.key.filter(|_| decision.is_blocked()).map(|id| {
                     let denial = Decision::from(decision.deciding().clone().of_blocked_key());
-                    (id, denial.made_at_us(decision.decided_at_us()))
+                    (id, denial.with_timestamp(decision.timestamp()))
                 });
                 ChangeEnd::Confirmed
             }

@@ -19,7 +19,7 @@ use super::{Answer, Store};
 use crate::algorithm::{Effect, State};
 use crate::model::{Budget, Check, Decision, Error, Group, Operation};
 use crate::units::clock::ProcessClock;
-use crate::units::{ManualClock, Micros, Mutex, Outcome};
+use crate::units::{ManualClock, Mutex, Outcome, Timestamp};
 
 /// A power of two. More shards than cores, so that threads rarely contend for a shard.
 const SHARDS: usize = 64;
@@ -200,7 +200,7 @@ impl MemoryStore {
         &self,
         asked: A,
         action: BudgetAction<'_>,
-        decide: impl FnOnce(&A, &mut Option<State>, Micros) -> (Outcome, u32),
+        decide: impl FnOnce(&A, &mut Option<State>, Timestamp) -> (Outcome, u32),
     ) -> Result<Decision, Error> {
         let (hash, index) = self.shard_of(asked.as_ref());
         let mut shard = self.lock(index);
@@ -208,7 +208,7 @@ impl MemoryStore {
         let now = self.now();
         let verdict = shard.apply(hash, asked, action, now, decide)?;
         self.sweep(&mut shard, now);
-        Ok(Decision::from(verdict).made_at_us(now))
+        Ok(Decision::from(verdict).with_timestamp(now))
     }
 
     /// Charges a group, or only peeks.
@@ -272,7 +272,7 @@ impl MemoryStore {
         for shard in shards.values_mut() {
             self.sweep(shard, now);
         }
-        Ok(decision?.made_at_us(now))
+        Ok(decision?.with_timestamp(now))
     }
 
     /// Locks several shards, always in the same order, so that two groups cannot deadlock.
@@ -289,7 +289,7 @@ impl MemoryStore {
 
     /// Sweeps the shard if enough places are due. At the end of a round, also sweeps another shard,
     /// so that the traffic of one key is enough to sweep all shards.
-    fn sweep(&self, shard: &mut Shard, now: Micros) {
+    fn sweep(&self, shard: &mut Shard, now: Timestamp) {
         if matches!(self.clock, Clock::Manual(_)) || !shard.sweep(now) {
             return;
         }
@@ -311,7 +311,7 @@ impl MemoryStore {
         self.shards[index].lock()
     }
 
-    fn now(&self) -> Micros {
+    fn now(&self) -> Timestamp {
         self.clock.now()
     }
 }
@@ -322,7 +322,7 @@ fn make_room(
     group: &Group,
     places: &[(u64, usize)],
     needs_room: &[bool],
-    now: Micros,
+    now: Timestamp,
 ) -> Result<(), Error> {
     for (index, shard) in shards {
         let here = group.iter().zip(places.iter().zip(needs_room));
@@ -337,7 +337,7 @@ fn make_room(
 }
 
 impl Clock {
-    fn now(&self) -> Micros {
+    fn now(&self) -> Timestamp {
         match self {
             Self::Process(clock) => clock.now(),
             Self::Manual(clock) => clock.now(),

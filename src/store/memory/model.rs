@@ -12,7 +12,7 @@ use super::table::{Cursor, Table};
 use crate::algorithm::State;
 use crate::model::{Change, Check, Key, Limit, Verdict};
 use crate::store::group::{apply_change, charge, peek};
-use crate::units::{Micros, Quota, Receipt};
+use crate::units::{Quota, Receipt, Timestamp};
 
 /// A run of operations on a range of keys, so that the table grows and shrinks by hundreds.
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ proptest! {
         let hasher = DefaultHashBuilder::default();
         let mut shard = Shard::new(cap);
         let mut model: HashMap<u64, Option<State>> = HashMap::new();
-        let mut now: Micros = 1_000_000;
+        let mut now = Timestamp::from_micros(1_000_000);
         for (from, count, wait) in runs {
             for number in from..from + count {
                 let key = Key::from(number);
@@ -135,10 +135,10 @@ proptest! {
                 }
                 shard.sweep(now);
             }
-            now += wait;
+            now = now + wait;
         }
         // Now all budgets have expired, and sweeps delete them.
-        now += 10_000_000;
+        now = now + 10_000_000;
         for _ in 0..40_000 {
             shard.sweep(now);
         }
@@ -174,7 +174,7 @@ proptest! {
         let mut receipt = Receipt::default();
         for (limit, op, pause) in steps {
             now += if op % 3 == 0 { pause } else { pause / 100 };
-            let time = now.unsigned_abs();
+            let time = Timestamp::from_micros(now.unsigned_abs());
             let check = Check::new(&limits[limit], "key");
             let state = &mut state;
             let budget = check.budget();
@@ -184,11 +184,11 @@ proptest! {
                 4 => _ = peek(&check, state, time),
                 _ => {
                     let (_, charged) = charge(&check, state, time);
-                    receipt = if charged > 0 { Receipt::at_us(time, charged) } else { receipt };
+                    receipt = if charged > 0 { Receipt::of_charge(time, charged) } else { receipt };
                 }
             }
             if let Some(state) = state {
-                let end = state.expires_at_us();
+                let end = state.expiry();
                 prop_assert!(!state.is_deletable(end.saturating_sub(1)), "{:?}", state);
                 prop_assert!(!state.is_deletable(time) || end <= time, "{:?}", state);
                 // At most a window of 75 s later.
@@ -203,7 +203,7 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
     let limit = Limit::sliding_window_with("limit", Quota::per_second(9), 4).unwrap();
     let hasher = DefaultHashBuilder::default();
     let mut shard = Shard::new(None);
-    let second = 1_000_000;
+    let second = |number: u64| Timestamp::from_micros(number * 1_000_000);
     for number in 0..100_u64 {
         let check = Check::new(&limit, Key::from(number));
         let hash = hasher.hash_one(check.budget());
@@ -212,15 +212,15 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
                 .apply(hash, check.clone(), BudgetAction::Charge, now, charge)
                 .unwrap()
         };
-        charge_at(second);
-        charge_at(second * 2);
-        let refund = Change::give_back(Receipt::at_us(second * 2, 1));
+        charge_at(second(1));
+        charge_at(second(2));
+        let refund = Change::give_back(Receipt::of_charge(second(2), 1));
         let budget = check.budget().clone();
         let refunded = shard.apply(
             hash,
             budget,
             BudgetAction::Change(&refund),
-            second * 2,
+            second(2),
             |budget, state, now| (apply_change(budget, &refund, state, now), 0),
         );
         assert_eq!(refunded.unwrap().remaining(), 8);
@@ -231,8 +231,8 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
         }
         shard.len()
     };
-    assert_eq!(left_at(second * 2), 100);
-    assert_eq!(left_at(second * 3 + second / 2), 0);
+    assert_eq!(left_at(second(2)), 100);
+    assert_eq!(left_at(second(3) + 500_000), 0);
 }
 
 #[test]
@@ -244,10 +244,10 @@ fn shard_sweeps_32_places_at_every_16th_operation() {
         let check = Check::new(&limit, Key::from(number));
         let hash = hasher.hash_one(check.budget());
         shard
-            .apply(hash, check, BudgetAction::Charge, 0, charge)
+            .apply(hash, check, BudgetAction::Charge, Timestamp::EPOCH, charge)
             .unwrap();
     }
-    let later = 60_000_000;
+    let later = Timestamp::from_micros(60_000_000);
     for operation in 1..=64 {
         let before = shard.len();
         shard.sweep(later);

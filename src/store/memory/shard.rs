@@ -3,7 +3,7 @@
 use super::table::{Cursor, Table};
 use crate::algorithm::{Cost, Effect, State};
 use crate::model::{Budget, Change, Check, Error, Limit, Verdict};
-use crate::units::{Micros, Outcome};
+use crate::units::{Outcome, Timestamp};
 
 /// Places of the table that are swept for each operation.
 const SWEPT_PER_OPERATION: usize = 2;
@@ -26,7 +26,7 @@ pub(super) struct StoredBudget {
     /// `None` only outside the table.
     pub(super) state: Option<State>,
     /// The time until which a check of one unit is known to be denied.
-    exhausted_until: Micros,
+    exhausted_until: Timestamp,
 }
 
 impl StoredBudget {
@@ -34,7 +34,7 @@ impl StoredBudget {
         Self {
             budget: budget.clone(),
             state,
-            exhausted_until: 0,
+            exhausted_until: Timestamp::EPOCH,
         }
     }
 
@@ -42,11 +42,11 @@ impl StoredBudget {
         self.budget == *budget
     }
 
-    fn expires_at(&self) -> Micros {
-        self.state.as_ref().map_or(0, State::expires_at_us)
+    fn expires_at(&self) -> Timestamp {
+        self.state.as_ref().map_or(Timestamp::EPOCH, State::expiry)
     }
 
-    fn is_deletable(&self, now: Micros) -> bool {
+    fn is_deletable(&self, now: Timestamp) -> bool {
         self.state
             .as_ref()
             .is_none_or(|state| state.is_deletable(now))
@@ -59,7 +59,7 @@ impl StoredBudget {
         action: BudgetAction<'_>,
         limit: &Limit,
         outcome: &Outcome,
-        now: Micros,
+        now: Timestamp,
     ) {
         let known = match action {
             BudgetAction::Peek => return,
@@ -70,9 +70,10 @@ impl StoredBudget {
                 return;
             }
             // These pass while the key is blocked, so their outcome has no wait.
-            BudgetAction::Change(Change::Settle { .. } | Change::Reset | Change::Block(_)) => {
-                self.state.as_ref().map_or(0, State::blocked_until)
-            }
+            BudgetAction::Change(Change::Settle { .. } | Change::Reset | Change::Block(_)) => self
+                .state
+                .as_ref()
+                .map_or(Timestamp::EPOCH, State::blocked_until),
         };
         let wait = outcome.retry_after.or_else(|| {
             let mut next = || {
@@ -82,7 +83,7 @@ impl StoredBudget {
             };
             (outcome.remaining == 0).then(&mut next)?.retry_after
         });
-        self.exhausted_until = known.max(wait.map_or(0, |wait| now + wait));
+        self.exhausted_until = known.max(wait.map_or(Timestamp::EPOCH, |wait| now + wait));
     }
 }
 
@@ -150,8 +151,8 @@ impl Shard {
         hash: u64,
         asked: A,
         action: BudgetAction<'_>,
-        now: Micros,
-        decide: impl FnOnce(&A, &mut Option<State>, Micros) -> (Outcome, u32),
+        now: Timestamp,
+        decide: impl FnOnce(&A, &mut Option<State>, Timestamp) -> (Outcome, u32),
     ) -> Result<Verdict, Error> {
         let of = asked.as_ref();
         let Some(budget) = self.table.find_mut(hash, |budget| budget.is_of(of)) else {
@@ -184,7 +185,7 @@ impl Shard {
     }
 
     /// The units left in the budget of a check, whatever blocks its key.
-    pub(super) fn left_in_budget(&mut self, hash: u64, check: &Check, now: Micros) -> u64 {
+    pub(super) fn left_in_budget(&mut self, hash: u64, check: &Check, now: Timestamp) -> u64 {
         let budget = self
             .table
             .find_mut(hash, |budget| budget.is_of(check.budget()));
@@ -213,7 +214,7 @@ impl Shard {
         &mut self,
         wanted: usize,
         limit: &Limit,
-        now: Micros,
+        now: Timestamp,
     ) -> Result<(), Error> {
         while self.cap.is_some_and(|cap| self.table.len() + wanted > cap) {
             let place = self.victim(now).ok_or_else(|| full(limit))?;
@@ -222,8 +223,8 @@ impl Shard {
         Ok(())
     }
 
-    fn victim(&mut self, now: Micros) -> Option<Cursor> {
-        let mut least: Option<(Micros, Cursor)> = None;
+    fn victim(&mut self, now: Timestamp) -> Option<Cursor> {
+        let mut least: Option<(Timestamp, Cursor)> = None;
         let mut candidates = 0;
         let start = self.hand;
         for look in 0..MAX_LOOKS {
@@ -254,7 +255,7 @@ impl Shard {
 
     /// Sweeps [`SWEEP_STEP`] places, if as many are due. Returns whether this was the last step of
     /// a round.
-    pub(super) fn sweep(&mut self, now: Micros) -> bool {
+    pub(super) fn sweep(&mut self, now: Timestamp) -> bool {
         self.due += SWEPT_PER_OPERATION;
         if self.due < SWEEP_STEP {
             return false;
@@ -270,7 +271,7 @@ impl Shard {
     }
 
     /// Sweeps up to [`MIN_ROUND`] places, which is a full round of a small table.
-    pub(super) fn sweep_round(&mut self, now: Micros) {
+    pub(super) fn sweep_round(&mut self, now: Timestamp) {
         for _ in 0..MIN_ROUND / SWEEP_STEP {
             if self.sweep_step(now) {
                 return;
@@ -278,7 +279,7 @@ impl Shard {
         }
     }
 
-    fn sweep_step(&mut self, now: Micros) -> bool {
+    fn sweep_step(&mut self, now: Timestamp) -> bool {
         self.table.sweep(&mut self.cursor, SWEEP_STEP, |budget| {
             budget.is_deletable(now)
         })

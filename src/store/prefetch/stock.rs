@@ -117,7 +117,7 @@ impl Stock {
             ..*verdict.outcome()
         };
         let verdict = Verdict::new(verdict.limit().clone(), outcome, 0);
-        let decision = Decision::from(verdict).made_at_us(decision.decided_at_us());
+        let decision = Decision::from(verdict).with_timestamp(decision.timestamp());
         let elapsed = now.saturating_duration_since(*granted);
         Some(
             decision

@@ -6,14 +6,14 @@ use redis::{Arg, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, Server
 use super::batch::Batch;
 use super::terms::Terms;
 use super::{script, wire};
-use crate::units::Micros;
+use crate::units::Timestamp;
 
 /// Bytes of the other arguments: the script's hash, a number, a time.
 const OTHER_BYTES: usize = 96;
 
 /// The command for a batch, with the number of the call. `time` is the time to decide by. Default:
 /// the server's own.
-pub(super) fn command(number: u16, batch: &Batch, time: Option<Micros>) -> Cmd {
+pub(super) fn command(number: u16, batch: &Batch, time: Option<Timestamp>) -> Cmd {
     match batch.lone_request(number) {
         Some((key, request)) => by_hash([key].into_iter(), key.len(), &request, time),
         None => by_hash(batch.keys(), batch.key_bytes(), &batch.body(number), time),
@@ -24,14 +24,14 @@ fn by_hash<'a>(
     keys: impl ExactSizeIterator<Item = &'a str>,
     key_bytes: usize,
     request: &[u8],
-    time: Option<Micros>,
+    time: Option<Timestamp>,
 ) -> Cmd {
     let mut call = Cmd::with_capacity(keys.len() + 5, key_bytes + request.len() + OTHER_BYTES);
     call.arg("EVALSHA").arg(script::hash()).arg(keys.len());
     for key in keys {
         call.arg(key);
     }
-    call.arg(request).arg(time);
+    call.arg(request).arg(time.map(Timestamp::as_micros));
     call
 }
 

@@ -29,7 +29,7 @@ use super::submit::submit;
 use crate::model::{Change, Check, Decision, Error, Group, Operation, Verdict};
 use crate::store::Answer;
 use crate::store::answer::all;
-use crate::units::later;
+use crate::units::{Timestamp, later};
 
 /// The pauses before a refund is repeated, in milliseconds.
 const PAUSES: [u64; 5] = [100, 200, 400, 800, 1_600];
@@ -168,12 +168,12 @@ impl Spread {
 /// that may have charged.
 fn join(answers: impl IntoIterator<Item = PartAnswer>) -> Result<Decision, Error> {
     let mut verdicts: Vec<(usize, Verdict)> = Vec::new();
-    let mut decided_at = 0;
+    let mut decided_at = Timestamp::EPOCH;
     let mut failure: Option<Error> = None;
     for (places, answer) in answers {
         match answer {
             Ok(decision) => {
-                decided_at = decision.decided_at_us().max(decided_at);
+                decided_at = decision.timestamp().max(decided_at);
                 let of_part = decision.verdicts().iter().cloned();
                 verdicts.extend(places.into_iter().zip(of_part));
             }
@@ -221,7 +221,7 @@ impl Part {
         checks.map(move |((place, check), (verdict, receipt))| AllowedCheck {
             lane: Arc::clone(&self.lane),
             place: *place,
-            decision: Decision::from(verdict.clone()).made_at_us(decision.decided_at_us()),
+            decision: Decision::from(verdict.clone()).with_timestamp(decision.timestamp()),
             undo: match is_charge {
                 true => Operation::Change(
                     check.budget().clone(),

@@ -263,9 +263,9 @@ impl Body {
     }
 
     fn push_receipt(&mut self, receipt: Receipt) {
-        self.push(receipt.at.min(MAX_EXACT), 7);
+        self.push(receipt.at.as_micros().min(MAX_EXACT), 7);
         self.push(receipt.cost.into(), 4);
-        self.push(receipt.drains_at.min(MAX_EXACT), 7);
+        self.push(receipt.drains_at.as_micros().min(MAX_EXACT), 7);
     }
 
     /// Adds the same charge for `keys` keys, from the key of `first` on. No other run may touch

@@ -4,6 +4,7 @@ use super::{Batch, Run};
 use crate::model::{Decision, Error, Verdict};
 use crate::store::redis::wire::{IN_SHORT, Op, RawVerdict, Reply};
 use crate::telemetry::RedisEvents;
+use crate::units::Timestamp;
 
 /// The indices of a run's verdicts, for its next group, and for its last.
 struct RunCursor {
@@ -21,7 +22,7 @@ impl Batch {
     ) -> Result<usize, String> {
         let mut declined = 0;
         let mut numbers = Reply::new(reply);
-        let decided_at = numbers.number();
+        let decided_at = numbers.number().map(Timestamp::from_micros);
         let answers = decided_at.and_then(|at| Some((at, self.read(numbers, events)?)));
         let Some((decided_at, (verdicts, mut cursors))) = answers else {
             return Err(malformed(reply));
@@ -51,7 +52,8 @@ impl Batch {
                 1 => verdicts.next().map(Decision::from),
                 _ => Decision::of_group(verdicts.collect()),
             };
-            let Some(decision) = decision.map(|decision| decision.made_at_us(decided_at)) else {
+            let Some(decision) = decision.map(|decision| decision.with_timestamp(decided_at))
+            else {
                 return Err(malformed(reply));
             };
             waiter.set_answer(match &self.read_only {

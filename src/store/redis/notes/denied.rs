@@ -38,7 +38,7 @@ async fn add(notes: &Notes, keys: &[(String, String, u64)]) -> Option<()> {
 /// The store's time.
 async fn seconds(notes: &Notes) -> Option<u64> {
     if let Some(clock) = notes.clock() {
-        return Some(clock.now() / 1_000_000);
+        return Some(clock.now().since_epoch().as_secs());
     }
     let (seconds, _): (u64, u64) = notes.run(&redis::cmd("TIME")).await?;
     Some(seconds)

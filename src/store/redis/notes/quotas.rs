@@ -202,7 +202,9 @@ fn brief(text: &str) -> String {
 }
 
 fn command(notes: &Notes, texts: &HashSet<(String, String)>) -> Cmd {
-    let seconds = notes.clock().map(|clock| clock.now() / 1_000_000);
+    let seconds = notes
+        .clock()
+        .map(|clock| clock.now().since_epoch().as_secs());
     let mut command = redis::cmd("EVAL");
     command.arg(script::QUOTAS).arg(1);
     command.arg(format!("{}:limits", notes.prefix));

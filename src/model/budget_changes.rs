@@ -12,14 +12,14 @@ use super::{Budget, Check};
 ///
 /// A change of one budget also counts for the budgets that share its place. Then the store is asked
 /// too often, and never too rarely.
-pub(crate) struct Changes<const PLACES: usize> {
+pub(crate) struct BudgetChanges<const PLACES: usize> {
     last: AtomicU64,
     /// The last number of each budget, by its hash.
     places: Box<[AtomicU64; PLACES]>,
     hasher: DefaultHashBuilder,
 }
 
-impl<const PLACES: usize> Default for Changes<PLACES> {
+impl<const PLACES: usize> Default for BudgetChanges<PLACES> {
     fn default() -> Self {
         Self {
             last: AtomicU64::new(0),
@@ -29,7 +29,7 @@ impl<const PLACES: usize> Default for Changes<PLACES> {
     }
 }
 
-impl<const PLACES: usize> Changes<PLACES> {
+impl<const PLACES: usize> BudgetChanges<PLACES> {
     /// The number of the last change of any budget.
     pub(crate) fn last(&self) -> u64 {
         self.last.load(Ordering::SeqCst)
