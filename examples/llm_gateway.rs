@@ -19,7 +19,7 @@ use axum::extract::Query;
 use axum::response::Sse;
 use axum::response::sse::Event;
 use axum::routing::get;
-use axum::{Extension, Router};
+use axum::Router;
 use http::StatusCode;
 use serde::Deserialize;
 use tokio::net::TcpListener;
@@ -71,7 +71,7 @@ fn limits(limiter: &RateLimiter) -> Result<RateLimitLayer, ConfigError> {
 /// Streams the answer. The settlement moves into the task that makes the answer.
 async fn chat(
     Query(Prompt { tokens }): Query<Prompt>,
-    Extension(decision): Extension<Decision>,
+    decision: Decision,
     settlement: Settlement,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, StatusCode> {
     if tokens == 0 {

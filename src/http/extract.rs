@@ -71,10 +71,25 @@ fn why_no_key(name: &str) -> Option<&'static str> {
 
 impl KeyExtractor for Header {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
+        self.value(parts).map(Key::new)
+    }
+}
+
+impl Header {
+    /// The value as text.
+    pub(super) fn text(&self, parts: &Parts) -> Result<String, MissingKey> {
+        let text = str::from_utf8(self.value(parts)?);
+        text.map(str::to_owned).map_err(|_| {
+            let reason = format!("the header `{}` is not UTF-8", self.0);
+            MissingKey::new(reason).never_skipped()
+        })
+    }
+
+    fn value<'a>(&self, parts: &'a Parts) -> Result<&'a [u8], MissingKey> {
         let name = &self.0;
         let mut values = parts.headers.get_all(name).iter();
         match (values.next(), values.next()) {
-            (Some(value), None) if !value.is_empty() => Ok(Key::new(value.as_bytes())),
+            (Some(value), None) if !value.is_empty() => Ok(value.as_bytes()),
             // A service that reads the first value may know the client. So it must not be
             // unlimited.
             (Some(_), None) => {

@@ -3,9 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-#[cfg(feature = "axum")]
-use http::request::Parts;
-
 use crate::limiter::Permit;
 
 /// The permits that a request holds. They are given back when the response body has ended and all
@@ -44,19 +41,5 @@ impl fmt::Debug for InFlight {
             .field("permits", &self.permits)
             .field("outside", &self.outside)
             .finish()
-    }
-}
-
-/// An extractor for handlers that outlast their response. Without
-/// [`insert_permits`](crate::RateLimitLayer::insert_permits), the request is answered 500.
-#[cfg(feature = "axum")]
-impl<S: Sync> axum::extract::FromRequestParts<S> for InFlight {
-    type Rejection = (http::StatusCode, &'static str);
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        let missing = "this handler needs the permits of its request: add `insert_permits()` to \
-                       the rate limit layer";
-        let permits = parts.extensions.get().cloned();
-        permits.ok_or((http::StatusCode::INTERNAL_SERVER_ERROR, missing))
     }
 }

@@ -48,7 +48,7 @@ use crate::model::Key;
     message = "`{Self}` does not extract a key from a request",
     label = "not a key extractor",
     note = "for a header use `Header::new(\"x-name\")?`, for a closure `from_fn(|parts| ...)`, for \
-            all requests together `Global`"
+            all requests together `Global`, for two keys as one `a.and(b)`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key of a request.

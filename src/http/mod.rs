@@ -12,6 +12,8 @@ mod forwarding_peers;
 mod future;
 #[cfg(feature = "grpc")]
 mod grpc_keys;
+#[cfg(feature = "axum")]
+mod handler_extractors;
 mod headers;
 mod host;
 mod in_flight;

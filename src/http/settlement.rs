@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 #[cfg(feature = "axum")]
-use http::request::Parts;
 use http::{Response, response};
 use tokio::runtime::Handle as Runtime;
 
@@ -157,20 +156,6 @@ impl OpenCharge {
             })),
             (None, None) => {}
         }
-    }
-}
-
-/// An extractor. Without [`insert_settlement`](crate::RateLimitLayer::insert_settlement), the
-/// request is answered 500.
-#[cfg(feature = "axum")]
-impl<S: Sync> axum::extract::FromRequestParts<S> for Settlement {
-    type Rejection = (http::StatusCode, &'static str);
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        let missing = "this handler settles the cost of its request: add `insert_settlement()` to \
-                       the rate limit layer";
-        let settlement = parts.extensions.get().cloned();
-        settlement.ok_or((http::StatusCode::INTERNAL_SERVER_ERROR, missing))
     }
 }
 

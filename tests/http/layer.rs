@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
-use axum::{Extension as AxumExtension, Router};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
@@ -99,10 +99,20 @@ async fn reset_header_is_epoch_seconds_or_delta_seconds() {
 }
 
 #[tokio::test]
+async fn decision_as_an_argument_says_which_setting_is_missing() {
+    let handler = async |decision: Decision| decision.remaining().to_string();
+    let app = Router::new()
+        .route("/", get(handler))
+        .layer(global(&limiter()));
+    let response = send(&app, plain("/")).await;
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let text = text(response).await;
+    assert!(text.contains("add `insert_decision()`"), "{text}");
+}
+
+#[tokio::test]
 async fn insert_decision_adds_it_to_request_and_response() {
-    let handler = |AxumExtension(decision): AxumExtension<Decision>| async move {
-        decision.remaining().to_string()
-    };
+    let handler = async |decision: Decision| decision.remaining().to_string();
     let app = Router::new()
         .route("/", get(handler))
         .layer(global(&limiter()).insert_decision());

@@ -3,8 +3,8 @@
 #![cfg(feature = "axum")]
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -442,6 +442,37 @@ async fn key_of_an_extractor_is_looked_up_and_a_request_without_it_says_why() {
         String::from_utf8_lossy(&body).contains("x-plan"),
         "{body:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn text_of_a_header_is_looked_up_as_the_client_sent_it() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let database = Arc::clone(&asked);
+    let lookup = Lookup::by_header("x-api-key", move |api_key: String| {
+        database.lock().unwrap().push(api_key);
+        async { Ok::<_, io::Error>(Some(())) }
+    });
+    let limit = Limit::gcra("api", Quota::per_minute(10)).unwrap();
+    let limiter = RateLimiter::in_memory();
+    let layer =
+        RateLimitLayer::from_lookup(&limiter, lookup.unwrap(), move |_, key: &String, _| {
+            Check::new(&limit, key).into()
+        });
+    let app = app(layer.unwrap());
+    let ask = async |api_key: &[u8]| {
+        let request = Request::get("/").header("x-api-key", api_key);
+        let request = request.body(Body::empty()).unwrap();
+        send(&app, request).await.status()
+    };
+    let long = "k".repeat(200);
+    for api_key in ["sk:live~1", "käse", long.as_str()] {
+        assert_eq!(ask(api_key.as_bytes()).await, StatusCode::OK, "{api_key}");
+    }
+    assert_eq!(*asked.lock().unwrap(), ["sk:live~1", "käse", long.as_str()]);
+    for no_text in [b"\xff".as_slice(), b""] {
+        assert_eq!(ask(no_text).await, StatusCode::BAD_REQUEST);
+    }
+    assert!(Lookup::<String, ()>::by_header("cookie", async |_| Ok::<_, io::Error>(None)).is_err());
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,6 +22,7 @@ impl ClientIp {
     /// # Errors
     ///
     /// Returns an error if a [network](Networks::new) is invalid.
+    #[doc(alias = "trusted_proxies")]
     pub fn behind(
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {

@@ -38,6 +38,7 @@ impl RateLimitLayer {
     ///
     /// Returns an error if the number of replicas is out of its range, or if the share of one
     /// cannot be decided.
+    #[doc(alias = "on_outage")]
     pub fn on_store_failure(mut self, outcome: OnStoreFailure) -> Result<Self, ConfigError> {
         let limiter = Arc::make_mut(&mut self.limiter);
         limiter.policy.set_on_store_failure(outcome)?;

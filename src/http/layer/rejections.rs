@@ -90,7 +90,8 @@ impl RateLimitLayer {
 
     /// Puts the [`Decision`](crate::Decision) of an allowed request into the request's extensions,
     /// for the handler, and into the response's, for layers outside. Default: off. It costs two
-    /// allocations for each map that is empty otherwise.
+    /// allocations for each map that is empty otherwise. With axum, a handler takes it as an
+    /// argument of the type `Decision`.
     pub fn insert_decision(self) -> Self {
         self.with(|limiter| limiter.inserts_decision = true)
     }

@@ -17,7 +17,7 @@ impl RateLimitLayer {
     /// ```
     /// # use tollgate::key::PeerIp;
     /// # use tollgate::{Limit, Quota, RateLimitLayer, RateLimiter};
-    /// use axum::{Extension, Router, routing::post};
+    /// use axum::{Router, routing::post};
     /// use tollgate::layer::Settlement;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,7 +29,7 @@ impl RateLimitLayer {
     ///     .limit_with_cost(tokens, PeerIp, |_| 500)?
     ///     .insert_settlement();
     /// let app: Router = Router::new()
-    ///     .route("/chat", post(|Extension(settlement): Extension<Settlement>| async move {
+    ///     .route("/chat", post(|settlement: Settlement| async move {
     ///         let _settled = settlement.settle("tokens", 812);
     ///         "an answer"
     ///     }))

@@ -56,6 +56,8 @@ impl RateLimitLayer {
     /// # Errors
     ///
     /// Returns an error if it is zero or longer than an hour.
+    #[doc(alias = "max_wait")]
+    #[doc(alias = "timeout")]
     pub fn wait_up_to(mut self, max_wait: Duration) -> Result<Self, ConfigError> {
         Arc::make_mut(&mut self.limiter)
             .wait

@@ -9,6 +9,7 @@ use http::request::Parts;
 
 use super::cache::{Cache, CacheSettings, Fetch};
 use super::lookup::Lookup;
+use crate::http::extract::Header;
 use crate::http::fallbacks::{CHOSEN, watched};
 use crate::http::key_extractor::{KeyExtractor, MissingKey};
 use crate::http::request_fn::RequestFn;
@@ -26,10 +27,11 @@ where
     /// Creates a look-up.
     ///
     /// `id` is a closure that takes an id from a request's head, such as `|request: &Parts|
-    /// request.extensions.get::<UserId>().copied()`. For a [key
-    /// extractor](crate::key::KeyExtractor) use [`by_key`](Self::by_key). A request without an id
-    /// is handled [like one without a key](crate::RateLimitLayer::on_missing_key). `fetch` looks
-    /// the id up. `Ok(None)` says that it is not known. An error is reported as an event.
+    /// request.extensions.get::<UserId>().copied()`. For a header use
+    /// [`by_header`](Lookup::by_header), and for a [key extractor](crate::key::KeyExtractor)
+    /// [`by_key`](Lookup::by_key). A request without an id is handled [like one without a
+    /// key](crate::RateLimitLayer::on_missing_key). `fetch` looks the id up. `Ok(None)` says that it
+    /// is not known. An error is reported as an event.
     pub fn new<F, E>(
         id: impl Fn(&Parts) -> Option<I> + Send + Sync + 'static,
         fetch: impl Fn(I) -> F + Send + Sync + 'static,
@@ -56,24 +58,81 @@ where
     }
 }
 
-impl<T: Send + Sync + 'static> Lookup<Key, T> {
-    /// Creates a look-up whose id is the key of a request.
+impl<T: Send + Sync + 'static> Lookup<String, T> {
+    /// Creates a look-up whose id is the text of a header, such as an API key.
+    ///
+    /// A request has no id if the header is missing, empty, sent more than once, or not UTF-8.
     ///
     /// ```
-    /// use tollgate::Key;
-    /// use tollgate::key::Header;
     /// use tollgate::layer::Lookup;
     ///
-    /// async fn plan_of(api_key: Key) -> Result<Option<String>, std::io::Error> {
+    /// async fn plan_of(api_key: String) -> Result<Option<String>, std::io::Error> {
     ///     // A query, in a real service.
     ///     Ok(Some("pro".to_owned()))
     /// }
     ///
     /// # fn main() -> Result<(), tollgate::ConfigError> {
-    /// let plans = Lookup::by_key(Header::new("x-api-key")?, plan_of);
+    /// let plans = Lookup::by_header("x-api-key", plan_of)?;
     /// # let _ = plans;
     /// # Ok(())
     /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if [`Header::new`] does.
+    pub fn by_header<F, E>(
+        name: &str,
+        fetch: impl Fn(String) -> F + Send + Sync + 'static,
+    ) -> Result<Self, ConfigError>
+    where
+        F: Future<Output = Result<Option<T>, E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        Ok(Self::builder_by_header(name, fetch)?.into_lookup())
+    }
+
+    /// Returns a builder of a look-up like [`by_header`](Self::by_header), for other settings than
+    /// the defaults.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if [`Header::new`] does.
+    pub fn builder_by_header<F, E>(
+        name: &str,
+        fetch: impl Fn(String) -> F + Send + Sync + 'static,
+    ) -> Result<LookupBuilder<String, T>, ConfigError>
+    where
+        F: Future<Output = Result<Option<T>, E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        let header = Header::new(name)?;
+        Ok(LookupBuilder::new(
+            Arc::new(move |parts| header.text(parts)),
+            fetch,
+        ))
+    }
+}
+
+impl<T: Send + Sync + 'static> Lookup<Key, T> {
+    /// Creates a look-up whose id is the key of a request.
+    ///
+    /// [`Key::as_str`] is the text of a key as it is stored. Other bytes than letters, digits and
+    /// `-_.@/+=,` are escaped, and a key of more than 128 bytes is a hash. To look up the text of a
+    /// header, use [`by_header`](Lookup::by_header).
+    ///
+    /// ```
+    /// use tollgate::Key;
+    /// use tollgate::key::PeerIp;
+    /// use tollgate::layer::Lookup;
+    ///
+    /// async fn network_of(client: Key) -> Result<Option<String>, std::io::Error> {
+    ///     // A query, in a real service.
+    ///     Ok(Some("partner".to_owned()))
+    /// }
+    ///
+    /// let networks = Lookup::by_key(PeerIp, network_of);
+    /// # let _ = networks;
     /// ```
     pub fn by_key<F, E>(
         extractor: impl KeyExtractor,

@@ -111,6 +111,21 @@ fn counts_denials(group: &Group) -> bool {
 impl RateLimiter {
     /// Consumes `n` units, all or none, and waits for them for at most `max_wait`.
     ///
+    /// If they are not available in time, the decision is a denial. A denial is not an error, so
+    /// look at [`allowed`](Decision::allowed):
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{Error, Limit, RateLimiter};
+    /// # async fn job(limiter: &RateLimiter, limit: &Limit) -> Result<(), Error> {
+    /// let decision = limiter.acquire(limit, "job", 5, Duration::from_secs(2)).await?;
+    /// if !decision.allowed() {
+    ///     return Ok(()); // Not in time: do not start the job.
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// The store's decision contains the time at which the units are available. The store is not
     /// asked again before that time, unless this limiter refunds or resets one of the budgets.
     /// Waiters of one process for one budget are served first come, first served, so small requests
@@ -154,7 +169,7 @@ impl RateLimiter {
     }
 
     /// Consumes the units of a group, all or none, and waits for them like
-    /// [`acquire`](Self::acquire).
+    /// [`acquire`](Self::acquire). If they are not available in time, the decision is a denial.
     ///
     /// # Errors
     ///
