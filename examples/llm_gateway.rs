@@ -15,11 +15,11 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::Query;
 use axum::response::Sse;
 use axum::response::sse::Event;
 use axum::routing::get;
-use axum::Router;
 use http::StatusCode;
 use serde::Deserialize;
 use tokio::net::TcpListener;

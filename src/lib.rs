@@ -195,64 +195,6 @@ pub mod guide {
 
     pub mod algorithms;
 
-    #[doc = include_str!("guide/behind_a_proxy.md")]
-    pub mod behind_a_proxy {}
-
-    #[doc = include_str!("guide/clients.md")]
-    pub mod clients {}
-
-    #[doc = include_str!("guide/costs.md")]
-    pub mod costs {}
-
-    #[doc = include_str!("guide/events.md")]
-    pub mod events {}
-
-    #[cfg(feature = "grpc")]
-    #[doc = include_str!("guide/grpc.md")]
-    pub mod grpc {}
-
-    #[doc = include_str!("guide/features.md")]
-    pub mod features {}
-
-    #[doc = include_str!("guide/guarantees.md")]
-    pub mod guarantees {}
-
-    #[doc = include_str!("guide/in_flight.md")]
-    pub mod in_flight {}
-
-    #[doc = include_str!("guide/keys.md")]
-    pub mod keys {}
-
-    #[cfg(feature = "config")]
-    #[doc = include_str!("guide/limit_files.md")]
-    pub mod limit_files {}
-
-    #[cfg(feature = "config")]
-    #[doc = include_str!("guide/live_configuration.md")]
-    pub mod live_configuration {}
-
-    #[cfg(feature = "metrics")]
-    #[doc = include_str!("guide/observability.md")]
-    pub mod observability {}
-
-    #[doc = include_str!("guide/migrating.md")]
-    pub mod migrating {}
-
-    #[doc = include_str!("guide/offenders.md")]
-    pub mod offenders {}
-
-    #[doc = include_str!("guide/operating.md")]
-    pub mod operating {}
-
-    #[doc = include_str!("guide/networks.md")]
-    pub mod networks {}
-
-    #[doc = include_str!("guide/permits.md")]
-    pub mod permits {}
-
-    #[doc = include_str!("guide/remaining.md")]
-    pub mod remaining {}
-
     #[doc = include_str!("guide/outages.md")]
     #[doc = ""]
     #[doc = include_str!("guide/pictures/outage.svg")]
@@ -260,34 +202,25 @@ pub mod guide {
     #[doc = include_str!("guide/failures.md")]
     pub mod outages {}
 
-    #[doc = include_str!("guide/plans.md")]
-    pub mod plans {}
+    /// Pages that are a file each.
+    macro_rules! pages {
+        ($($(#[$condition:meta])? $page:ident)*) => {$(
+            $(#[$condition])?
+            #[doc = include_str!(concat!("guide/", stringify!($page), ".md"))]
+            pub mod $page {}
+        )*};
+    }
 
-    #[doc = include_str!("guide/quotas.md")]
-    pub mod quotas {}
-
-    #[doc = include_str!("guide/recipes.md")]
-    pub mod recipes {}
-
-    #[cfg(feature = "redis")]
-    #[doc = include_str!("guide/redis.md")]
-    pub mod redis {}
-
-    #[doc = include_str!("guide/responses.md")]
-    pub mod responses {}
-
-    #[doc = include_str!("guide/security.md")]
-    pub mod security {}
-
-    #[doc = include_str!("guide/shadow_mode.md")]
-    pub mod shadow_mode {}
-
-    #[doc = include_str!("guide/testing.md")]
-    pub mod testing {}
-
-    #[doc = include_str!("guide/waiting.md")]
-    pub mod waiting {}
-
-    #[doc = include_str!("guide/where_the_layer_goes.md")]
-    pub mod where_the_layer_goes {}
+    pages! {
+        behind_a_proxy clients costs events features
+        #[cfg(feature = "grpc")] grpc
+        guarantees in_flight keys
+        #[cfg(feature = "config")] limit_files
+        #[cfg(feature = "config")] live_configuration
+        migrating networks
+        #[cfg(feature = "metrics")] observability
+        offenders operating permits plans quotas recipes
+        #[cfg(feature = "redis")] redis
+        remaining responses security shadow_mode testing waiting where_the_layer_goes
+    }
 }

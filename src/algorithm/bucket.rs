@@ -30,7 +30,7 @@ mod settle;
 pub(crate) use self::flavour::{BucketRule, Flavour, Mode};
 use super::range::{MAX_PERIOD, MAX_PRODUCT, exact};
 use super::{Cost, Effect, First, Followed, Kind, KindOfState, MAX_EXACT};
-use crate::units::{Blocked, ConfigError, Micros, Outcome, Quota, Timestamp, micros};
+use crate::units::{ConfigError, Micros, Outcome, Quota, Timestamp, micros};
 
 /// The longest time from empty to full, ten years.
 const MAX_REFILL: Micros = 10 * MAX_PERIOD.as_micros() as Micros;
@@ -471,7 +471,8 @@ impl Bucket {
             } else {
                 0
             },
-            blocked: Blocked::NO,
+            blocked_for: 0,
+            begins_block: false,
         }
     }
 

@@ -18,7 +18,7 @@
 //! The twin is `scripts/offences.lua`.
 
 use super::{Cost, Effect, Kind, Rule, State};
-use crate::units::{Blocked, Micros, Outcome, Timestamp};
+use crate::units::{Micros, Outcome, Timestamp};
 
 /// When a key is blocked, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -179,11 +179,8 @@ pub(crate) fn decide(
         reset_after: left.max(reset_after),
         delay: 0,
         drains_after: 0,
-        blocked: if begins {
-            Blocked::beginning(left)
-        } else {
-            Blocked::standing(left)
-        },
+        blocked_for: left,
+        begins_block: begins,
     }
 }
 

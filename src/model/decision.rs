@@ -323,7 +323,8 @@ impl Decision {
                 .retry_after
                 .map(|it| it.saturating_sub(elapsed).max(1));
             outcome.reset_after = outcome.reset_after.saturating_sub(elapsed);
-            outcome.blocked = outcome.blocked.after(elapsed);
+            outcome.blocked_for = outcome.blocked_for.saturating_sub(elapsed);
+            outcome.begins_block = false;
         }
         self
     }

@@ -108,7 +108,7 @@ impl Verdict {
     /// known.
     pub(crate) const fn of_blocked_key(mut self) -> Self {
         self.outcome.allowed = false;
-        self.outcome.retry_after = Some(self.outcome.blocked.left());
+        self.outcome.retry_after = Some(self.outcome.blocked_for);
         self
     }
 
@@ -153,7 +153,7 @@ impl Verdict {
     /// Returns whether the key is [blocked](crate::Limit::with_block_policy) under this limit.
     #[must_use]
     pub const fn is_blocked(&self) -> bool {
-        self.outcome.blocked.left() != 0
+        self.outcome.blocked_for != 0
     }
 
     /// The time until the block of the key ends. `None` if it is not blocked.
@@ -161,12 +161,12 @@ impl Verdict {
     #[must_use]
     pub fn blocked_for(&self) -> Option<Duration> {
         self.is_blocked()
-            .then(|| Duration::from_micros(self.outcome.blocked.left()))
+            .then(|| Duration::from_micros(self.outcome.blocked_for))
     }
 
     /// Returns whether the block of the key begins with this denial.
     pub(crate) const fn begins_block(&self) -> bool {
-        self.outcome.blocked.begins()
+        self.outcome.begins_block
     }
 
     /// The limit that answers.

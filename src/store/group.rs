@@ -178,7 +178,7 @@ pub(super) fn decide_group(
     }
     let is_blocked = |verdict: &Verdict| {
         let outcome = verdict.outcome();
-        outcome.blocked.stands() && !outcome.allowed
+        outcome.blocked_for > 0 && !outcome.begins_block && !outcome.allowed
     };
     let has_blocked_key = verdicts.iter().any(is_blocked);
     for ((answer, check), state) in verdicts.iter_mut().zip(group).zip(states) {

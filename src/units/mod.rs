@@ -14,6 +14,6 @@ pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, Timestamp, later, micros};
 pub use self::config_error::ConfigError;
 pub(crate) use self::lock::{Mutex, RwLock};
-pub(crate) use self::outcome::{Blocked, Outcome};
+pub(crate) use self::outcome::Outcome;
 pub use self::quota::{Period, Quota};
 pub use self::receipt::Receipt;

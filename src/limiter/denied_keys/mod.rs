@@ -2,7 +2,6 @@
 
 mod report;
 mod shard;
-mod sketch;
 mod summary;
 
 use std::hash::BuildHasher;
@@ -14,8 +13,7 @@ use std::{fmt, mem};
 use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
 
-use self::shard::{Denied, SketchShard};
-use self::sketch::Counted;
+use self::shard::SketchShard;
 pub use self::summary::{DeniedKey, DeniedSummary};
 use crate::model::{Decision, DigestSecret, Group, Key, Source};
 use crate::store::{Note, Store};
@@ -237,17 +235,15 @@ impl SharedCounts {
         for shard in &self.shards {
             each(shard, &mut |shard| {
                 summary.denials += shard.denials();
-                for Counted {
-                    item: Denied { limit, key },
-                    count,
-                    error,
-                } in shard.counted()
-                {
+                for counter in shard.counted() {
                     let key = match &self.secret {
-                        Some(secret) => secret.digest(limit, key.as_str()).to_string(),
-                        None => key.as_str().to_owned(),
+                        Some(secret) => secret
+                            .digest(&counter.limit, counter.key.as_str())
+                            .to_string(),
+                        None => counter.key.as_str().to_owned(),
                     };
-                    summary.keys.push(DeniedKey::new(limit, key, count, error));
+                    let key = DeniedKey::new(&counter.limit, key, counter.count, counter.error);
+                    summary.keys.push(key);
                 }
             });
         }

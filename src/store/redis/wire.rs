@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Anchor, Bucket, Cost, First, MAX_EXACT, Rule, at_most_a_year};
 use crate::model::{Change, Check, Limit, Operation};
-use crate::units::{Blocked, Claim, Micros, Outcome, Receipt};
+use crate::units::{Claim, Micros, Outcome, Receipt};
 
 /// The status of a verdict, as in `scripts/main.lua`.
 const ALLOWED: i64 = 1;
@@ -479,11 +479,6 @@ impl RawVerdict {
 
     /// The outcome, of a check that was charged or not.
     pub(super) fn outcome(&self, limit: &Rule, is_charged: bool) -> Outcome {
-        let blocked = match self.status {
-            status if status & BLOCKED == 0 => Blocked::NO,
-            status if status & BEGINS_BLOCK == 0 => Blocked::standing(self.blocked_for),
-            _ => Blocked::beginning(self.blocked_for),
-        };
         let drains_after = match self.drains_after {
             _ if !is_charged || !limit.drains() => 0,
             Some(drains_after) => drains_after,
@@ -491,7 +486,8 @@ impl RawVerdict {
         };
         Outcome {
             drains_after,
-            blocked,
+            blocked_for: self.blocked_for,
+            begins_block: self.status & BEGINS_BLOCK != 0,
             allowed: self.is_allowed(),
             exceeds_capacity: self.status & EXCEEDS_CAPACITY != 0,
             remaining: self.remaining,
