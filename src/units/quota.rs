@@ -139,8 +139,8 @@ impl Quota {
 
     /// Sets the burst, the most units at once, at the same rate. Default: `limit`.
     ///
-    /// A burst below `limit` smooths traffic. A burst above it lets an idle client catch up. Headers
-    /// show clients the burst as the limit, because no request can have more.
+    /// A burst below `limit` smooths traffic. A burst above it lets an idle client catch up.
+    /// Headers show clients the burst as the limit, because no request can have more.
     pub const fn burst(mut self, burst: u64) -> Self {
         self.burst = Some(burst);
         self

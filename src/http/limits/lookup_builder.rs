@@ -30,8 +30,8 @@ where
     /// request.extensions.get::<UserId>().copied()`. For a header use
     /// [`by_header`](Lookup::by_header), and for a [key extractor](crate::key::KeyExtractor)
     /// [`by_key`](Lookup::by_key). A request without an id is handled [like one without a
-    /// key](crate::RateLimitLayer::on_missing_key). `fetch` looks the id up. `Ok(None)` says that it
-    /// is not known. An error is reported as an event.
+    /// key](crate::RateLimitLayer::on_missing_key). `fetch` looks the id up. `Ok(None)` says that
+    /// it is not known. An error is reported as an event.
     pub fn new<F, E>(
         id: impl Fn(&Parts) -> Option<I> + Send + Sync + 'static,
         fetch: impl Fn(I) -> F + Send + Sync + 'static,
