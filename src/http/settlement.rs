@@ -7,7 +7,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-#[cfg(feature = "axum")]
 use http::{Response, response};
 use tokio::runtime::Handle as Runtime;
 

@@ -18,12 +18,13 @@ impl RateLimiter {
     /// answer that denial first. On a service with several limits, block the key under one that all
     /// of its requests are charged under.
     ///
-    /// A block is of the limit's name and [kind](Limit#kinds), and of the key, in stores
-    /// of one prefix. So a tool of its own can use a limit of that name and algorithm, with any
-    /// quota. The limit need not [block keys](Limit::with_block_policy). A block of a key that it
-    /// blocks after denials already is replaced only by a limit that does, such as [by
-    /// operators](crate::limit::BlockPolicy::by_operators). A limit of a configuration is
-    /// `LimitSet::limit`. The key is the key extractor's. See [`Key::from_encoded`].
+    /// A block is of the limit's name and [kind](Limit#kinds), and of the key, in stores of one
+    /// prefix. So a separate tool for operators can use a limit of that name and algorithm, with
+    /// any quota. The limit need not [block keys](Limit::with_block_policy). If the limit has
+    /// already blocked the key after denials, only a limit with a policy of blocks replaces that
+    /// block, such as [by operators](crate::limit::BlockPolicy::by_operators). `LimitSet::limit`
+    /// returns a limit of a configuration. Pass the key as the key extractor returns it. See
+    /// [`Key::from_encoded`].
     ///
     /// A [`Prefetch`](crate::store::Prefetch) of the limit first spends the units that it holds.
     ///

@@ -125,24 +125,24 @@ impl RateLimiter {
     /// Gives back `n` units of a charge, for example of work that was not done.
     ///
     /// The [receipt](Decision::receipt) comes from the decision that charged the units, under the
-    /// same limit and key. A refund never allows more than if its charge had not been made:
+    /// same limit and key. After a refund, at most as much passes as without the charge:
     ///
     /// | algorithm | units given back |
     /// |---|---|
     /// | token bucket, leaky bucket, GCRA | `n`, but at most the cost of the charge less the refill since then, or, if that is more, the level of the bucket after the charge less the refill and other refunds since then |
-    /// | leaky bucket as a queue | `n`, if no other check has been queued since. Otherwise nothing: later checks keep their places, and the next one must not leave together with one of them |
+    /// | leaky bucket as a queue | `n`, if no other check has been queued since. Otherwise nothing, because later checks keep their places, and a freed place would overlap one of them |
     /// | fixed window | `n`, if the window of the charge is in force. A window that starts with a charge keeps its end if that charge is refunded, as long as other units of it count |
     /// | sliding window | `n`, if the sub-window of the charge still counts |
     /// | sliding log | `n`, if the charge still counts; with more than 1,024 newer entries, from the oldest entries |
     ///
     /// A receipt is void after a reset of the budget, after its loss by the store, after a clock
     /// was set back by more than a period, and after a change of the limit's rate or period. A
-    /// refund gives nothing back then. A budget that is full is not stored, so it knows nothing of
-    /// an earlier step of the clock. When the clock has come back to the time of a receipt from
-    /// before that step, it counts again. After a smaller step of the clock, receipts of new
-    /// charges are void until the clock has caught up with the first charge that the budget counts:
-    /// a charge is known by its time, and a charge from before that budget began may have the same.
-    /// Giving back the wrong one would mint units.
+    /// refund gives nothing back then. A budget whose units are all back is not stored, so it knows
+    /// nothing of an earlier step of the clock: when the clock reaches the time of a receipt from
+    /// before the step, that receipt counts again. After a step back of less than a period,
+    /// receipts of new charges are void until the clock has caught up with the first charge that
+    /// the budget counts. A receipt names its charge by the time, and an earlier charge may have
+    /// the same time.
     ///
     /// You can use a receipt for one refund. For the next refund of the same charge, use
     /// [`Receipt::after`].
@@ -180,7 +180,7 @@ impl RateLimiter {
     ///
     /// If `cost` is less than was charged, the difference is given back, as by a
     /// [refund](Self::refund). If it is more, the difference is charged now, even if the budget has
-    /// fewer units. The debt delays later checks. It is [bounded](Limit::with_max_debt). Without a
+    /// fewer units. The debt delays later checks. [`Limit::with_max_debt`] bounds it. Without a
     /// receipt, the whole cost is charged.
     ///
     /// A charge that was decided [locally](crate::decision::Source::Local) is settled where it

@@ -12,7 +12,7 @@ use crate::units::ConfigError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Period {
-    /// A period that is always as long.
+    /// A period of fixed length.
     Fixed(Duration),
     /// No period. The units of a [concurrency limit](crate::Limit::concurrency) are in use at once.
     AtOnce,
@@ -130,8 +130,8 @@ impl Quota {
     /// `limit` units per day of 24 hours.
     ///
     /// A bucket (token bucket, leaky bucket, GCRA) refills all the time. One of 1,000 a day has
-    /// allowed up to 2,000 after a day, and an empty one gets a unit every 86 seconds. If you
-    /// sell an amount that is used up until the period ends, such as money or tokens, use a [fixed
+    /// allowed up to 2,000 after a day, and an empty one gets a unit every 86 seconds. If you sell
+    /// an amount for a period, such as money or tokens, use a [fixed
     /// window](crate::Limit::fixed_window).
     pub const fn per_day(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(24 * 60 * 60))

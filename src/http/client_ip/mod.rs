@@ -68,8 +68,8 @@ use crate::units::ConfigError;
 /// An IPv6 client is counted by the first 64 bits of its address, because it usually has all
 /// addresses of a /64: see [`ipv6_prefix`](Self::ipv6_prefix). An IPv4-mapped address
 /// (`::ffff:192.0.2.1`) is the IPv4 address. Ports and zones (`%eth0`) are ignored. So an address
-/// has one key in all its spellings. Clients behind a translator from IPv4 to IPv6 (NAT64) share
-/// its network.
+/// has one key in all its spellings. IPv4 clients that a translator (such as SIIT) brings to your
+/// IPv6 address share the network of the translator.
 ///
 /// # Differences from other crates
 ///
@@ -78,8 +78,8 @@ use crate::units::ConfigError;
 /// without it. `ClientIp` also verifies that the peer is a trusted proxy, walks through any number
 /// of proxies, accepts ports and IPv4-mapped addresses, and counts IPv6 clients by network. nginx's
 /// `real_ip_recursive` takes the leftmost address if all are trusted; `ClientIp` takes the peer,
-/// because a host in a trusted network could write any. tower_governor's `SmartIpKeyExtractor`
-/// takes the leftmost address, which the client chooses.
+/// because any host in a trusted network could forge the leftmost one. tower_governor's
+/// `SmartIpKeyExtractor` takes the leftmost address, which the client chooses.
 #[derive(Clone)]
 pub struct ClientIp {
     trust: Trust,

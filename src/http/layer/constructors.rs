@@ -65,7 +65,7 @@ impl RateLimitLayer {
         Self::new(limiter, Limit::fixed_window(name, quota)?, key)
     }
 
-    /// Two counters, the previous period's weighted. See [`Limit::sliding_window`].
+    /// Counts this period, and a weighted part of the previous one. See [`Limit::sliding_window`].
     ///
     /// # Errors
     ///
@@ -133,16 +133,16 @@ impl RateLimitLayer {
         Self::new(limiter, Limit::concurrency(name, limit)?, key)
     }
 
-    /// Sheds load, with at most so many requests in flight in this process, of all clients
-    /// together. The next one is answered 503 at once.
+    /// Allows at most so many requests of all clients in flight in this process, and sheds the
+    /// others. The next one is answered 503 at once.
     ///
     /// It protects the server, and each process counts for itself, in memory. It decides without a
     /// wait. A request is in flight until its response body has ended. The name stands for the
     /// limit in events and metrics, where a request that is shed has the outcome `shed`. The reason
     /// of its rejection is [`LoadShed`](crate::layer::Reason::LoadShed).
     ///
-    /// Put it outside of all that costs you time. Exempt your health checks, because a busy server
-    /// is alive. Other limits have layers of their own.
+    /// Make it the outermost of the layers that cost you time. Exempt your health checks, because a
+    /// busy server is alive. Put other limits into layers of their own.
     ///
     /// ```
     /// use axum::Router;

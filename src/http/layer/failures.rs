@@ -14,10 +14,10 @@ impl RateLimitLayer {
     /// for the limits without [one of their own](Limit::with_on_store_failure). Default: fail open.
     /// If several limits are unavailable, the strictest outcome decides.
     ///
-    /// A denial that is still in force stands all the same, because a `RedisStore`
-    /// [remembers](crate::store::RedisStoreBuilder::deny_for) it. A store that is
-    /// [full](crate::Error::is_full) always fails closed, because clients send more keys than it
-    /// may keep.
+    /// A client that the store denied stays denied until its `retry_after`, whatever this setting
+    /// is, because a `RedisStore` [remembers](crate::store::RedisStoreBuilder::deny_for) it. A
+    /// store that is [full](crate::Error::is_full) always fails closed, because clients send more
+    /// keys than it may keep.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;

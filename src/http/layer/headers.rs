@@ -13,8 +13,8 @@ use crate::units::ConfigError;
 
 /// # Headers
 impl RateLimitLayer {
-    /// The names of the headers that this layer sends, for a CORS layer outside of it. They belong
-    /// to the settings so far, so take them when the layer is complete. With the feature `grpc`,
+    /// The names of the headers that this layer sends, for a CORS layer outside of it. They follow
+    /// from the settings so far, so call this when the layer is complete. With the feature `grpc`,
     /// also the headers of a gRPC status, which gRPC-Web clients read. Without
     /// `Access-Control-Expose-Headers`, scripts in browsers do not see them.
     ///
@@ -47,7 +47,7 @@ impl RateLimitLayer {
     /// Sends `X-RateLimit-Reset` in seconds from now.
     ///
     /// Default: seconds since the Unix epoch, as GitHub and most others send them, by the store's
-    /// clock. A denial that has them also has a `Date` by the same clock.
+    /// clock. A denial that has them also has a `Date` by the clock of the store.
     pub fn reset_in_delta_seconds(self) -> Self {
         self.with(|limiter| limiter.headers.resets_in_delta_seconds = true)
     }
@@ -68,11 +68,11 @@ impl RateLimitLayer {
     /// are not a standard yet, so choose the revision that your clients read.
     ///
     /// `RateLimit-Policy` has every limit that was checked, with its capacity, and the seconds in
-    /// which it is replenished. A period below a second cannot be said. Revisions 6 and 7 leave the
-    /// limit out, later ones the period. `RateLimit` has the units that are left, and the seconds
-    /// until the budget is full again. In a denial, it has the limits that denied, and the seconds
-    /// until each allows the request. Where a revision reports one limit only, it is the deciding
-    /// one. Numbers have at most 15 digits.
+    /// which it is replenished. The fields cannot express a period below a second. Revisions 6 and
+    /// 7 then leave the limit out, later ones only its period. `RateLimit` has the units that are
+    /// left, and the seconds until the budget is full again. In a denial, it has the limits that
+    /// denied, and the seconds until each allows the request. A revision with a single limit
+    /// reports the deciding one. Numbers have at most 15 digits.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;

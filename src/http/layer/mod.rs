@@ -63,7 +63,7 @@ use super::request_limiter::RequestLimiter;
 ///    [`respond_with`](Self::respond_with) changes these and all other responses of the layer.
 /// 5. An allowed request waits out a leaky bucket's delay, and is forwarded. A request that waits,
 ///    for a decision or for its delay, does not hold the inner service ready. It waits for the
-///    service again afterwards. A decision that needs no wait uses the service that is ready.
+///    service again afterwards. A request that need not wait uses the service that is ready.
 ///    Dropping the response future cancels the wait.
 /// 6. Both responses carry `X-RateLimit-Limit`, `X-RateLimit-Remaining` and
 ///    [`X-RateLimit-Reset`](Self::reset_in_delta_seconds), and the [`RateLimit`

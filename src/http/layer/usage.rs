@@ -48,8 +48,8 @@ impl RateLimitLayer {
     ///
     /// A limit of a [configuration](Self::from_config) that does not match the route of the request
     /// is left out. To ask for all of them, use `config::LimitSet::usage`. Concurrency limits are
-    /// left out. While the store is unavailable, so are limits that fail open. A request that the
-    /// layer skips, or rejects before it asks the store, has no limits.
+    /// left out. While the store is unavailable, limits that fail open are also left out. A request
+    /// that the layer skips, or rejects before it asks the store, has no limits.
     ///
     /// # Errors
     ///

@@ -67,15 +67,16 @@ impl RateLimitLayer {
 
     /// Sets the most requests that wait in this process, of this layer and its clones. Default:
     /// 1,024. The layer denies any further request at once. Under a leaky bucket as a queue, a
-    /// request counts from when it is asked, because its place has to be sure before the store
-    /// gives it one.
+    /// request already counts as waiting while the store decides, because the store gives it its
+    /// turn then.
     pub fn max_waiters(self, waiters: usize) -> Self {
         self.with(|limiter| limiter.wait.max_waiters = waiters)
     }
 
     /// Sets the most requests that wait for one budget, or for the permits of one key, in this
     /// process. Default: 64. The layer denies any further request at once. So one client does not
-    /// take the places of all. The burst of a leaky bucket as a queue bounds its waiters instead.
+    /// take the places of all. It has no effect on a leaky bucket as a queue, whose burst bounds
+    /// the queue.
     pub fn max_waiters_per_key(self, waiters: usize) -> Self {
         self.with(|limiter| limiter.wait.max_waiters_per_key = waiters)
     }

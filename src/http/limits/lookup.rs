@@ -40,8 +40,8 @@ use crate::store::Announcements;
 /// | `timeout` | 500 ms |
 /// | `max_in_flight` | 64 |
 ///
-/// Look-ups need a tokio runtime. Without one they fail. A [builder](Self::builder) has other
-/// settings.
+/// Look-ups need a tokio runtime. Without one they fail. To change these settings, use a
+/// [builder](Self::builder).
 ///
 /// ```
 /// use http::request::Parts;

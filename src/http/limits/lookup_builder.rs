@@ -232,7 +232,7 @@ where
         self
     }
 
-    /// Sets the time after its `ttl` for which a value is used if a look-up fails or is slow.
+    /// Sets for how long after its `ttl` a value is still used if look-ups fail or are slow.
     /// Default: 1 h.
     pub const fn stale_for(mut self, time: Duration) -> Self {
         self.settings.stale_for = time;
@@ -246,7 +246,7 @@ where
         self
     }
 
-    /// Sets the time after which a look-up has failed. Default: 500 ms. More than zero.
+    /// Sets the timeout of a look-up. Default: 500 ms. More than zero.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = timeout;
         self

@@ -22,7 +22,7 @@ const DEFAULT_LENGTH: Duration = Duration::from_secs(10 * 60);
 /// When a limit blocks a key that keeps being denied, and for how long.
 ///
 /// The denials of a key are counted in the store, in a window that starts with the first one. The
-/// one that reaches the number blocks the key, on all replicas. While a key is blocked, all its
+/// denial that reaches `denials` blocks the key, on all replicas. While a key is blocked, all its
 /// checks under the limit are denied, and they are not counted. See the guide about
 /// [offenders](crate::guide::offenders).
 ///
@@ -55,8 +55,8 @@ pub struct BlockPolicy {
 impl BlockPolicy {
     /// Blocks a key that is denied `denials` times in a window of `within`, which starts with the
     /// first of these denials. Ranges: 1 to 1,000,000 denials, 1 us to 366 days. Use a window that
-    /// is several times as long as the period of the limit, because within one, a client that
-    /// retries once or twice a period is not an offender.
+    /// is several times as long as the period of the limit. A client that retries once or twice a
+    /// period is not an offender.
     pub const fn after(denials: u32, within: Duration) -> Self {
         Self {
             denials: Some(denials),
@@ -67,8 +67,8 @@ impl BlockPolicy {
     }
 
     /// Blocks only the keys that an operator [blocks](crate::RateLimiter::block), which works under
-    /// any limit. With this policy, replicas remember the denial of a blocked key for ten seconds,
-    /// as they do with any policy, and not for one.
+    /// any limit. With this policy, as with any other, replicas remember the denial of a blocked
+    /// key for ten seconds. Without a policy, they remember it for one second.
     pub const fn by_operators() -> Self {
         Self {
             denials: None,
@@ -85,11 +85,11 @@ impl BlockPolicy {
         self
     }
 
-    /// Makes each further block longer than the last by a factor, up to `longest`. Ranges: 1 to
-    /// 100, and the length of the first block to 366 days. Default: all blocks are equally long.
+    /// Makes each further block longer than the last by a factor, up to `longest`. Range of
+    /// `factor`: 1 to 100. Range of `longest`: from the length of the first block to 366 days.
+    /// Default: all blocks are equally long.
     ///
-    /// A key that is not blocked for `longest` after the end of its last block starts with the
-    /// first length again.
+    /// If a key stays unblocked for `longest`, its next block has the first length again.
     pub const fn growing(mut self, factor: u32, longest: Duration) -> Self {
         self.factor = factor;
         self.longest = Some(longest);

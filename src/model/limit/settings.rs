@@ -133,7 +133,7 @@ impl Limit {
     ///
     /// | algorithm | the most used units |
     /// |---|---|
-    /// | token bucket, leaky bucket, GCRA | what refills in ten years, and about `6.7e15 / m`, where `limit / period` in lowest terms is `n` units per `m` microseconds |
+    /// | token bucket, leaky bucket, GCRA | the smaller of what refills in ten years, and about `6.7e15 / m`, where `m` is the period in microseconds after `limit / period` is reduced to lowest terms |
     /// | fixed window | `9e15` |
     /// | sliding window | `3.5e13` in a sub-window |
     /// | sliding log | `1.4e14` |

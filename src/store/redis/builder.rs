@@ -184,9 +184,9 @@ impl RedisStoreBuilder {
     /// a minute, because a longer deadline hangs requests.
     ///
     /// A check takes one round trip and, behind other checks, at most some milliseconds more. So a
-    /// deadline should be at least the slowest round trip that is not an outage (its p99.9) and 20
-    /// ms. Of a thousand checks, all but one took at most this long, on two cores that clients and
-    /// Redis share (`make attack`):
+    /// deadline should be at least the slowest round trip that is not an outage (its p99.9), plus
+    /// 20 ms. The table has the p99.9 of a check, on two cores that clients and Redis share (`make
+    /// attack`):
     ///
     /// | round trip | 1 check | 100 checks at once | 1,024 checks at once |
     /// |---|---|---|---|
@@ -197,19 +197,20 @@ impl RedisStoreBuilder {
     /// | 110 ms | 113 ms | 120 ms | 124 ms |
     /// | 225 ms | 229 ms | 235 ms | 240 ms |
     ///
-    /// `tollgate doctor` compares the round trips that it measures with the deadline. A deadline
-    /// above 256 ms lets a check wait for a 64th of it behind others, instead of 4 ms.
+    /// `tollgate doctor` compares the round trips that it measures with the deadline. Behind a call
+    /// in flight, a check waits for 4 ms until it leaves with the next call, or with a deadline
+    /// above 256 ms for a 64th of the deadline.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Sets the number of lanes, connections with a queue each. Range: 1 to 16. Default: 1. All
-    /// checks of a key use the same lane. The first key of a group chooses it.
+    /// Sets the number of lanes, connections with a queue each. Range: 1 to 16. Default: 1. A check
+    /// uses the lane of its key, and a group the lane of its first key.
     ///
-    /// One lane keeps a nearby Redis busy, because it sends checks in batches. More lanes make
-    /// smaller batches. On the same machine, they were not measurably faster. On a cluster this has
-    /// no effect. See [`partitions`](Self::partitions).
+    /// One lane is usually enough, because it sends checks in batches. More lanes make smaller
+    /// batches. On the same machine, they were not measurably faster. On a cluster this has no
+    /// effect. See [`partitions`](Self::partitions).
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
@@ -220,9 +221,9 @@ impl RedisStoreBuilder {
     ///
     /// Every key belongs to a partition, and a partition to a slot of the cluster. Checks of one
     /// partition share a call, and have a queue: [`max_waiting`](Self::max_waiting) is divided
-    /// among the partitions, with at least 1,024 for each. So fewer partitions make larger batches,
-    /// and more of them can be spread over more masters, so use several for each master. All
-    /// replicas need the same number. Another number changes all keys, so that budgets start anew.
+    /// among the partitions, with at least 1,024 for each. Fewer partitions make larger batches.
+    /// More partitions can be spread over more masters. Use several for each master. All replicas
+    /// need the same number. Another number changes all keys, so that budgets start anew.
     pub fn partitions(mut self, partitions: usize) -> Self {
         self.partitions = partitions;
         self
@@ -232,16 +233,18 @@ impl RedisStoreBuilder {
     ///
     /// When the queue is full, a check fails at once. The store [is
     /// overloaded](crate::Error::is_overloaded). A cancelled check counts until its batch ends. The
-    /// maximum is divided among the lanes. Past half full, a lane rejects a key with more than 256
-    /// checks in the newest batch. So one hot key does not crowd out the others.
+    /// maximum is divided among the lanes. When a lane is half full, it rejects further checks of a
+    /// key that has more than 256 checks in the newest batch. So one hot key does not crowd out the
+    /// others.
     pub fn max_waiting(mut self, checks: usize) -> Self {
         self.max_waiting = checks;
         self
     }
 
-    /// Sets how long an identical check is denied again without asking Redis, at most until its
-    /// `retry_after` has passed. Default: 1 second. Zero always asks Redis. While Redis does not
-    /// answer, a denial stands until its `retry_after` has passed, whatever this setting is.
+    /// After a denial, sets how long the identical check is denied again without asking Redis, at
+    /// most until its `retry_after` has passed. Default: 1 second. Zero always asks Redis. While
+    /// Redis does not answer, a denial stands until its `retry_after` has passed, whatever this
+    /// setting is.
     ///
     /// A client that keeps sending while it is over its limit causes most of the checks in an
     /// attack. Such checks are answered in this process. Their [source](crate::Decision::source) is
@@ -249,11 +252,11 @@ impl RedisStoreBuilder {
     ///
     /// - Only an identical check is denied so: same limits, keys and costs. Peeks always ask Redis.
     /// - `retry_after` and `reset_after` decrease as time passes. `remaining` does not change.
-    /// - A refund, a reset, a block or its end by this store counts at once, and so does the
-    ///   identical check under another quota. Any other change counts after this time, such as one
-    ///   by another replica, another check under another quota, a loss of Redis' data.
-    /// - At most 100,000 denials are remembered, in about 40 MB. One of several limits counts as
-    ///   one more for each four of them.
+    /// - A refund, a reset, a block or its end by this store voids the denial at once, and so does
+    ///   the identical check under another quota. Any other change is seen after this time, such as
+    ///   a change by another replica, or a loss of Redis' data.
+    /// - At most 100,000 denials are remembered, in about 40 MB. A denial under several limits
+    ///   takes one more place for each four of them.
     pub fn deny_for(mut self, at_most: Duration) -> Self {
         self.deny_for = at_most;
         self
@@ -262,8 +265,8 @@ impl RedisStoreBuilder {
     /// Sets how long a [blocked](crate::Limit::with_block_policy) key is denied without asking
     /// Redis. Default: 10 seconds. Zero always asks Redis. At most 366 days.
     ///
-    /// While it is denied here, a client that hammers costs Redis nothing. The end of a block by
-    /// this store counts at once. By another replica, it counts after this time.
+    /// While it is denied here, a client that hammers costs Redis nothing. If this store ends the
+    /// block, the key is free at once. If another replica does, it is free after this time.
     pub fn deny_blocked_for(mut self, at_most: Duration) -> Self {
         self.deny_blocked_for = at_most;
         self
