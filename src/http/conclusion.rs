@@ -1,4 +1,4 @@
-//! From the store's answer to what happens to the request.
+//! From a group to the store's answer, and from that to what happens to the request.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The settings of a layer.
+//! A layer as it is configured. `conclusion` and `acquiring` limit requests with it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! DenyCache of blocked keys, by limit and key, whatever else a group asks.
+//! Denials of blocked keys, by limit and key, whatever else a group asks.
 
 use std::hash::BuildHasher;
 

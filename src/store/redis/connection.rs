@@ -1,4 +1,4 @@
-//! The connection that a lane keeps.
+//! The connection to a node, which its lanes use.
 //!
 //! A lane keeps a connection for as long as it works, and multiplexes all checks on it. So does one
 //! with your pool, because a pool pings a connection each time it is checked out.

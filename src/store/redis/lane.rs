@@ -1,4 +1,4 @@
-//! A lane: one connection, the queue of checks for it, and places for its calls in flight.
+//! A lane: the queue of checks for a connection, and places for its calls in flight.
 //!
 //! Two calls are in flight at a time, so that the server has the next one at hand when it finishes
 //! one. Checks that arrive meanwhile are queued, and are sent together, so batches grow with the
