@@ -456,7 +456,7 @@ fn restart(port: u16, arguments: &[&str]) -> RedisServer {
 #[ignore = "it takes minutes: `make failures`"]
 async fn every_failure_has_its_outcome_and_heals() {
     println!(
-        "| failure | policy | decided | worst latency | recovery | by Redis | otherwise | quota |"
+        "| failure | policy | decided by | worst latency | recovery | by Redis | otherwise | quota |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     let mut suite = Suite {
