@@ -1,6 +1,6 @@
 //! The policy of a layer, from the head of a request to permits and checks.
 
-mod rule;
+mod entry;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use http::request::Parts;
 use http::{Method, StatusCode, header};
 
-pub(super) use self::rule::{KeyedLimit, LayerRule};
+pub(super) use self::entry::{KeyedLimit, LayerEntry};
 use super::MissingKey;
 use super::limits::{Choosing, Chosen, Inherited, PendingChoice};
 #[cfg(feature = "config")]
@@ -37,11 +37,11 @@ pub enum OnMissingKey {
     SkipLimit,
 }
 
-/// The rules by which a layer asks.
+/// The entries by which a layer asks.
 #[derive(Clone)]
 pub(super) struct Policy {
     /// Fixed limits have different names.
-    rules: Vec<LayerRule>,
+    entries: Vec<LayerEntry>,
     /// The cost of a request under limits without a cost of their own. Without it: 1.
     pub(super) cost: Option<RequestFn<u32>>,
     /// A request that matches one of them is rejected.
@@ -68,7 +68,7 @@ pub(super) enum Question {
 pub(super) enum Pending {
     /// One by whose result a closure chooses limits.
     Choice(PendingChoice),
-    /// Look-ups of the plans of a configuration. The other rules have added their checks.
+    /// Look-ups of the plans of a configuration. The other entries have added their checks.
     #[cfg(feature = "config")]
     Plans {
         checks: Vec<Check>,
@@ -76,7 +76,7 @@ pub(super) enum Pending {
     },
 }
 
-/// The look-ups that the checks of a rule depend on.
+/// The look-ups that the checks of an entry depend on.
 enum Awaited {
     Choice(Choosing),
     #[cfg(feature = "config")]
@@ -84,10 +84,10 @@ enum Awaited {
 }
 
 impl Policy {
-    /// A policy without rules.
+    /// A policy without entries.
     pub(super) fn new() -> Self {
         Self {
-            rules: Vec::new(),
+            entries: Vec::new(),
             cost: None,
             forbid: Vec::new(),
             skip: Vec::new(),
@@ -109,11 +109,11 @@ impl Policy {
         policy
     }
 
-    /// Adds a rule, whose limit is registered with the limiter.
-    pub(super) fn add_rule(
+    /// Adds an entry, whose limit is registered with the limiter.
+    pub(super) fn add_entry(
         &mut self,
         limiter: &RateLimiter,
-        mut rule: LayerRule,
+        mut entry: LayerEntry,
     ) -> Result<(), ConfigError> {
         if self.fixed_limits().any(Limit::sheds_load) {
             return Err(ConfigError::new(
@@ -121,13 +121,13 @@ impl Policy {
                  of their own",
             ));
         }
-        if let LayerRule::Fixed(keyed) = &mut rule {
+        if let LayerEntry::Fixed(keyed) = &mut entry {
             let limits: Vec<&Limit> = self.fixed_limits().chain([keyed.limit()]).collect();
             check_names(&limits)?;
             #[cfg(feature = "config")]
-            self.rules
+            self.entries
                 .iter()
-                .filter_map(LayerRule::live)
+                .filter_map(LayerEntry::live)
                 .try_for_each(|live| live.reserve(limits.len()))?;
             limiter.register_all(&limits)?;
             keyed.fail_as_layer(self.inherited.on_store_failure)?;
@@ -135,24 +135,24 @@ impl Policy {
                 keyed.replace(&keyed.limit().clone().with_enforced(enforced));
             }
         }
-        self.rules.push(rule);
+        self.entries.push(entry);
         Ok(())
     }
 
     /// The limits that are the same for all requests.
     pub(super) fn fixed_limits(&self) -> impl Iterator<Item = &Limit> {
-        self.rules.iter().filter_map(LayerRule::limit)
+        self.entries.iter().filter_map(LayerEntry::limit)
     }
 
     /// The names of the limits, for events.
     pub(super) fn names(&self) -> String {
-        let names: Vec<_> = self.rules.iter().map(LayerRule::name).collect();
+        let names: Vec<_> = self.entries.iter().map(LayerEntry::name).collect();
         names.join(", ")
     }
 
     /// Returns whether limits are chosen for each request.
     pub(super) fn chooses(&self) -> bool {
-        self.rules.iter().any(|rule| rule.limit().is_none())
+        self.entries.iter().any(|entry| entry.limit().is_none())
     }
 
     /// Sets the failure policy of all limits that came without one.
@@ -165,9 +165,9 @@ impl Policy {
         self.fixed()
             .try_for_each(|keyed| keyed.fail_as_layer(policy))?;
         #[cfg(feature = "config")]
-        self.rules
+        self.entries
             .iter()
-            .filter_map(LayerRule::live)
+            .filter_map(LayerEntry::live)
             .try_for_each(|live| live.check_policy(policy))?;
         policy.validate()
     }
@@ -184,19 +184,19 @@ impl Policy {
     /// The limits of configurations get the new settings of the layer.
     fn forget_views(&mut self) {
         #[cfg(feature = "config")]
-        for rule in &mut self.rules {
-            if let LayerRule::Live(live) = rule {
+        for entry in &mut self.entries {
+            if let LayerEntry::Live(live) = entry {
                 live.forget();
             }
         }
     }
 
     fn fixed(&mut self) -> impl Iterator<Item = &mut KeyedLimit> {
-        self.rules.iter_mut().filter_map(|rule| match rule {
-            LayerRule::Fixed(keyed) => Some(keyed),
-            LayerRule::Chosen(_) => None,
+        self.entries.iter_mut().filter_map(|entry| match entry {
+            LayerEntry::Fixed(keyed) => Some(keyed),
+            LayerEntry::Chosen(_) => None,
             #[cfg(feature = "config")]
-            LayerRule::Live(_) => None,
+            LayerEntry::Live(_) => None,
         })
     }
 
@@ -209,7 +209,7 @@ impl Policy {
         if self.exempts(parts) {
             return Ok(Question::Checks(RequestChecks::default()));
         }
-        if let [LayerRule::Fixed(only)] = &*self.rules
+        if let [LayerEntry::Fixed(only)] = &*self.entries
             && !only.limit().is_concurrency()
         {
             let group = match only.key.extract(parts) {
@@ -228,10 +228,10 @@ impl Policy {
     }
 
     fn question_of_several(&self, parts: &Parts) -> Result<Question, RejectedEarly> {
-        let mut checks = Vec::with_capacity(self.rules.len());
+        let mut checks = Vec::with_capacity(self.entries.len());
         let mut awaited = None;
-        for rule in &self.rules {
-            awaited = self.add(rule, parts, &mut checks)?.or(awaited);
+        for entry in &self.entries {
+            awaited = self.add(entry, parts, &mut checks)?.or(awaited);
         }
         match awaited {
             None => RequestChecks::new(checks).map(Question::Checks),
@@ -267,7 +267,7 @@ impl Policy {
             } => {
                 let looked_up = std::task::ready!(plans.as_mut().poll(cx));
                 let mut checks = std::mem::take(checks);
-                match self.add_live_rule(parts, looked_up, &mut checks) {
+                match self.add_live_entry(parts, looked_up, &mut checks) {
                     Ok(None) => Poll::Ready(RequestChecks::new(checks)),
                     // A new version of the limits looks up more.
                     Ok(Some(plans)) => {
@@ -283,15 +283,15 @@ impl Policy {
         }
     }
 
-    /// Adds the checks of the rule with a configuration, whose plans were looked up.
+    /// Adds the checks of the entry with a configuration, whose plans were looked up.
     #[cfg(feature = "config")]
-    fn add_live_rule(
+    fn add_live_entry(
         &self,
         parts: &Parts,
         looked_up: LookedUpPlans,
         checks: &mut Vec<Check>,
     ) -> Result<Option<PendingPlans>, RejectedEarly> {
-        let Some(live) = self.rules.iter().find_map(LayerRule::live) else {
+        let Some(live) = self.entries.iter().find_map(LayerEntry::live) else {
             return Ok(None);
         };
         live.with_current(
@@ -300,20 +300,20 @@ impl Policy {
         )
     }
 
-    /// Adds the checks of a rule, or returns the look-ups that they depend on. A layer has at most
-    /// one such rule.
+    /// Adds the checks of an entry, or returns the look-ups that they depend on. A layer has at
+    /// most one such entry.
     fn add(
         &self,
-        rule: &LayerRule,
+        entry: &LayerEntry,
         parts: &Parts,
         checks: &mut Vec<Check>,
     ) -> Result<Option<Awaited>, RejectedEarly> {
-        match rule {
-            LayerRule::Fixed(keyed) => match keyed.key.extract(parts) {
+        match entry {
+            LayerEntry::Fixed(keyed) => match keyed.key.extract(parts) {
                 Ok(key) => checks.push(self.check(keyed, key, parts)),
                 Err(missing) => self.skip_or_reject(Some(keyed.limit()), missing)?,
             },
-            LayerRule::Chosen(choose) => match choose(parts) {
+            LayerEntry::Chosen(choose) => match choose(parts) {
                 Ok(Chosen::Now(limits)) => {
                     checks.extend(
                         self.inherited
@@ -325,8 +325,8 @@ impl Policy {
                 Err(missing) => self.skip_or_reject(None, missing)?,
             },
             #[cfg(feature = "config")]
-            LayerRule::Live(_) => {
-                let pending = self.add_live_rule(parts, LookedUpPlans::default(), checks)?;
+            LayerEntry::Live(_) => {
+                let pending = self.add_live_entry(parts, LookedUpPlans::default(), checks)?;
                 return Ok(pending.map(Awaited::Plans));
             }
         }

@@ -61,7 +61,7 @@ struct SharedCharges {
     /// Whether any charge was settled.
     has_settled: AtomicBool,
     runtime: Option<Runtime>,
-    layer: Arc<SettlingLayer>,
+    layer: Arc<SettlingRecord>,
 }
 
 /// After so many requests that settle a name, one of them should have been charged under it.
@@ -73,7 +73,7 @@ const ENOUGH_FREE: u32 = 1_000;
 
 /// The events and the mistakes of a layer, shared by its settlements.
 #[derive(Default)]
-pub(super) struct SettlingLayer {
+pub(super) struct SettlingRecord {
     events: Throttle,
     /// The names under which requests were charged. A mistyped name leaves every estimate as it is.
     charged: Unseen,
@@ -85,7 +85,7 @@ pub(super) struct SettlingLayer {
     has_missed: AtomicBool,
 }
 
-impl SettlingLayer {
+impl SettlingRecord {
     /// Notes a settlement of this cost. Returns whether it is time to report that the limit has no
     /// estimates.
     #[inline]
@@ -117,7 +117,7 @@ impl SettlingLayer {
 /// A charge that may be settled.
 struct OpenCharge {
     /// The layer that charged it.
-    layer: Arc<SettlingLayer>,
+    layer: Arc<SettlingRecord>,
     limiter: RateLimiter,
     budget: Budget,
     /// The cost that was charged, and later the real one, in units.
@@ -126,7 +126,7 @@ struct OpenCharge {
 }
 
 impl OpenCharge {
-    fn is_of(&self, layer: &Arc<SettlingLayer>) -> bool {
+    fn is_of(&self, layer: &Arc<SettlingRecord>) -> bool {
         Arc::ptr_eq(&self.layer, layer)
     }
 
@@ -360,7 +360,7 @@ impl Drop for Meter {
 /// shut down.
 struct PendingSettlement {
     limit: Limit,
-    layer: Arc<SettlingLayer>,
+    layer: Arc<SettlingRecord>,
     is_over: bool,
     _unanswered: UnansweredSettlement,
 }
@@ -408,7 +408,7 @@ pub(super) struct SettlementSettings {
     /// Whether handlers get a [`Settlement`].
     pub(super) inserts: bool,
     on_response: Vec<OnResponse>,
-    layer: Arc<SettlingLayer>,
+    layer: Arc<SettlingRecord>,
 }
 
 impl SettlementSettings {
@@ -439,7 +439,7 @@ impl SettlementSettings {
 pub(super) struct Closing {
     settlement: Settlement,
     /// Charges of other layers are theirs to settle.
-    layer: Arc<SettlingLayer>,
+    layer: Arc<SettlingRecord>,
     on_response: Vec<OnResponse>,
 }
 

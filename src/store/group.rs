@@ -68,13 +68,13 @@ pub fn decide(
 /// Charges a check. Returns the outcome and the charged units.
 #[inline]
 pub(super) fn charge(check: &Check, state: &mut Option<State>, now: Timestamp) -> (Outcome, u32) {
-    let outcome = decide_unless_blocked(check.budget(), state, now, check.asked(), Effect::Commit);
+    let outcome = decide_with_blocks(check.budget(), state, now, check.asked(), Effect::Commit);
     (outcome, if outcome.allowed { check.cost() } else { 0 })
 }
 
 /// The outcome that a charge would have.
 pub(super) fn peek(check: &Check, state: &mut Option<State>, now: Timestamp) -> Outcome {
-    decide_unless_blocked(
+    decide_with_blocks(
         check.budget(),
         state,
         now,
@@ -99,7 +99,7 @@ pub(super) fn apply_change(
         }
         Change::Claim(claim) => return limit.rule().claim(state, now, &claim.within_range()),
     }
-    decide_unless_blocked(budget, state, now, Cost::NONE, Effect::Dry)
+    decide_with_blocks(budget, state, now, Cost::NONE, Effect::Dry)
 }
 
 fn effect_of_peek(check: &Check) -> Effect {
@@ -112,7 +112,7 @@ fn effect_of_peek(check: &Check) -> Effect {
 
 /// The outcome of a check of its limit, whose key may be blocked.
 #[inline]
-fn decide_unless_blocked(
+fn decide_with_blocks(
     budget: &Budget,
     state: &mut Option<State>,
     now: Timestamp,
@@ -166,7 +166,7 @@ pub(super) fn decide_group(
     }
     let dry = |(check, state): (&Check, &mut Option<State>)| {
         let cost = check.asked();
-        let outcome = decide_unless_blocked(check.budget(), state, now, cost, Effect::Dry);
+        let outcome = decide_with_blocks(check.budget(), state, now, cost, Effect::Dry);
         verdict(check.budget(), outcome, 0)
     };
     let mut verdicts: Vec<_> = group.iter().zip(states.iter_mut()).map(dry).collect();
@@ -196,7 +196,7 @@ pub(super) fn decide_group(
         if has_blocked_key {
             cost.patience = Micros::MAX;
         }
-        let outcome = decide_unless_blocked(check.budget(), state, now, cost, effect);
+        let outcome = decide_with_blocks(check.budget(), state, now, cost, effect);
         *answer = verdict(check.budget(), outcome, 0);
     }
     Decision::of_group(verdicts)

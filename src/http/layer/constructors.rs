@@ -11,7 +11,7 @@ use crate::http::LimitSet;
 use crate::http::limits::{ChosenLimits, Lookup, LookupResult, by_key, by_lookup, by_request};
 #[cfg(feature = "config")]
 use crate::http::live::LimitSetView;
-use crate::http::policy::{KeyedLimit, LayerRule, Policy};
+use crate::http::policy::{KeyedLimit, LayerEntry, Policy};
 use crate::http::request_limiter::RequestLimiter;
 use crate::http::{Global, KeyExtractor};
 use crate::limiter::RateLimiter;
@@ -201,9 +201,9 @@ impl RateLimitLayer {
         key: impl KeyExtractor,
     ) -> Result<Self, ConfigError> {
         let limit = limit.try_into().map_err(Into::into)?;
-        Self::of_rule(
+        Self::of_entry(
             limiter.into(),
-            LayerRule::Fixed(KeyedLimit::new(limit, key, None)),
+            LayerEntry::Fixed(KeyedLimit::new(limit, key, None)),
         )
     }
 
@@ -285,7 +285,7 @@ impl RateLimitLayer {
         limiter: impl Into<RateLimiter>,
         choose: impl Fn(&Parts) -> ChosenLimits + Send + Sync + 'static,
     ) -> Result<Self, ConfigError> {
-        Self::of_rule(limiter.into(), LayerRule::Chosen(by_request(choose)))
+        Self::of_entry(limiter.into(), LayerEntry::Chosen(by_request(choose)))
     }
 
     /// Limits that a closure chooses for each request, by a key that an extractor takes from it. A
@@ -328,7 +328,7 @@ impl RateLimitLayer {
         key: impl KeyExtractor,
         choose: impl Fn(&Parts, &Key) -> ChosenLimits + Send + Sync + 'static,
     ) -> Result<Self, ConfigError> {
-        Self::of_rule(limiter.into(), LayerRule::Chosen(by_key(key, choose)))
+        Self::of_entry(limiter.into(), LayerEntry::Chosen(by_key(key, choose)))
     }
 
     /// Limits that a closure chooses for each request, by what your application looks up, such as
@@ -354,7 +354,10 @@ impl RateLimitLayer {
         I: Clone + Eq + Hash + Send + Sync + 'static,
         T: Send + Sync + 'static,
     {
-        Self::of_rule(limiter.into(), LayerRule::Chosen(by_lookup(lookup, choose)))
+        Self::of_entry(
+            limiter.into(),
+            LayerEntry::Chosen(by_lookup(lookup, choose)),
+        )
     }
 
     /// The limits of a configuration, which can be replaced while your service runs. See
@@ -376,21 +379,21 @@ impl RateLimitLayer {
         let limiter = limiter.into();
         let live = LimitSetView::new(limits.clone());
         live.attach(&limiter)?;
-        Self::of_rule(limiter, LayerRule::Live(live))
+        Self::of_entry(limiter, LayerEntry::Live(live))
     }
 
-    fn of_rule(limiter: RateLimiter, rule: LayerRule) -> Result<Self, ConfigError> {
+    fn of_entry(limiter: RateLimiter, entry: LayerEntry) -> Result<Self, ConfigError> {
         let limiter = RequestLimiter::new(limiter, Policy::new());
         Self {
             limiter: Arc::new(limiter),
         }
-        .with_rule(rule)
+        .with_entry(entry)
     }
 
-    /// Adds a rule, which gets the settings of the layer.
-    pub(super) fn with_rule(mut self, rule: LayerRule) -> Result<Self, ConfigError> {
+    /// Adds an entry, which gets the settings of the layer.
+    pub(super) fn with_entry(mut self, entry: LayerEntry) -> Result<Self, ConfigError> {
         let limiter = Arc::make_mut(&mut self.limiter);
-        limiter.policy.add_rule(&limiter.rate_limiter, rule)?;
+        limiter.policy.add_entry(&limiter.rate_limiter, entry)?;
         limiter.names = limiter.policy.names();
         Ok(self)
     }

@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use super::RateLimitLayer;
 use crate::http::KeyExtractor;
-use crate::http::policy::{KeyedLimit, LayerRule};
+use crate::http::policy::{KeyedLimit, LayerEntry};
 use crate::model::Limit;
 use crate::units::ConfigError;
 
@@ -52,7 +52,7 @@ impl RateLimitLayer {
         key: impl KeyExtractor,
     ) -> Result<Self, ConfigError> {
         let limit = limit.try_into().map_err(Into::into)?;
-        self.with_rule(LayerRule::Fixed(KeyedLimit::new(limit, key, None)))
+        self.with_entry(LayerEntry::Fixed(KeyedLimit::new(limit, key, None)))
     }
 
     /// Adds a limit, under a key and with a cost of its own. One request under one limit can be 800
@@ -103,7 +103,7 @@ impl RateLimitLayer {
             )
             .of_limit(limit.name()));
         }
-        self.with_rule(LayerRule::Fixed(KeyedLimit::new(
+        self.with_entry(LayerEntry::Fixed(KeyedLimit::new(
             limit,
             key,
             Some(Arc::new(cost)),

@@ -52,13 +52,13 @@ impl Agent {
         };
         let running = self.new_task(&mut state, runtime);
         drop(state);
-        running.into_iter().for_each(Running::start);
+        running.into_iter().for_each(AgentTask::start);
         self.give_up(&stuck);
     }
 
     /// A new task, if one is needed. Start it after the state is unlocked, because a runtime that
     /// shuts down drops it at once.
-    fn new_task(self: &Arc<Self>, state: &mut LocalHolders, runtime: Runtime) -> Option<Running> {
+    fn new_task(self: &Arc<Self>, state: &mut LocalHolders, runtime: Runtime) -> Option<AgentTask> {
         if self.has_nothing_to_do(state) {
             return None;
         }
@@ -67,7 +67,7 @@ impl Agent {
         // The task that is replaced ends, and leaves the next signal to the new one.
         self.wake.notify_waiters();
         state.task.rounds.beat(Instant::now());
-        Some(Running {
+        Some(AgentTask {
             agent: Arc::clone(self),
             task: state.task.started,
             runtime,
@@ -242,13 +242,13 @@ impl Drop for ClaimsUnderWay {
 }
 
 /// The task. It runs while permits are held or wanted.
-struct Running {
+struct AgentTask {
     agent: Arc<Agent>,
     task: u64,
     runtime: Runtime,
 }
 
-impl Running {
+impl AgentTask {
     fn start(self) {
         let runtime = self.runtime.clone();
         runtime.spawn(self.run());
@@ -275,7 +275,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for AgentTask {
     /// The task moves to another runtime when its own shuts down.
     fn drop(&mut self) {
         let mut state = self.agent.lock();

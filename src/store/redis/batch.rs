@@ -47,8 +47,8 @@ pub(super) struct Batch {
     work: usize,
     runs: Vec<Run>,
     /// In the order of arrival.
-    waiters: Vec<Waiter>,
-    /// The number of waiters, from the first, whose deadline is over.
+    callers: Vec<BatchCaller>,
+    /// The number of callers, from the first, whose deadline is over.
     expired: usize,
     /// The reason why the server does not write at the moment. Only peeks are sent then.
     read_only: Option<Arc<str>>,
@@ -78,7 +78,7 @@ struct Run {
 }
 
 /// The caller of one group, and its answer.
-pub(super) struct Waiter {
+pub(super) struct BatchCaller {
     run: usize,
     /// Whether its group is sent.
     sent: bool,
@@ -95,30 +95,30 @@ pub(super) struct Waiter {
 impl Batch {
     /// Returns whether one more operation fits.
     pub(super) fn has_room_for(&self, operation: &Operation) -> bool {
-        self.waiters.is_empty()
-            || (self.waiters.len() < MAX_CHARGES
+        self.callers.is_empty()
+            || (self.callers.len() < MAX_CHARGES
                 && self.work + operation.size() <= MAX_CHARGES
                 && self.keys.bytes() < MAX_KEY_BYTES)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiters.len()
+        self.callers.len()
     }
 
     /// How many groups are sent, and their spans.
     pub(super) fn traces(&self) -> (usize, impl Iterator<Item = &Trace>) {
-        let sent = || self.waiters.iter().filter(|waiter| waiter.sent);
-        (sent().count(), sent().map(|waiter| &waiter.trace))
+        let sent = || self.callers.iter().filter(|caller| caller.sent);
+        (sent().count(), sent().map(|caller| &caller.trace))
     }
 
     pub(super) fn first_deadline(&self) -> Option<Instant> {
-        self.waiters[self.expired..]
+        self.callers[self.expired..]
             .first()
-            .map(|waiter| waiter.deadline)
+            .map(|caller| caller.deadline)
     }
 
     /// Adds an operation.
-    pub(super) fn push(&mut self, prefix: &str, operation: &Operation, waiter: Waiter) {
+    pub(super) fn push(&mut self, prefix: &str, operation: &Operation, caller: BatchCaller) {
         let op = Op::of(operation);
         let size = operation.size();
         let first = self.charges.len();
@@ -163,7 +163,7 @@ impl Batch {
                 is_remembered: false,
             }),
         }
-        self.waiters.push(Waiter { run, ..waiter });
+        self.callers.push(BatchCaller { run, ..caller });
     }
 
     /// The numbers of a budget. `blocks`: whether the offences of its key matter.
@@ -221,13 +221,13 @@ impl Batch {
     pub(super) fn mark_sent(&mut self, now: Instant, server: &str) -> usize {
         let mut late = self.answer_expired(now, || Error::timeout_unsent().at_server(server));
         self.runs.iter_mut().for_each(|run| run.times = 0);
-        for waiter in &mut self.waiters {
-            let departure = waiter.promise.as_ref().map(Promise::mark_sent);
+        for caller in &mut self.callers {
+            let departure = caller.promise.as_ref().map(Promise::mark_sent);
             late += usize::from(departure == Some(Departure::TimedOut));
-            waiter.sent = departure == Some(Departure::Sent);
-            self.runs[waiter.run].times += u16::from(waiter.sent);
-            if let Some(DenialUpdate::Change(change)) = &mut waiter.denial_update {
-                change.set_sent(waiter.sent);
+            caller.sent = departure == Some(Departure::Sent);
+            self.runs[caller.run].times += u16::from(caller.sent);
+            if let Some(DenialUpdate::Change(change)) = &mut caller.denial_update {
+                change.set_sent(caller.sent);
             }
         }
         late
@@ -241,10 +241,10 @@ impl Batch {
             return None;
         }
         let mut halves = <[Self; 2]>::default();
-        for waiter in self.waiters.drain(..) {
-            let run = &self.runs[waiter.run];
-            let half = usize::from(waiter.run >= border);
-            halves[half].push(prefix, &run.operation, waiter.unsent());
+        for caller in self.callers.drain(..) {
+            let run = &self.runs[caller.run];
+            let half = usize::from(caller.run >= border);
+            halves[half].push(prefix, &run.operation, caller.unsent());
         }
         Some(halves)
     }
@@ -264,12 +264,12 @@ impl Batch {
                 Op::Settle | Op::Reset | Op::Block | Op::Claim => run.times = 0,
             }
         }
-        for waiter in &mut self.waiters {
-            if waiter.sent && self.runs[waiter.run].times == 0 {
-                waiter.sent = false;
-                failed += usize::from(waiter.promise.is_some());
+        for caller in &mut self.callers {
+            if caller.sent && self.runs[caller.run].times == 0 {
+                caller.sent = false;
+                failed += usize::from(caller.promise.is_some());
                 let reason = reason.to_string();
-                waiter.set_answer(Err(if deletes {
+                caller.set_answer(Err(if deletes {
                     Error::store(reason)
                 } else {
                     Error::declined(reason)
@@ -300,8 +300,8 @@ impl Batch {
             .first_deadline()
             .is_some_and(|deadline| deadline <= now)
         {
-            let waiter = &mut self.waiters[self.expired];
-            waiter.fulfil(Err(error()));
+            let caller = &mut self.callers[self.expired];
+            caller.fulfil(Err(error()));
             self.expired += 1;
         }
         self.expired - before
@@ -310,9 +310,9 @@ impl Batch {
     /// Sets the answer of all checks without one, to be delivered. Returns how many.
     pub(super) fn set_failure(&mut self, mut error: impl FnMut() -> Error) -> usize {
         let mut failed = 0;
-        for waiter in &mut self.waiters {
-            failed += usize::from(waiter.answer.is_none() && waiter.promise.is_some());
-            waiter.answer.get_or_insert_with(|| Err(error()));
+        for caller in &mut self.callers {
+            failed += usize::from(caller.answer.is_none() && caller.promise.is_some());
+            caller.answer.get_or_insert_with(|| Err(error()));
         }
         failed
     }
@@ -413,10 +413,10 @@ impl Batch {
 
     /// Returns whether its only group is the one with this answer.
     pub(super) fn holds_only(&self, answer: &Promised) -> bool {
-        let [waiter] = &*self.waiters else {
+        let [caller] = &*self.callers else {
             return false;
         };
-        waiter
+        caller
             .promise
             .as_ref()
             .is_some_and(|promise| answer.is_of(promise))
@@ -424,7 +424,7 @@ impl Batch {
 
     /// Returns whether the deadline of some check is not over.
     pub(super) const fn is_in_time(&self) -> bool {
-        self.expired < self.waiters.len()
+        self.expired < self.callers.len()
     }
 
     /// Delivers the answers. A denial is remembered before its caller learns of it.
@@ -432,25 +432,25 @@ impl Batch {
         if let Some(deny_cache) = deny_cache {
             self.remember(deny_cache);
         }
-        for waiter in &mut self.waiters {
-            let Some(answer) = waiter.answer.take() else {
+        for caller in &mut self.callers {
+            let Some(answer) = caller.answer.take() else {
                 continue;
             };
-            if let Some(DenialUpdate::Change(mut change)) = waiter.denial_update.take() {
+            if let Some(DenialUpdate::Change(mut change)) = caller.denial_update.take() {
                 change.answered(&answer);
             }
-            waiter.fulfil(answer);
+            caller.fulfil(answer);
         }
     }
 
     /// Remembers the last denial of each run, even if its caller is gone.
     fn remember(&mut self, deny_cache: &DenyCache) {
-        for waiter in self.waiters.iter().rev() {
-            let run = &mut self.runs[waiter.run];
-            let Some(DenialUpdate::Charge(asked)) = waiter.denial_update else {
+        for caller in self.callers.iter().rev() {
+            let run = &mut self.runs[caller.run];
+            let Some(DenialUpdate::Charge(asked)) = caller.denial_update else {
                 continue;
             };
-            if let (Operation::Charge(group), Some(Ok(decision))) = (&run.operation, &waiter.answer)
+            if let (Operation::Charge(group), Some(Ok(decision))) = (&run.operation, &caller.answer)
                 && !decision.allowed()
                 && !mem::replace(&mut run.is_remembered, true)
             {
@@ -466,7 +466,7 @@ impl Batch {
         self.charges.clear();
         self.work = 0;
         self.runs.clear();
-        self.waiters.clear();
+        self.callers.clear();
         self.expired = 0;
         self.read_only = None;
     }
@@ -490,7 +490,7 @@ impl Run {
     }
 }
 
-impl Waiter {
+impl BatchCaller {
     pub(super) fn new(
         deadline: Instant,
         promise: Promise,
@@ -533,7 +533,7 @@ impl Waiter {
 impl Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch")
-            .field("checks", &self.waiters.len())
+            .field("checks", &self.callers.len())
             .finish_non_exhaustive()
     }
 }

@@ -36,7 +36,7 @@ fn by_hash<'a>(
 }
 
 /// Runs the command of a numbered call. Loads the script if the server does not know it.
-pub(super) async fn run(
+pub(super) async fn execute(
     number: u16,
     by_hash: Cmd,
     mut connection: MultiplexedConnection,

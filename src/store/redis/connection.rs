@@ -87,12 +87,12 @@ impl Handle {
     }
 
     /// Returns whether the server was silent for so long that the connection may be closed.
-    pub(super) fn was_silent(&self) -> bool {
+    pub(super) fn needs_ping(&self) -> bool {
         self.silent_for > SILENT
     }
 
     /// Returns whether the server was silent for so long that a charge waits for a ping.
-    pub(super) fn was_idle(&self) -> bool {
+    pub(super) fn needs_pong(&self) -> bool {
         self.silent_for > IDLE
     }
 

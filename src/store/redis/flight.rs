@@ -82,7 +82,7 @@ async fn send_first(place: CallPlace) -> CallPlace {
             return place;
         }
     };
-    if handle.was_idle() {
+    if handle.needs_pong() {
         let patience = lane.settings.ping_patience();
         if let Ok(Err(error)) = timeout(patience, ping(&handle)).await {
             node.connections.replace(&handle, &call::brief(&error));
@@ -107,7 +107,7 @@ pub(super) fn send_lone(
 ) -> Option<BoxFuture<'static, CallPlace>> {
     let node = lane.route.node()?;
     let handle = node.connections.current()?;
-    if handle.was_idle() || !is_open(&node, &handle, cx) {
+    if handle.needs_pong() || !is_open(&node, &handle, cx) {
         return None;
     }
     let _one_by_one = lane.leave_in_order();
@@ -119,7 +119,7 @@ pub(super) fn send_lone(
 /// that was handed over is never sent again, because it may have left. Does not wait for the ping's
 /// reply.
 fn is_open(node: &Node, handle: &Handle, cx: &mut Context<'_>) -> bool {
-    if !handle.was_silent() {
+    if !handle.needs_ping() {
         return true;
     }
     match pin!(unconstrained(ping(handle))).poll(cx) {
@@ -239,7 +239,7 @@ impl Call {
         let number = handle.number_call();
         let command = call::command(number, &place.batch, time);
         let connection = handle.connection.clone();
-        let mut reply = pin!(call::run(number, command, connection, *is_asking));
+        let mut reply = pin!(call::execute(number, command, connection, *is_asking));
         let sent = Instant::now();
         let mut next_leaves_at = Some(later(sent, lane.settings.pace()));
         // The call has a deadline of its own: a check may have waited in the queue, and the time

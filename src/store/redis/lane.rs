@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::batch::{Batch, MAX_CHARGES, Waiter};
+use super::batch::{Batch, BatchCaller, MAX_CHARGES};
 use super::route::LaneRoute;
 use crate::model::{Error, Operation};
 use crate::store::deny_cache::DenyCache;
@@ -174,10 +174,10 @@ impl Lane {
         let (promise, promised) = Promise::new(deadline, self.route.events().server());
         let deny_cache = self.settings.deny_cache.as_ref();
         let denial_update = deny_cache.and_then(|deny_cache| deny_cache.update_by(operation, now));
-        let waiter = Waiter::new(deadline, promise, denial_update);
+        let caller = BatchCaller::new(deadline, promise, denial_update);
         let is_alone = queue.in_flight == 0 && queue.batches.is_empty();
         let has_place = queue.has_place(now, self.settings.pace());
-        queue.batch_for(operation).push(prefix, operation, waiter);
+        queue.batch_for(operation).push(prefix, operation, caller);
         Some(QueuedCheck {
             promised,
             is_alone,

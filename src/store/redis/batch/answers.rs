@@ -27,9 +27,9 @@ impl Batch {
         let Some((decided_at, (verdicts, mut cursors))) = answers else {
             return Err(malformed(reply));
         };
-        for waiter in self.waiters.iter_mut().filter(|waiter| waiter.sent) {
-            let run = &self.runs[waiter.run];
-            let cursor = &mut cursors[waiter.run];
+        for caller in self.callers.iter_mut().filter(|caller| caller.sent) {
+            let run = &self.runs[caller.run];
+            let cursor = &mut cursors[caller.run];
             let verdicts = &verdicts[cursor.next..][..run.size];
             // The last verdicts are the answer for all groups that follow.
             cursor.next = usize::min(cursor.next + run.size, cursor.last);
@@ -56,9 +56,9 @@ impl Batch {
             else {
                 return Err(malformed(reply));
             };
-            waiter.set_answer(match &self.read_only {
+            caller.set_answer(match &self.read_only {
                 Some(reason) if run.is_peeked() && decision.allowed() => {
-                    declined += usize::from(waiter.promise.is_some());
+                    declined += usize::from(caller.promise.is_some());
                     Err(Error::declined(reason.to_string()))
                 }
                 _ => Ok(decision),
@@ -73,7 +73,7 @@ impl Batch {
         mut reply: Reply<'_>,
         events: &RedisEvents,
     ) -> Option<(Vec<RawVerdict>, Vec<RunCursor>)> {
-        let mut verdicts = Vec::with_capacity(self.waiters.len());
+        let mut verdicts = Vec::with_capacity(self.callers.len());
         let mut cursors = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
             let next = verdicts.len();

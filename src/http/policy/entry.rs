@@ -1,4 +1,4 @@
-//! The rules of a policy: fixed limits, limits that are chosen, limits from a configuration.
+//! The entries of a policy: fixed limits, limits that are chosen, limits from a configuration.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::http::request_fn::RequestFn;
 use crate::model::{Limit, OnStoreFailure};
 use crate::units::ConfigError;
 
-/// A rule that adds checks to a request.
+/// An entry that adds checks to a request.
 #[derive(Clone)]
-pub(in crate::http) enum LayerRule {
+pub(in crate::http) enum LayerEntry {
     /// A limit that is the same for all requests.
     Fixed(KeyedLimit),
     /// Limits that are chosen for each request.
@@ -24,7 +24,7 @@ pub(in crate::http) enum LayerRule {
     Live(LimitSetView),
 }
 
-impl LayerRule {
+impl LayerEntry {
     pub(in crate::http) const fn limit(&self) -> Option<&Limit> {
         match self {
             Self::Fixed(keyed) => Some(keyed.limit()),
