@@ -369,15 +369,16 @@ async fn unresponsive_server_does_not_accumulate_connection_attempts() {
         .build()
         .unwrap();
     let tasks = tokio::runtime::Handle::current().metrics();
-    for _ in 0..200 {
+    // On a busy machine, a task may end a moment after the next one began. Tasks that accumulate
+    // would not end at all.
+    let mut fewest = [usize::MAX; 4];
+    for number in 0..200 {
         assert!(check(&store, "k").await.is_err());
-        // A busy machine ends some of them late.
-        assert!(
-            tasks.num_alive_tasks() < 20,
-            "{} tasks",
-            tasks.num_alive_tasks()
-        );
+        let alive = tasks.num_alive_tasks();
+        assert!(alive < 20, "{alive} tasks");
+        fewest[number / 50] = fewest[number / 50].min(alive);
     }
+    assert!(fewest.iter().all(|alive| *alive < 6), "{fewest:?} tasks");
 }
 
 #[tokio::test]
