@@ -137,9 +137,9 @@ impl RateLimiter {
     ///
     /// A receipt is void after a reset of the budget, after its loss by the store, after a clock
     /// was set back by more than a period, and after a change of the limit's rate or period. A
-    /// refund gives nothing back then. A budget whose units are all back is not stored, so it knows
-    /// nothing of an earlier step of the clock: when the clock reaches the time of a receipt from
-    /// before the step, that receipt counts again. After a step back of less than a period,
+    /// refund gives nothing back then. But a budget whose units are all back is not stored, so the
+    /// step of the clock is forgotten with it. Then an old receipt counts again when the clock
+    /// reaches its time. After a step back of less than a period,
     /// receipts of new charges are void until the clock has caught up with the first charge that
     /// the budget counts. A receipt names its charge by the time, and an earlier charge may have
     /// the same time.

@@ -7,8 +7,8 @@ use hashbrown::DefaultHashBuilder;
 
 use super::{Budget, Check};
 
-/// The changes (refunds, settlements, resets, blocks) of all budgets, numbered in one sequence as
-/// the store confirms them. Each budget has the number of its last one.
+/// The changes (refunds, settlements, resets, blocks) of all budgets, numbered in one sequence.
+/// Each budget has the number of its last change.
 ///
 /// A change of one budget also counts for the budgets that share its place. Then the store is asked
 /// too often, and never too rarely.
@@ -43,7 +43,7 @@ impl<const PLACES: usize> BudgetChanges<PLACES> {
         })
     }
 
-    /// Gives the next number to a change that the store confirmed.
+    /// Gives the next number to a change of a budget with this place.
     pub(crate) fn confirm(&self, place: usize) {
         let number = self.last.fetch_add(1, Ordering::SeqCst) + 1;
         self.places[place].fetch_max(number, Ordering::SeqCst);

@@ -310,7 +310,7 @@ fn write_date(decision: &Decision, headers: &mut HeaderMap) {
 /// now.
 #[inline]
 fn decided_at(decision: &Decision) -> u64 {
-    match micros(decision.decided_at()) {
+    match decision.timestamp().as_micros() {
         0 => micros(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()),
         known => known,
     }

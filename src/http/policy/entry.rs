@@ -1,4 +1,5 @@
-//! The entries of a policy: fixed limits, limits that are chosen, limits from a configuration.
+//! The entries of a policy, which are fixed limits, limits that are chosen, or limits from a
+//! configuration.
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
-//! The denied keys of one shard: a sketch of a sample of its denials.
+//! The most denied keys of one shard, by a sample of its denials.
 //!
 //! The sketch finds the most frequent keys in bounded memory by the space-saving algorithm
 //! (Metwally, Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data
-//! Streams", 2005). There are [`KEYS`] counters. A new key takes the counter with the smallest
-//! count and adds to it, so a count is too large by at most the one that was taken over: its
-//! `error`. After `n` denials in all, that is at most `n / KEYS`, and every key with more than that
-//! has a counter.
+//! Streams", 2005). There are [`KEYS`] counters. A new key takes over the counter with the smallest
+//! count and adds to it. That smallest count is the `error` of the new key, by which its count may
+//! be too large. After `n` denials in all, an error is at most `n / KEYS`, and every key with more
+//! denials has a counter.
 //!
 //! A flood of denials of ever new keys is what an attack looks like, and each of them replaces a
 //! key of the sketch. So after the first [`ALL_COUNTED`] denials every second one counts, for two,

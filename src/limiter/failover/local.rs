@@ -82,8 +82,8 @@ impl Local {
     ) -> Option<Result<Decision, Error>> {
         let owed = self.ledger.settle(budget, receipt, cost);
         let is_owed = owed.is_some();
-        // What a lost call may have charged is not owed, but it was charged here. A stored budget
-        // has the share of its limit, also if that follows from the policy of a layer.
+        // If a call was lost, the store may have the charge, so it is not owed. But the local
+        // budget was charged. If that budget is stored, it has the share, even of a layer's policy.
         let share = match owed {
             Some(owed) => share(&owed).map(Budget::from),
             None => self.store.stored(budget).or_else(|| {

@@ -8,22 +8,8 @@ use super::{CheckId, Denial, DenyCache};
 use crate::model::{Budget, Check, Decision, Verdict};
 
 impl DenyCache {
-    /// The denial of a group, and whether it is the answer without asking the store. The denial of
-    /// the identical group comes before the denial of its blocked keys.
-    pub(super) fn remembered(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
-        let identical = self.standing(self.id_of(group), group, now);
-        let identical = identical.map(|denial| {
-            let is_fresh = self.is_fresh(&denial, group, now);
-            (denial, is_fresh)
-        });
-        if identical.as_ref().is_some_and(|(_, is_fresh)| *is_fresh) {
-            return identical;
-        }
-        self.of_blocked_keys(group, now).or(identical)
-    }
-
     /// The denial of a group with blocked keys. Of the other budgets nothing is known.
-    fn of_blocked_keys(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
+    pub(super) fn of_blocked_keys(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
         if group.iter().all(|check| check.blocking().is_none()) {
             return None;
         }

@@ -231,6 +231,20 @@ impl DenyCache {
         answer
     }
 
+    /// The denial of a group, and whether it is the answer without asking the store. The denial of
+    /// the identical group comes before the denial of its blocked keys.
+    fn remembered(&self, group: &[Check], now: Instant) -> Option<(Denial, bool)> {
+        let identical = self.standing(self.id_of(group), group, now);
+        let identical = identical.map(|denial| {
+            let is_fresh = self.is_fresh(&denial, group, now);
+            (denial, is_fresh)
+        });
+        if identical.as_ref().is_some_and(|(_, is_fresh)| *is_fresh) {
+            return identical;
+        }
+        self.of_blocked_keys(group, now).or(identical)
+    }
+
     /// The denial that stands in for a store that is unavailable. An unconfirmed refund or reset
     /// does not void it.
     fn standing(&self, id: CheckId, group: &[Check], now: Instant) -> Option<Denial> {

@@ -1,7 +1,5 @@
 //! The embedded store.
 
-#[cfg(test)]
-mod model;
 mod shard;
 mod table;
 
@@ -368,3 +366,6 @@ impl fmt::Debug for MemoryStore {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
