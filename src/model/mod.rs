@@ -1,7 +1,6 @@
 //! Limits, keys, checks and their groups, decisions and errors.
 
 mod budget;
-mod budget_changes;
 mod check;
 mod decision;
 mod digest;
@@ -15,7 +14,6 @@ mod usage;
 mod verdict;
 
 pub use self::budget::Budget;
-pub(crate) use self::budget_changes::BudgetChanges;
 pub use self::check::Check;
 pub use self::decision::{Decision, Source};
 pub(crate) use self::digest::Digest;

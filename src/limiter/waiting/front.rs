@@ -36,12 +36,7 @@ impl RateLimiter {
         drop(turn.take_handed_over());
         let mut replenished = Box::pin(turn.replenished());
         // Changes from now on wake the caller. Those before did not.
-        if !self
-            .shared
-            .turns
-            .changes()
-            .is_unchanged_since(again.last_change, group)
-        {
+        if self.shared.turns.changes(group) != again.changes {
             again.at = Instant::now();
         }
         let mut repeat = None;
@@ -55,7 +50,7 @@ impl RateLimiter {
             }
             // Registered before the store is asked, so that no refund is missed.
             replenished.set(turn.replenished());
-            again.last_change = self.shared.turns.changes().last();
+            again.changes = self.shared.turns.changes(group);
             let asked = Instant::now();
             let left = bounds.left();
             let answer = self.apply_unobserved(Operation::Charge(patient(group, left, left)));

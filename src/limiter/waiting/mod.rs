@@ -39,8 +39,8 @@ const TICK: Duration = Duration::from_micros(1);
 #[derive(Clone, Copy)]
 struct AskAgain {
     at: Instant,
-    /// The number of the last change before it asked.
-    last_change: u64,
+    /// The changes of its budgets before it asked.
+    changes: u64,
 }
 
 /// The first charge of a group.
@@ -201,13 +201,13 @@ impl RateLimiter {
         Runtime::try_current().map_err(Error::outside_of_runtime)?;
         let bounds = Bounds::new(max_wait, true);
         let settings = WaitSettings::unbounded();
-        let last_change = self.shared.turns.changes().last();
+        let changes = self.shared.turns.changes(group);
         let first = FirstCharge {
             place: settings.take_place(),
             longest_delay: max_wait,
             answer: self.charge_at_once(group, max_wait, max_wait),
         };
-        self.wait_in_bounds(group, first, last_change, bounds, &settings)
+        self.wait_in_bounds(group, first, changes, bounds, &settings)
             .await
     }
 
@@ -215,7 +215,7 @@ impl RateLimiter {
     /// is decided like any other. No delay is left to be waited out.
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
         let bounds = Bounds::new(settings.max_wait, false);
-        let last_change = self.shared.turns.changes().last();
+        let changes = self.shared.turns.changes(&group);
         let mut first = self.charge_first(&group, settings);
         if let Some(answer) = first.answer.as_mut().and_then(Answer::take_ready) {
             if !bounds.has_to_wait(&answer) {
@@ -231,7 +231,7 @@ impl RateLimiter {
         let settings = settings.clone();
         Answer::later(async move {
             limiter
-                .wait_in_bounds(&group, first, last_change, bounds, &settings)
+                .wait_in_bounds(&group, first, changes, bounds, &settings)
                 .await
         })
     }
@@ -267,12 +267,12 @@ impl RateLimiter {
     }
 
     /// Waits for the units of a group that is denied at `first`, or was not charged because others
-    /// wait. `last_change` is the number of the last change before that.
+    /// wait. `changes` is the number of changes of its budgets before that.
     async fn wait_in_bounds(
         &self,
         group: &Group,
         first: FirstCharge,
-        last_change: u64,
+        changes: u64,
         bounds: Bounds,
         settings: &WaitSettings,
     ) -> Result<Decision, Error> {
@@ -305,7 +305,7 @@ impl RateLimiter {
         let wait = denied.as_ref().and_then(Decision::retry_after);
         let again = AskAgain {
             at: later(Instant::now(), wait.unwrap_or_default()),
-            last_change,
+            changes,
         };
         if place.is_some() {
             let most = settings.max_waiters_per_key;

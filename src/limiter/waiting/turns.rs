@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 
 use super::reservation::Reservation;
 use super::width::{UnitsFound, Width};
-use crate::model::{Budget, BudgetChanges, Check, Group};
+use crate::model::{Budget, Check, Group};
 use crate::units::Mutex;
 
 type Queues = Arc<Mutex<HashMap<Budget, Arc<WaitingQueue>>>>;
@@ -76,7 +77,8 @@ pub(in crate::limiter) struct Turns {
     queues: Queues,
     /// The number of places in all queues, so that a check that need not wait takes no lock.
     places: Arc<AtomicUsize>,
-    changes: BudgetChanges<32>,
+    /// How often budgets were refunded, settled, reset or blocked, by a hash of the budget.
+    changes: [AtomicU64; 32],
 }
 
 /// A place at the front of the queue for every budget of a group.
@@ -187,16 +189,27 @@ impl Turns {
         contested.cloned().collect()
     }
 
-    /// The changes of budgets, for callers that have no place yet.
-    pub(super) fn changes(&self) -> &BudgetChanges<32> {
-        &self.changes
+    /// The number of changes of the budgets of a group. Changes of others may count with them. A
+    /// caller that compares two of these numbers asks the store too often then, and never too
+    /// rarely.
+    pub(super) fn changes(&self, group: &[Check]) -> u64 {
+        let changes = group.iter().map(|check| self.changes_of(check.budget()));
+        changes.fold(0, |sum, changes| {
+            sum.wrapping_add(changes.load(Ordering::SeqCst))
+        })
+    }
+
+    fn changes_of(&self, budget: &Budget) -> &AtomicU64 {
+        let mut hasher = DefaultHasher::new();
+        budget.hash(&mut hasher);
+        &self.changes[hasher.finish() as usize % self.changes.len()]
     }
 
     /// Wakes the waiters at the front of a budget that was changed, because units may be available
-    /// earlier than they expect. Callers that have no place yet see it in the
+    /// earlier than they expect. Callers that have no place yet see it in the number of
     /// [`changes`](Self::changes). A reset voids units that waiters reserved.
     pub(in crate::limiter) fn changed(&self, budget: &Budget, is_reset: bool) {
-        self.changes.confirm(self.changes.place(budget));
+        self.changes_of(budget).fetch_add(1, Ordering::SeqCst);
         // A caller takes its place before it compares the numbers. So either it sees this change,
         // or its place is seen here.
         if self.places.load(Ordering::SeqCst) == 0 {

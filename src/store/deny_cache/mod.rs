@@ -34,6 +34,7 @@
 //! a check just misses the remembered denial, the store decides it, which is always correct.
 
 mod blocked;
+mod budget_changes;
 #[cfg(feature = "test-util")]
 mod wrapper;
 
@@ -50,10 +51,9 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
+use self::budget_changes::{BudgetChanges, PLACES};
 use super::Answer;
-use crate::model::{
-    Budget, BudgetChanges, Change, Check, Decision, Error, Group, Operation, Source,
-};
+use crate::model::{Budget, Change, Check, Decision, Error, Group, Operation, Source};
 use crate::telemetry;
 use crate::units::later;
 
@@ -65,10 +65,6 @@ pub(super) const DEFAULT_DENY_BLOCKED_FOR: Duration = Duration::from_secs(10);
 
 /// About 40 MB, if all are in use: 27 to 42 MB were measured.
 pub(super) const DEFAULT_CAPACITY: usize = 100_000;
-
-/// The number of places for changes. A change of one budget also voids the denials of those that
-/// share its place, one in 4096.
-const CHANGE_PLACES: usize = 4096;
 
 /// A denial of four more limits takes about as many bytes as a denial of one limit.
 const VERDICTS_PER_WEIGHT: usize = 4;
@@ -92,7 +88,7 @@ pub(super) struct DenyCache {
     /// Two, each with its own seed, so that a check is identified by 128 bits that no client can
     /// foresee.
     hashers: [DefaultHashBuilder; 2],
-    changes: BudgetChanges<CHANGE_PLACES>,
+    changes: BudgetChanges,
     /// Until then a change of a budget of this place may still happen, in microseconds since the
     /// start.
     uncertain_until: Box<[AtomicU64]>,
@@ -161,8 +157,8 @@ impl DenyCache {
             max_age: max_age.min(MAX_AGE),
             blocked_max_age: blocked_max_age.min(MAX_AGE),
             hashers: [DefaultHashBuilder::default(), DefaultHashBuilder::default()],
-            changes: BudgetChanges::default(),
-            uncertain_until: (0..CHANGE_PLACES).map(|_| AtomicU64::new(0)).collect(),
+            changes: BudgetChanges::new(),
+            uncertain_until: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
             started: Instant::now(),
             last_expires: AtomicU64::new(0),
         }
