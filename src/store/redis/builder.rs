@@ -198,8 +198,8 @@ impl RedisStoreBuilder {
     /// | 225 ms | 229 ms | 235 ms | 240 ms |
     ///
     /// `tollgate doctor` compares the round trips that it measures with the deadline. Behind a call
-    /// in flight, a check waits for at most 4 ms until it leaves with the next call. If the deadline
-    /// is above 256 ms, it waits for at most a 64th of the deadline.
+    /// in flight, a check waits for at most 4 ms until it leaves with the next call. If the
+    /// deadline is above 256 ms, it waits for at most a 64th of the deadline.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
