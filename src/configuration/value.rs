@@ -1,6 +1,6 @@
 //! Values that are written in several ways.
 //!
-//! Their deserializers are not derived. Of an untagged enum, an error says neither what is wrong,
+//! Most of their deserializers are not derived. Of an untagged enum, an error says neither what is wrong,
 //! nor where. With `serde-untagged`, an error inside of a value loses its line.
 
 use std::collections::BTreeMap;
@@ -251,47 +251,14 @@ impl<'de> Deserialize<'de> for KeyConfig {
     }
 }
 
-/// The cost of a request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// The cost of a request. Its values have no place within them that an error could name, so this
+/// deserializer is derived.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(untagged))]
 #[serde(untagged)]
+#[serde(expecting = "write units, from 0 to 4294967295, or the name of a function")]
 pub(crate) enum CostConfig {
     Units(u32),
     /// The name of a function.
     Named(String),
-}
-
-impl<'de> Deserialize<'de> for CostConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct CostVisitor;
-
-        impl Visitor<'_> for CostVisitor {
-            type Value = CostConfig;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("units, from 0 to 4294967295, or the name of a function")
-            }
-
-            fn visit_u64<E: Error>(self, units: u64) -> Result<CostConfig, E> {
-                let unexpected = Unexpected::Unsigned(units);
-                let units =
-                    u32::try_from(units).map_err(|_| E::invalid_value(unexpected, &self))?;
-                Ok(CostConfig::Units(units))
-            }
-
-            fn visit_i64<E: Error>(self, units: i64) -> Result<CostConfig, E> {
-                let unexpected = Unexpected::Signed(units);
-                let units =
-                    u32::try_from(units).map_err(|_| E::invalid_value(unexpected, &self))?;
-                Ok(CostConfig::Units(units))
-            }
-
-            fn visit_str<E>(self, name: &str) -> Result<CostConfig, E> {
-                Ok(CostConfig::Named(name.to_owned()))
-            }
-        }
-
-        deserializer.deserialize_any(CostVisitor)
-    }
 }

@@ -5,12 +5,12 @@
 //! request itself holds the permit. So with some requests, a layer leaves what it charges, and a
 //! layer further inside compares.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use http::request::Parts;
 
 use super::request_checks::RequestChecks;
+use super::request_limiter::RequestLimiter;
 use super::sampled::is_sampled;
 use crate::limiter::RateLimiter;
 use crate::model::Check;
@@ -20,24 +20,19 @@ use crate::telemetry;
 #[derive(Clone)]
 struct ChargedOutside(Vec<(RateLimiter, Check)>);
 
-/// Looks whether the layers outside of a layer charge the same budgets. Its clones report it once.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Comparison {
-    is_reported: Arc<AtomicBool>,
-}
-
-impl Comparison {
+impl RequestLimiter {
     /// Compares what a layer asks with the charges of the layers outside, if they left them. Leaves
     /// the charges of this layer with some requests.
     #[inline]
-    pub(super) fn compare(&self, limiter: &RateLimiter, asked: &RequestChecks, parts: &mut Parts) {
+    pub(super) fn compare(&self, asked: &RequestChecks, parts: &mut Parts) {
         if is_sampled() || parts.extensions.get::<ChargedOutside>().is_some() {
-            self.compare_and_leave(limiter, asked, parts);
+            self.compare_and_leave(asked, parts);
         }
     }
 
     #[cold]
-    fn compare_and_leave(&self, limiter: &RateLimiter, asked: &RequestChecks, parts: &mut Parts) {
+    fn compare_and_leave(&self, asked: &RequestChecks, parts: &mut Parts) {
+        let limiter = &self.rate_limiter;
         let outside = parts.extensions.remove::<ChargedOutside>();
         let mut charged = outside.map_or_else(Vec::new, |outside| outside.0);
         let of_group = asked.group.iter().flat_map(|group| group.iter());
@@ -50,7 +45,7 @@ impl Comparison {
             charged.iter().any(is_same)
         };
         if let Some(twice) = checks.iter().find(is_charged)
-            && !self.is_reported.swap(true, Ordering::Relaxed)
+            && !self.is_charge_reported.swap(true, Ordering::Relaxed)
         {
             telemetry::charged_twice(twice.limit());
         }

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{Extensions, Response};
+use http::{Extensions, Response, StatusCode};
 use tokio::time::Instant;
 
 use super::acquiring::WithoutPermits;
 use super::headers::Fields;
+use super::number::seconds;
 use super::request_checks::RejectedEarly;
 use super::request_limiter::RequestLimiter;
+use super::responder::{Cause, Rejection};
 use super::settlement::{Closing, Settlement};
 use super::stacked::NextAllowed;
 use super::{Reason, ResponseBody};
@@ -57,27 +59,20 @@ impl RequestLimiter {
         }
     }
 
-    /// Charges a group.
+    /// Charges a group, of a request that may have waited for something else since then.
     #[inline]
-    pub(super) fn charge(&self, group: Group, charging: &Charging) -> Answer {
-        charging
-            .observation
-            .span
-            .within(|| match self.wait.is_on() {
-                false => self.rate_limiter.apply_unobserved(Operation::Charge(group)),
-                true => self.rate_limiter.charge_within(group, &self.wait),
-            })
-    }
-
-    /// The same, of a request that has waited since then for something else.
-    pub(super) fn charge_since(&self, sent: Instant, group: Group, charging: &Charging) -> Answer {
-        match self.wait.is_on() {
-            false => self.charge(group, charging),
-            true => charging.observation.span.within(|| {
-                self.rate_limiter
-                    .charge_within(group, &self.wait.since(sent))
-            }),
-        }
+    pub(super) fn charge(
+        &self,
+        group: Group,
+        since: Option<Instant>,
+        charging: &Charging,
+    ) -> Answer {
+        let limiter = &self.rate_limiter;
+        charging.observation.span.within(|| match since {
+            _ if !self.wait.is_on() => limiter.apply_unobserved(Operation::Charge(group)),
+            None => limiter.charge_within(group, &self.wait),
+            Some(since) => limiter.charge_within(group, &self.wait.since(since)),
+        })
     }
 
     /// The response to a request that is rejected before anything is asked.
@@ -86,24 +81,40 @@ impl RequestLimiter {
         rejected: RejectedEarly,
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        match rejected {
-            RejectedEarly::Forbidden => self.forbid(request),
-            RejectedEarly::Rejected(reject) => {
-                telemetry::rejected(&self.names, &reject.reason);
-                self.responder.rejected(&reject, request)
+        let (reason, cause, status, retry_after) = match &rejected {
+            RejectedEarly::Forbidden => {
+                telemetry::forbidden(&self.names);
+                return self.reject((Reason::Forbidden, None), request);
+            }
+            RejectedEarly::Misconfigured(error) => {
+                telemetry::misconfigured(&self.events, &self.names, error);
+                return self.reject((Reason::Misconfigured, None), request);
+            }
+            RejectedEarly::Rejected {
+                status,
+                reason,
+                retry_after,
+            } => {
+                telemetry::rejected(&self.names, reason);
+                let wait = retry_after.map(|wait| Duration::from_secs(seconds(wait).max(1)));
+                (Reason::Rejected, Cause::Reject(reason), *status, wait)
             }
             RejectedEarly::MissingKey {
                 limit,
                 missing,
                 status,
-            } => self
-                .responder
-                .missing_key(limit.as_ref(), &missing, status, request),
-            RejectedEarly::Misconfigured(error) => {
-                telemetry::misconfigured(&self.events, &self.names, &error);
-                self.reject((Reason::Misconfigured, None), request)
+            } => {
+                let cause = Cause::MissingKey(limit.as_ref(), missing);
+                (Reason::MissingKey, cause, *status, None)
             }
-        }
+        };
+        let rejection = Rejection {
+            reason,
+            cause,
+            retry_after,
+            request,
+        };
+        self.responder.respond(&rejection, status, |_| {})
     }
 
     #[inline]
@@ -158,8 +169,7 @@ impl RequestLimiter {
         charging: &Charging,
         request: &Parts,
     ) -> Conclusion<B> {
-        self.report_error(error, self.is_open_when_overloaded);
-        let rejection = self.rejection_of(error);
+        let rejection = self.failure(error, self.is_open_when_overloaded);
         let source = match rejection {
             Some(_) => Source::FailClosed,
             None => Source::FailOpen,
@@ -175,53 +185,57 @@ impl RequestLimiter {
         }
     }
 
-    /// The reason for which a request is rejected after an error, and the time after which it may
-    /// come again, if that helps. `None` means that it is forwarded.
-    fn rejection_of(&self, error: &Error) -> Option<(Reason, Option<Duration>)> {
+    /// Reports an error, and gives the reason for which the request is rejected, with the time after
+    /// which it may come again, if that helps. `None` means that the request is forwarded. An
+    /// outage is reported where the failure policy decides.
+    fn failure(
+        &self,
+        error: &Error,
+        is_open_when_overloaded: bool,
+    ) -> Option<(Reason, Option<Duration>)> {
+        let (events, names) = (&self.events, &self.names);
         if error.is_misuse() {
             // No outage: the limit would stay off for ever.
+            telemetry::misconfigured(events, names, error);
             return Some((Reason::Misconfigured, None));
         }
         if error.is_overloaded() {
+            let outcome = match is_open_when_overloaded {
+                true => "fail_open",
+                false => "fail_closed",
+            };
+            telemetry::overloaded(events, names, error, outcome);
             let rejected = (Reason::Overloaded, Some(Duration::ZERO));
-            return (!self.is_open_when_overloaded).then_some(rejected);
+            return (!is_open_when_overloaded).then_some(rejected);
         }
         if error.is_full() {
             // Clients send more keys than the store may keep. To fail open would open the limit to
             // them.
+            telemetry::full(events, names, error);
             return Some((Reason::StoreFull, None));
         }
         let wait = error.probe_after().unwrap_or_default();
         Some((Reason::StoreUnavailable, Some(wait)))
     }
 
-    /// The event of an error. An outage is reported where the failure policy decides.
-    fn report_error(&self, error: &Error, is_open_when_overloaded: bool) {
-        let events = &self.events;
-        let names = &self.names;
-        if error.is_misuse() {
-            telemetry::misconfigured(events, names, error);
-        } else if error.is_overloaded() {
-            let outcome = if is_open_when_overloaded {
-                "fail_open"
-            } else {
-                "fail_closed"
-            };
-            telemetry::overloaded(events, names, error, outcome);
-        } else if error.is_full() {
-            telemetry::full(events, names, error);
-        }
-    }
-
-    /// The response to a request that is rejected without a decision.
+    /// The response to a request that was forbidden, or that the store did not decide.
     fn reject<B>(
         &self,
         (reason, wait): (Reason, Option<Duration>),
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        let retry_after = wait.map(|wait| self.retry_after(wait, request));
-        self.responder
-            .without_decision(reason, retry_after, request)
+        let rejection = Rejection {
+            reason,
+            cause: Cause::Layer,
+            retry_after: wait.map(|wait| self.retry_after(wait, request)),
+            request,
+        };
+        let status = match reason {
+            Reason::Forbidden => StatusCode::FORBIDDEN,
+            Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        self.responder.respond(&rejection, status, |_| {})
     }
 
     /// Forwards a request that nothing limits.
@@ -240,38 +254,40 @@ impl RequestLimiter {
     }
 
     fn fail_closed<B>(&self, decision: &Decision, request: &Parts) -> Response<ResponseBody<B>> {
-        let retry_after = decision
-            .retry_after()
-            .map(|wait| self.retry_after(wait, request));
-        let reason = Reason::StoreUnavailable;
-        let mut response = self
-            .responder
-            .without_decision(reason, retry_after, request);
+        let rejection = (Reason::StoreUnavailable, decision.retry_after());
+        let mut response = self.reject(rejection, request);
         response.extensions_mut().insert(decision.clone());
         response
     }
 
-    /// The response to a forbidden request.
-    fn forbid<B>(&self, request: &Parts) -> Response<ResponseBody<B>> {
-        telemetry::forbidden(&self.names);
-        self.reject((Reason::Forbidden, None), request)
-    }
-
-    /// The response to a denied request.
+    /// The response to a denied request. It carries the rate limit headers.
     fn deny<B>(
         &self,
         decision: &Decision,
         partitions: &[Digest],
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
-        let retry_after = decision
-            .retry_after()
-            .map(|wait| self.retry_after(wait, request));
-        self.responder
-            .denied(decision, retry_after, request, |headers| {
-                self.headers
-                    .write_denial(decision, partitions, retry_after, headers);
-            })
+        let (reason, status) = if decision.exceeds_capacity() {
+            // No wait helps.
+            (Reason::ExceedsCapacity, StatusCode::UNPROCESSABLE_ENTITY)
+        } else if decision.deciding().is_blocked() {
+            (Reason::Blocked, StatusCode::TOO_MANY_REQUESTS)
+        } else {
+            (Reason::RateLimited, StatusCode::TOO_MANY_REQUESTS)
+        };
+        let wait = decision.retry_after();
+        let rejection = Rejection {
+            reason,
+            cause: Cause::Denial(decision),
+            retry_after: wait.map(|wait| self.retry_after(wait, request)),
+            request,
+        };
+        let mut response = self.responder.respond(&rejection, status, |headers| {
+            self.headers
+                .write_denial(decision, partitions, rejection.retry_after, headers);
+        });
+        response.extensions_mut().insert(decision.clone());
+        response
     }
 
     /// The time of `Retry-After` for a wait. The layers outside left theirs with the request.
@@ -352,18 +368,24 @@ impl RequestLimiter {
     ) -> Response<ResponseBody<B>> {
         match why {
             WithoutPermits::Denied(limit) => {
-                if limit.sheds_load() {
+                let (reason, status) = if limit.sheds_load() {
                     telemetry::load_shed(&self.events, limit);
+                    (Reason::LoadShed, StatusCode::SERVICE_UNAVAILABLE)
                 } else {
                     telemetry::denied_in_flight(limit);
-                }
-                let retry_after = self.retry_after(limit.retry_after(), request);
-                self.responder.without_permit(limit, retry_after, request)
+                    (Reason::TooManyInFlight, StatusCode::TOO_MANY_REQUESTS)
+                };
+                let rejection = Rejection {
+                    reason,
+                    cause: Cause::NoPermit(limit),
+                    retry_after: Some(self.retry_after(limit.retry_after(), request)),
+                    request,
+                };
+                self.responder.respond(&rejection, status, |_| {})
             }
             WithoutPermits::Failed(error) => {
-                self.report_error(error, false);
                 let overloaded = (Reason::Overloaded, Some(Duration::ZERO));
-                let rejection = self.rejection_of(error).unwrap_or(overloaded);
+                let rejection = self.failure(error, false).unwrap_or(overloaded);
                 self.reject(rejection, request)
             }
         }

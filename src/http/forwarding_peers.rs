@@ -4,7 +4,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::{Mutex, TryLockError};
+
+use crate::units::Mutex;
 
 /// The clients that a peer has named when it is taken for a proxy.
 pub(super) const MANY: usize = 20;
@@ -24,10 +25,8 @@ impl ForwardingPeers {
     /// Notes the first entry of a header. Returns whether the peer has now named [`MANY`] clients.
     pub(super) fn note(&self, peer: IpAddr, header: &[u8]) -> bool {
         // A request does not wait for another one: there are more to come.
-        let mut peers = match self.0.try_lock() {
-            Ok(peers) => peers,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
+        let Some(mut peers) = self.0.try_lock() else {
+            return false;
         };
         let client = header.split(|byte| *byte == b',').next();
         let mut hasher = DefaultHasher::new();
@@ -90,6 +89,6 @@ mod tests {
             }
         }
         assert_eq!(found, 1);
-        assert_eq!(peers.0.lock().unwrap().len(), MOST_PEERS);
+        assert_eq!(peers.0.lock().len(), MOST_PEERS);
     }
 }

@@ -9,9 +9,9 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use super::ResponseBody;
 use super::conclusion::Report;
-use super::pending_request::{Next, PendingRequest};
-use super::{InFlight, ResponseBody};
+use super::pending_request::{PendingRequest, Progress, ProgressProjection};
 
 pin_project! {
     /// The response of [`RateLimit`](crate::layer::RateLimit).
@@ -26,24 +26,7 @@ pin_project! {
         S: Service<Request<ReqBody>>,
     {
         #[pin]
-        state: Progress<S, S::Future, ReqBody, ResBody>,
-    }
-}
-
-pin_project! {
-    #[project = StateProjection]
-    enum Progress<S, F, ReqBody, ResBody> {
-        // In a box, so that a request that is decided at once does not carry the room.
-        Waiting { waiting: Box<PendingRequest<S, ReqBody>> },
-        Calling {
-            #[pin]
-            response: F,
-            // Taken when the response is there.
-            report: Option<Report>,
-            permits: Option<InFlight>,
-        },
-        // Taken when the future is polled. In a box for the same reason.
-        Answered { response: Option<Box<Response<ResponseBody<ResBody>>>> },
+        state: Progress<S, ReqBody, ResBody>,
     }
 }
 
@@ -74,9 +57,7 @@ where
     /// A request that is rejected.
     pub(super) fn answered(response: Response<ResponseBody<ResBody>>) -> Self {
         Self {
-            state: Progress::Answered {
-                response: Some(Box::new(response)),
-            },
+            state: Progress::answered(response),
         }
     }
 }
@@ -90,24 +71,15 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
         loop {
-            let output = match state.as_mut().project() {
-                StateProjection::Waiting { waiting } => match ready!(waiting.poll(cx)) {
-                    Ok(Next::Calling {
-                        response,
-                        report,
-                        permits,
-                    }) => {
-                        state.set(Progress::Calling {
-                            response,
-                            report,
-                            permits,
-                        });
-                        continue;
+            match state.as_mut().project() {
+                ProgressProjection::Waiting { waiting } => match ready!(waiting.poll(cx)) {
+                    Ok(next) => state.set(next),
+                    Err(error) => {
+                        state.set(Progress::Answered { response: None });
+                        return Poll::Ready(Err(error));
                     }
-                    Ok(Next::Rejected(response)) => Ok(response),
-                    Err(error) => Err(error),
                 },
-                StateProjection::Calling {
+                ProgressProjection::Calling {
                     response,
                     report,
                     permits,
@@ -126,13 +98,12 @@ where
                         response.map(|body| ResponseBody::inner(body, permits))
                     }));
                 }
-                StateProjection::Answered { response } => match response.take() {
-                    Some(response) => return Poll::Ready(Ok(*response)),
-                    None => return Poll::Pending,
-                },
-            };
-            state.set(Progress::Answered { response: None });
-            return Poll::Ready(output);
+                ProgressProjection::Answered { response } => {
+                    return response
+                        .take()
+                        .map_or(Poll::Pending, |it| Poll::Ready(Ok(*it)));
+                }
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use http::header::FORWARDED;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 
-use super::client_ip::Prefixes;
+use super::client_ip::{IPV4_PREFIX, IPV6_PREFIX, network_of};
 use super::forwarding_peers::{ForwardingPeers, MANY};
 use super::{KeyExtractor, MissingKey};
 use crate::model::Key;
@@ -52,7 +52,7 @@ impl PeerIp {
     /// it. An IPv6 address is counted by its network, so its key is not the address.
     #[must_use]
     pub fn key_of(address: IpAddr) -> Key {
-        Prefixes::DEFAULT.network_of(address).into()
+        network_of(address, IPV4_PREFIX, IPV6_PREFIX).into()
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_core::future::BoxFuture;
 use http::request::Parts;
 use http::{Request, Response};
+use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep};
 use tower_service::Service;
 
@@ -31,7 +32,7 @@ pub(super) struct PendingRequest<S, ReqBody> {
     stage: Stage,
 }
 
-enum Stage {
+pub(super) enum Stage {
     /// The request waits for permits. The group is charged when they are there.
     Acquiring {
         acquiring: BoxFuture<'static, Result<InFlight, WithoutPermits>>,
@@ -57,85 +58,51 @@ enum Stage {
     Preparing,
 }
 
-/// The next step after the wait.
-pub(super) enum Next<S: Service<Request<ReqBody>>, ReqBody, ResBody> {
-    Calling {
-        response: S::Future,
-        report: Option<Report>,
-        permits: Option<InFlight>,
-    },
-    Rejected(Response<ResponseBody<ResBody>>),
+pin_project! {
+    /// How far a request is.
+    #[project = ProgressProjection]
+    pub(super) enum Progress<S, ReqBody, ResBody>
+    where
+        S: Service<Request<ReqBody>>,
+    {
+        // In a box, so that a request that is decided at once does not carry the room.
+        Waiting { waiting: Box<PendingRequest<S, ReqBody>> },
+        Calling {
+            #[pin]
+            response: S::Future,
+            // Taken when the response is there.
+            report: Option<Report>,
+            permits: Option<InFlight>,
+        },
+        // Taken when the future is polled. In a box for the same reason.
+        Answered { response: Option<Box<Response<ResponseBody<ResBody>>>> },
+    }
+}
+
+impl<S, ReqBody, ResBody> Progress<S, ReqBody, ResBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    /// A request that is rejected.
+    pub(super) fn answered(response: Response<ResponseBody<ResBody>>) -> Self {
+        Self::Answered {
+            response: Some(Box::new(response)),
+        }
+    }
 }
 
 impl<S, ReqBody> PendingRequest<S, ReqBody> {
-    /// A request that waits for permits.
-    pub(super) fn for_permits(
+    /// A request at a stage, with the report of its decision, if it was decided.
+    pub(super) const fn new(
         service: S,
         request: (Parts, ReqBody),
-        asked: RequestChecks,
-        limiter: Arc<RequestLimiter>,
-    ) -> Self {
-        let since = Instant::now();
-        let acquiring = limiter.acquire_permits(asked.permits, since);
-        let stage = Stage::Acquiring {
-            acquiring,
-            group: asked.group,
-            since,
-            limiter,
-        };
-        Self::new(service, request, stage)
-    }
-
-    /// A request that waits for look-ups.
-    pub(super) fn for_lookup(
-        service: S,
-        request: (Parts, ReqBody),
-        pending: Pending,
-        limiter: Arc<RequestLimiter>,
-    ) -> Self {
-        let stage = Stage::LookingUp {
-            pending,
-            since: Instant::now(),
-            limiter,
-        };
-        Self::new(service, request, stage)
-    }
-
-    /// A request that waits for its decision.
-    pub(super) fn for_decision(
-        service: S,
-        request: (Parts, ReqBody),
-        answer: Answer,
-        charging: Charging,
-        limiter: Arc<RequestLimiter>,
-    ) -> Self {
-        let stage = Stage::Checking {
-            answer,
-            charging,
-            limiter,
-        };
-        Self::new(service, request, stage)
-    }
-
-    /// An allowed request that waits for its delay.
-    pub(super) fn for_delay(
-        service: S,
-        request: (Parts, ReqBody),
-        delay: Duration,
+        stage: Stage,
         report: Option<Report>,
     ) -> Self {
-        let stage = Stage::after(delay);
-        Self {
-            report,
-            ..Self::new(service, request, stage)
-        }
-    }
-
-    const fn new(service: S, request: (Parts, ReqBody), stage: Stage) -> Self {
         Self {
             service,
             request: Some(request),
-            report: None,
+            report,
             permits: None,
             stage,
         }
@@ -146,10 +113,11 @@ impl<S, ReqBody> PendingRequest<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
+    /// Waits until the request is forwarded or rejected.
     pub(super) fn poll<ResBody>(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Next<S, ReqBody, ResBody>, S::Error>> {
+    ) -> Poll<Result<Progress<S, ReqBody, ResBody>, S::Error>> {
         loop {
             match &mut self.stage {
                 Stage::Acquiring {
@@ -170,7 +138,7 @@ where
                         }
                         Err(why) => {
                             let response = limiter.without_permits(&why, parts);
-                            return Poll::Ready(Ok(Next::Rejected(response)));
+                            return Poll::Ready(Ok(Progress::answered(response)));
                         }
                     }
                 }
@@ -186,7 +154,7 @@ where
                         Ok(asked) => self.stage = Stage::asking(asked, *since, limiter, parts),
                         Err(rejected) => {
                             let response = limiter.reject_early(rejected, parts);
-                            return Poll::Ready(Ok(Next::Rejected(response)));
+                            return Poll::Ready(Ok(Progress::answered(response)));
                         }
                     }
                 }
@@ -205,7 +173,7 @@ where
                             delay
                         }
                         Conclusion::Reject(response) => {
-                            return Poll::Ready(Ok(Next::Rejected(response)));
+                            return Poll::Ready(Ok(Progress::answered(response)));
                         }
                     };
                     self.stage = Stage::after(delay);
@@ -225,7 +193,7 @@ where
                     let report = self.report.take();
                     let permits = self.permits.take();
                     let response = self.service.call(Request::from_parts(parts, body));
-                    return Poll::Ready(Ok(Next::Calling {
+                    return Poll::Ready(Ok(Progress::Calling {
                         response,
                         report,
                         permits,
@@ -238,15 +206,13 @@ where
 
 impl Stage {
     /// The stage of a request whose permits and charge are known.
-    fn asking(
+    pub(super) fn asking(
         asked: RequestChecks,
         since: Instant,
         limiter: &Arc<RequestLimiter>,
         parts: &mut Parts,
     ) -> Self {
-        limiter
-            .comparison
-            .compare(&limiter.rate_limiter, &asked, parts);
+        limiter.compare(&asked, parts);
         if asked.permits.is_empty() {
             limiter.insert_no_permits(parts);
             return Self::charging(asked.group, since, limiter, parts);
@@ -273,7 +239,7 @@ impl Stage {
             return Self::Preparing;
         };
         let charging = limiter.begin_charge(&group);
-        let answer = limiter.charge_since(since, group, &charging);
+        let answer = limiter.charge(group, Some(since), &charging);
         Self::Checking {
             answer,
             charging,
@@ -281,7 +247,8 @@ impl Stage {
         }
     }
 
-    fn after(delay: Duration) -> Self {
+    /// The stage of an allowed request, which waits out its delay.
+    pub(super) fn after(delay: Duration) -> Self {
         if delay.is_zero() {
             Self::Preparing
         } else {

@@ -1,19 +1,22 @@
 //! The policy of a layer, from the head of a request to permits and checks.
 
-mod entry;
+mod inherited;
+mod keyed_limit;
 
 use std::collections::HashSet;
+use std::mem;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
 use http::{Method, StatusCode, header};
 
-pub(super) use self::entry::{KeyedLimit, LayerEntry};
+pub(super) use self::keyed_limit::KeyedLimit;
 use super::MissingKey;
-use super::limits::{Choosing, Chosen, Inherited, PendingChoice};
+use super::fallbacks::CHOSEN;
+use super::limits::{Choose, Choosing, Chosen};
 #[cfg(feature = "config")]
-use super::live::{Asks, LookedUpPlans, PendingPlans, RequestRoute, Version};
+use super::live::{Asks, LimitSetView, LookedUpPlans, PendingPlans, RequestRoute, Version};
 use super::request_checks::{RejectedEarly, RequestChecks};
 use super::request_fn::RequestFn;
 use crate::limiter::RateLimiter;
@@ -37,11 +40,16 @@ pub enum OnMissingKey {
     SkipLimit,
 }
 
-/// The entries by which a layer asks.
+/// The limits of a layer, and the requests that they limit.
 #[derive(Clone)]
 pub(super) struct Policy {
-    /// Fixed limits have different names.
-    entries: Vec<LayerEntry>,
+    /// The limits that are the same for all requests. They have different names.
+    fixed: Vec<KeyedLimit>,
+    /// Chooses further limits for each request.
+    chosen: Option<Choose>,
+    /// Further limits from a configuration.
+    #[cfg(feature = "config")]
+    live: Option<LimitSetView>,
     /// The cost of a request under limits without a cost of their own. Without it: 1.
     pub(super) cost: Option<RequestFn<u32>>,
     /// A request that matches one of them is rejected.
@@ -50,7 +58,10 @@ pub(super) struct Policy {
     pub(super) skip: Vec<RequestFn<bool>>,
     pub(super) limits_preflight: bool,
     pub(super) on_missing_key: OnMissingKey,
-    inherited: Inherited,
+    /// The failure policy of limits without one of their own.
+    on_store_failure: OnStoreFailure,
+    /// `None`: as the limits say.
+    enforced: Option<Enforced>,
     /// Whether requests are counted, in metrics and for events.
     counts_requests: bool,
     events: Arc<Throttle>,
@@ -64,41 +75,55 @@ pub(super) enum Question {
     Pending(Pending),
 }
 
-/// The look-ups that come before the checks of a request.
-pub(super) enum Pending {
-    /// One by whose result a closure chooses limits.
-    Choice(PendingChoice),
-    /// Look-ups of the plans of a configuration. The other entries have added their checks.
-    #[cfg(feature = "config")]
-    Plans {
-        checks: Vec<Check>,
-        pending: PendingPlans,
-    },
+/// A request some of whose checks depend on look-ups.
+pub(super) struct Pending {
+    checks: Vec<Check>,
+    awaited: Awaited,
 }
 
-/// The look-ups that the checks of an entry depend on.
+/// The look-ups that checks depend on.
 enum Awaited {
+    /// One by whose result a closure chooses limits.
     Choice(Choosing),
+    /// Look-ups of the plans of a configuration.
     #[cfg(feature = "config")]
     Plans(PendingPlans),
 }
 
 impl Policy {
-    /// A policy without entries.
+    /// A policy without limits.
     pub(super) fn new() -> Self {
         Self {
-            entries: Vec::new(),
+            fixed: Vec::new(),
+            chosen: None,
+            #[cfg(feature = "config")]
+            live: None,
             cost: None,
             forbid: Vec::new(),
             skip: Vec::new(),
             limits_preflight: false,
             on_missing_key: OnMissingKey::Reject(StatusCode::BAD_REQUEST),
-            inherited: Inherited {
-                on_store_failure: OnStoreFailure::FailOpen,
-                enforced: None,
-            },
+            on_store_failure: OnStoreFailure::FailOpen,
+            enforced: None,
             counts_requests: true,
             events: Arc::default(),
+        }
+    }
+
+    /// A policy whose limits are chosen for each request.
+    pub(super) fn chosen(choose: Choose) -> Self {
+        Self {
+            chosen: Some(choose),
+            ..Self::new()
+        }
+    }
+
+    /// A policy with the limits of a configuration.
+    #[cfg(feature = "config")]
+    pub(super) fn live(live: LimitSetView) -> Self {
+        Self {
+            live: Some(live),
+            ..Self::new()
         }
     }
 
@@ -109,11 +134,11 @@ impl Policy {
         policy
     }
 
-    /// Adds an entry, whose limit is registered with the limiter.
-    pub(super) fn add_entry(
+    /// Adds a limit, which is registered with the limiter.
+    pub(super) fn add_limit(
         &mut self,
         limiter: &RateLimiter,
-        mut entry: LayerEntry,
+        mut keyed: KeyedLimit,
     ) -> Result<(), ConfigError> {
         if self.fixed_limits().any(Limit::sheds_load) {
             return Err(ConfigError::new(
@@ -121,38 +146,42 @@ impl Policy {
                  of their own",
             ));
         }
-        if let LayerEntry::Fixed(keyed) = &mut entry {
-            let limits: Vec<&Limit> = self.fixed_limits().chain([keyed.limit()]).collect();
-            check_names(&limits)?;
-            #[cfg(feature = "config")]
-            self.entries
-                .iter()
-                .filter_map(LayerEntry::live)
-                .try_for_each(|live| live.reserve(limits.len()))?;
-            limiter.register_all(&limits)?;
-            keyed.fail_as_layer(self.inherited.on_store_failure)?;
-            if let Some(enforced) = self.inherited.enforced {
-                keyed.replace(&keyed.limit().clone().with_enforced(enforced));
-            }
+        let limits: Vec<&Limit> = self.fixed_limits().chain([keyed.limit()]).collect();
+        check_names(&limits)?;
+        #[cfg(feature = "config")]
+        if let Some(live) = &self.live {
+            live.reserve(limits.len())?;
         }
-        self.entries.push(entry);
+        limiter.register_all(&limits)?;
+        keyed.fail_as_layer(self.on_store_failure)?;
+        if let Some(enforced) = self.enforced {
+            keyed.replace(&keyed.limit().clone().with_enforced(enforced));
+        }
+        self.fixed.push(keyed);
         Ok(())
     }
 
     /// The limits that are the same for all requests.
     pub(super) fn fixed_limits(&self) -> impl Iterator<Item = &Limit> {
-        self.entries.iter().filter_map(LayerEntry::limit)
+        self.fixed.iter().map(KeyedLimit::limit)
     }
 
     /// The names of the limits, for events.
     pub(super) fn names(&self) -> String {
-        let names: Vec<_> = self.entries.iter().map(LayerEntry::name).collect();
+        let mut names = Vec::from_iter(self.chosen.is_some().then_some(CHOSEN));
+        #[cfg(feature = "config")]
+        names.extend(self.live.as_ref().map(|_| "(from a configuration)"));
+        names.extend(self.fixed_limits().map(Limit::name));
         names.join(", ")
     }
 
     /// Returns whether limits are chosen for each request.
-    pub(super) fn chooses(&self) -> bool {
-        self.entries.iter().any(|entry| entry.limit().is_none())
+    pub(super) const fn chooses(&self) -> bool {
+        #[cfg(feature = "config")]
+        if self.live.is_some() {
+            return true;
+        }
+        self.chosen.is_some()
     }
 
     /// Sets the failure policy of all limits that came without one.
@@ -160,44 +189,28 @@ impl Policy {
         &mut self,
         policy: OnStoreFailure,
     ) -> Result<(), ConfigError> {
-        self.inherited.on_store_failure = policy;
-        self.forget_views();
-        self.fixed()
-            .try_for_each(|keyed| keyed.fail_as_layer(policy))?;
+        self.on_store_failure = policy;
+        for keyed in &mut self.fixed {
+            keyed.fail_as_layer(policy)?;
+        }
         #[cfg(feature = "config")]
-        self.entries
-            .iter()
-            .filter_map(LayerEntry::live)
-            .try_for_each(|live| live.check_policy(policy))?;
+        if let Some(live) = &mut self.live {
+            live.forget();
+            live.check_policy(policy)?;
+        }
         policy.validate()
     }
 
     /// Enforces all limits for a share of their keys.
     pub(super) fn set_enforced(&mut self, enforced: Enforced) {
-        self.inherited.enforced = Some(enforced);
-        self.forget_views();
-        for keyed in self.fixed() {
+        self.enforced = Some(enforced);
+        for keyed in &mut self.fixed {
             keyed.replace(&keyed.limit().clone().with_enforced(enforced));
         }
-    }
-
-    /// The limits of configurations get the new settings of the layer.
-    fn forget_views(&mut self) {
         #[cfg(feature = "config")]
-        for entry in &mut self.entries {
-            if let LayerEntry::Live(live) = entry {
-                live.forget();
-            }
+        if let Some(live) = &mut self.live {
+            live.forget();
         }
-    }
-
-    fn fixed(&mut self) -> impl Iterator<Item = &mut KeyedLimit> {
-        self.entries.iter_mut().filter_map(|entry| match entry {
-            LayerEntry::Fixed(keyed) => Some(keyed),
-            LayerEntry::Chosen(_) => None,
-            #[cfg(feature = "config")]
-            LayerEntry::Live(_) => None,
-        })
     }
 
     /// The permits and checks of a request, unless it is rejected early.
@@ -209,7 +222,8 @@ impl Policy {
         if self.exempts(parts) {
             return Ok(Question::Checks(RequestChecks::default()));
         }
-        if let [LayerEntry::Fixed(only)] = &*self.entries
+        if let [only] = &*self.fixed
+            && !self.chooses()
             && !only.limit().is_concurrency()
         {
             let group = match only.key.extract(parts) {
@@ -228,25 +242,28 @@ impl Policy {
     }
 
     fn question_of_several(&self, parts: &Parts) -> Result<Question, RejectedEarly> {
-        let mut checks = Vec::with_capacity(self.entries.len());
+        let mut checks = Vec::with_capacity(self.fixed.len() + 1);
         let mut awaited = None;
-        for entry in &self.entries {
-            awaited = self.add(entry, parts, &mut checks)?.or(awaited);
+        if let Some(choose) = &self.chosen {
+            match choose(parts) {
+                Ok(Chosen::Now(limits)) => checks.extend(self.chosen_checks(limits)?),
+                Ok(Chosen::Later(choosing)) => awaited = Some(Awaited::Choice(choosing)),
+                Err(missing) => self.skip_or_reject(None, missing)?,
+            }
+        }
+        #[cfg(feature = "config")]
+        if let Some(plans) = self.add_live(parts, LookedUpPlans::default(), &mut checks)? {
+            awaited = Some(Awaited::Plans(plans));
+        }
+        for keyed in &self.fixed {
+            match keyed.key.extract(parts) {
+                Ok(key) => checks.push(self.check(keyed, key, parts)),
+                Err(missing) => self.skip_or_reject(Some(keyed.limit()), missing)?,
+            }
         }
         match awaited {
             None => RequestChecks::new(checks).map(Question::Checks),
-            Some(Awaited::Choice(choosing)) => {
-                let choice = PendingChoice {
-                    checks,
-                    choosing,
-                    inherited: self.inherited,
-                };
-                Ok(Question::Pending(Pending::Choice(choice)))
-            }
-            #[cfg(feature = "config")]
-            Some(Awaited::Plans(pending)) => {
-                Ok(Question::Pending(Pending::Plans { checks, pending }))
-            }
+            Some(awaited) => Ok(Question::Pending(Pending { checks, awaited })),
         }
     }
 
@@ -258,85 +275,48 @@ impl Policy {
         parts: &Parts,
         cx: &mut Context<'_>,
     ) -> Poll<Result<RequestChecks, RejectedEarly>> {
-        match pending {
-            Pending::Choice(choice) => choice.poll(parts, cx),
-            #[cfg(feature = "config")]
-            Pending::Plans {
-                checks,
-                pending: plans,
-            } => {
-                let looked_up = std::task::ready!(plans.as_mut().poll(cx));
-                let mut checks = std::mem::take(checks);
-                match self.add_live_entry(parts, looked_up, &mut checks) {
-                    Ok(None) => Poll::Ready(RequestChecks::new(checks)),
-                    // A new version of the limits looks up more.
-                    Ok(Some(plans)) => {
-                        *pending = Pending::Plans {
-                            checks,
-                            pending: plans,
-                        };
-                        self.poll_pending(pending, parts, cx)
-                    }
-                    Err(rejected) => Poll::Ready(Err(rejected)),
+        loop {
+            let more = match &mut pending.awaited {
+                Awaited::Choice(choosing) => {
+                    let choose = ready!(choosing.as_mut().poll(cx));
+                    pending.checks.extend(self.chosen_checks(choose(parts))?);
+                    None
                 }
+                // A new version of the limits may look up more.
+                #[cfg(feature = "config")]
+                Awaited::Plans(plans) => {
+                    let looked_up = ready!(plans.as_mut().poll(cx));
+                    let plans = self.add_live(parts, looked_up, &mut pending.checks)?;
+                    plans.map(Awaited::Plans)
+                }
+            };
+            match more {
+                None => return Poll::Ready(RequestChecks::new(mem::take(&mut pending.checks))),
+                Some(awaited) => pending.awaited = awaited,
             }
         }
     }
 
-    /// Adds the checks of the entry with a configuration, whose plans were looked up.
+    /// Adds the checks of the limits of the configuration, or returns the look-ups of plans that
+    /// they depend on.
     #[cfg(feature = "config")]
-    fn add_live_entry(
+    fn add_live(
         &self,
         parts: &Parts,
         looked_up: LookedUpPlans,
         checks: &mut Vec<Check>,
     ) -> Result<Option<PendingPlans>, RejectedEarly> {
-        let Some(live) = self.entries.iter().find_map(LayerEntry::live) else {
+        let Some(live) = &self.live else {
             return Ok(None);
         };
         live.with_current(
-            |limit| self.inherited.of_layer(limit),
-            |version| self.add_live(version, parts, looked_up, checks),
+            |limit| self.of_layer(limit),
+            |version| self.add_version(version, parts, looked_up, checks),
         )
     }
 
-    /// Adds the checks of an entry, or returns the look-ups that they depend on. A layer has at
-    /// most one such entry.
-    fn add(
-        &self,
-        entry: &LayerEntry,
-        parts: &Parts,
-        checks: &mut Vec<Check>,
-    ) -> Result<Option<Awaited>, RejectedEarly> {
-        match entry {
-            LayerEntry::Fixed(keyed) => match keyed.key.extract(parts) {
-                Ok(key) => checks.push(self.check(keyed, key, parts)),
-                Err(missing) => self.skip_or_reject(Some(keyed.limit()), missing)?,
-            },
-            LayerEntry::Chosen(choose) => match choose(parts) {
-                Ok(Chosen::Now(limits)) => {
-                    checks.extend(
-                        self.inherited
-                            .checks(limits)
-                            .map_err(RejectedEarly::Rejected)?,
-                    );
-                }
-                Ok(Chosen::Later(choosing)) => return Ok(Some(Awaited::Choice(choosing))),
-                Err(missing) => self.skip_or_reject(None, missing)?,
-            },
-            #[cfg(feature = "config")]
-            LayerEntry::Live(_) => {
-                let pending = self.add_live_entry(parts, LookedUpPlans::default(), checks)?;
-                return Ok(pending.map(Awaited::Plans));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Adds the checks of the limits of a configuration, or returns the look-ups of plans that they
-    /// depend on.
     #[cfg(feature = "config")]
-    fn add_live(
+    fn add_version(
         &self,
         version: &Version,
         parts: &Parts,
@@ -361,7 +341,13 @@ impl Policy {
                     checks.push(check);
                 }
                 Ok(Asks::Nothing) => {}
-                Ok(Asks::Reject(reject)) => return Err(RejectedEarly::Rejected(reject)),
+                Ok(Asks::Reject(reason)) => {
+                    return Err(RejectedEarly::Rejected {
+                        status: StatusCode::FORBIDDEN,
+                        reason,
+                        retry_after: None,
+                    });
+                }
                 Err(missing) => self.skip_or_reject(Some(applied.limit()), missing)?,
             }
         }
@@ -391,7 +377,7 @@ impl Policy {
     ) -> Result<(), RejectedEarly> {
         let is_enforced = match limit {
             Some(limit) => limit.shadow_percent() == 0,
-            None => self.inherited.enforced.is_none_or(Enforced::is_always),
+            None => self.enforced.is_none_or(Enforced::is_always),
         };
         let status = match self.on_missing_key {
             OnMissingKey::Reject(status) => Some(status),

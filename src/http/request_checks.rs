@@ -1,9 +1,11 @@
 //! The permits that a request needs, and then its charge. Or why it is rejected early.
 
+use std::borrow::Cow;
+use std::time::Duration;
+
 use http::StatusCode;
 
 use super::MissingKey;
-use super::limits::Reject;
 use crate::model::{Check, Error, Group, Limit, MAX_GROUP};
 
 /// The permits that a request needs, and then the charge.
@@ -18,7 +20,11 @@ pub(super) enum RejectedEarly {
     /// It is forbidden.
     Forbidden,
     /// The application rejects it.
-    Rejected(Reject),
+    Rejected {
+        status: StatusCode,
+        reason: Cow<'static, str>,
+        retry_after: Option<Duration>,
+    },
     /// It has no key. `limit` is the limit that needs the key, or `None` if limits are chosen by
     /// request.
     MissingKey {

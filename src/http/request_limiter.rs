@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::charged_outside::Comparison;
 use super::headers::HeaderSettings;
 use super::policy::Policy;
 use super::responder::Responder;
@@ -29,8 +28,8 @@ pub(super) struct RequestLimiter {
     /// The throttle of events about requests that the store did not decide.
     pub(super) events: Arc<Throttle>,
     pub(super) shadow_events: Arc<Throttle>,
-    /// Finds budgets that layers outside charge as well.
-    pub(super) comparison: Comparison,
+    /// Whether a budget that a layer outside charges as well was reported.
+    pub(super) is_charge_reported: Arc<AtomicBool>,
     /// Whether settings without an effect were reported.
     pub(super) are_settings_reported: Arc<AtomicBool>,
 }
@@ -50,7 +49,7 @@ impl RequestLimiter {
             inserts_permits: false,
             events: Arc::default(),
             shadow_events: Arc::default(),
-            comparison: Comparison::default(),
+            is_charge_reported: Arc::default(),
             are_settings_reported: Arc::default(),
         }
     }

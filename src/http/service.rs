@@ -4,13 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::request::Parts;
 use http::{Request, Response};
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::ResponseBody;
-use super::conclusion::Conclusion;
+use super::conclusion::{Conclusion, Report};
 use super::future::ResponseFuture;
-use super::pending_request::PendingRequest;
+use super::pending_request::{PendingRequest, Stage};
 use super::policy::Question;
 use super::request_limiter::RequestLimiter;
 
@@ -57,74 +59,79 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let asked = match self.limiter.policy.question(&parts) {
+        let limiter = &self.limiter;
+        let asked = match limiter.policy.question(&parts) {
             Ok(Question::Checks(asked)) => asked,
             Ok(Question::Pending(pending)) => {
-                let inner = self.release_inner();
-                let limiter = Arc::clone(&self.limiter);
-                let waiting = PendingRequest::for_lookup(inner, (parts, body), pending, limiter);
-                return ResponseFuture::waiting(waiting);
+                let stage = Stage::LookingUp {
+                    pending,
+                    since: Instant::now(),
+                    limiter: Arc::clone(limiter),
+                };
+                return self.wait((parts, body), stage, None);
             }
             Err(rejected) => {
-                self.release_inner();
-                return ResponseFuture::answered(self.limiter.reject_early(rejected, &parts));
-            }
-        };
-        let limiter = &*self.limiter;
-        limiter
-            .comparison
-            .compare(&limiter.rate_limiter, &asked, &mut parts);
-        if !asked.permits.is_empty() {
-            // Permits come first. So a request without one is charged under no limit.
-            let inner = self.release_inner();
-            let limiter = Arc::clone(&self.limiter);
-            return ResponseFuture::waiting(PendingRequest::for_permits(
-                inner,
-                (parts, body),
-                asked,
-                limiter,
-            ));
-        }
-        self.limiter.insert_no_permits(&mut parts);
-        let Some(group) = asked.group else {
-            self.limiter.insert_empty_settlement(&mut parts);
-            let request = Request::from_parts(parts, body);
-            return ResponseFuture::calling(self.inner.call(request), None);
-        };
-        let charging = self.limiter.begin_charge(&group);
-        let answer = self.limiter.charge(group, &charging);
-        let Some(decided) = answer.as_ready() else {
-            let inner = self.release_inner();
-            let limiter = Arc::clone(&self.limiter);
-            let waiting =
-                PendingRequest::for_decision(inner, (parts, body), answer, charging, limiter);
-            return ResponseFuture::waiting(waiting);
-        };
-        let conclusion = self.limiter.conclude(decided, &charging, &mut parts);
-        // The span of the check does not include the inner service.
-        drop(charging);
-        let (delay, report) = match conclusion {
-            Conclusion::Forward { delay, report } => (delay, report),
-            Conclusion::Reject(response) => {
+                let response = limiter.reject_early(rejected, &parts);
                 self.release_inner();
                 return ResponseFuture::answered(response);
             }
         };
-        if delay.is_zero() {
-            let request = Request::from_parts(parts, body);
-            return ResponseFuture::calling(self.inner.call(request), report);
+        if !asked.permits.is_empty() {
+            // Permits come first. So a request without one is charged under no limit.
+            let stage = Stage::asking(asked, Instant::now(), limiter, &mut parts);
+            return self.wait((parts, body), stage, None);
         }
-        let inner = self.release_inner();
-        ResponseFuture::waiting(PendingRequest::for_delay(
-            inner,
-            (parts, body),
-            delay,
-            report,
-        ))
+        limiter.compare(&asked, &mut parts);
+        limiter.insert_no_permits(&mut parts);
+        let Some(group) = asked.group else {
+            limiter.insert_empty_settlement(&mut parts);
+            let request = Request::from_parts(parts, body);
+            return ResponseFuture::calling(self.inner.call(request), None);
+        };
+        let charging = limiter.begin_charge(&group);
+        let answer = limiter.charge(group, None, &charging);
+        let Some(decided) = answer.as_ready() else {
+            let stage = Stage::Checking {
+                answer,
+                charging,
+                limiter: Arc::clone(limiter),
+            };
+            return self.wait((parts, body), stage, None);
+        };
+        let conclusion = limiter.conclude(decided, &charging, &mut parts);
+        // The span of the check does not include the inner service.
+        drop(charging);
+        match conclusion {
+            Conclusion::Forward { delay, report } if delay.is_zero() => {
+                let request = Request::from_parts(parts, body);
+                ResponseFuture::calling(self.inner.call(request), report)
+            }
+            Conclusion::Forward { delay, report } => {
+                self.wait((parts, body), Stage::after(delay), report)
+            }
+            Conclusion::Reject(response) => {
+                self.release_inner();
+                ResponseFuture::answered(response)
+            }
+        }
     }
 }
 
 impl<S: Clone> RateLimit<S> {
+    /// The response of a request that waits.
+    fn wait<ReqBody, ResBody>(
+        &mut self,
+        request: (Parts, ReqBody),
+        stage: Stage,
+        report: Option<Report>,
+    ) -> ResponseFuture<S, ReqBody, ResBody>
+    where
+        S: Service<Request<ReqBody>>,
+    {
+        let inner = self.release_inner();
+        ResponseFuture::waiting(PendingRequest::new(inner, request, stage, report))
+    }
+
     /// Drops the ready inner service, so that other requests can use its reservation while this one
     /// waits or after it is rejected. Returns a clone that is not ready.
     fn release_inner(&mut self) -> S {

@@ -23,36 +23,19 @@ mod throttle;
 pub(crate) use self::breaker::BreakerEvents;
 pub(crate) use self::call::{ObservedCall, Trace};
 #[cfg(feature = "http")]
-pub(crate) use self::client_ip::{
-    client_may_be_proxy, invalid_client_address, missing_client_address, only_trusted_addresses,
-    peer_is_proxy, public_peer_is_proxy,
-};
+pub(crate) use self::client_ip::*;
 #[cfg(feature = "config")]
-pub(crate) use self::config::{
-    limits_in_force, limits_not_replaced, limits_rejected, limits_replaced, limits_valid_again,
-    matched_nothing, no_limits_left, no_plan_found, unfollowed, unknown_plan, unwatched,
-};
-#[cfg(all(feature = "config", feature = "redis"))]
-pub(crate) use self::config::{limits_not_read, unsubscribed};
-pub(crate) use self::denials::{
-    blocked, blocked_by_operator, blocks_of, exceeds_capacity, most_denied_keys,
-    unblocked_by_operator,
-};
+pub(crate) use self::config::*;
+pub(crate) use self::denials::*;
 #[cfg(feature = "metrics")]
 pub use self::metrics::HISTOGRAMS;
-pub(crate) use self::metrics::waiting;
-pub(crate) use self::metrics::{GaugeLevel, OutcomeLabel, announce, hold_permit};
-pub(crate) use self::metrics::{denied_from_cache, prefetched};
-pub(crate) use self::outages::{
-    available, dropped_unsettled, permits_not_renewed, permits_unavailable, repaid, unavailable,
+pub(crate) use self::metrics::{
+    GaugeLevel, OutcomeLabel, announce, denied_from_cache, found_key, hold_permit, prefetched,
+    waiting,
 };
+pub(crate) use self::outages::*;
 pub(crate) use self::redis::{Outage, RedisEvents, changes_not_followed, two_quotas};
-pub(crate) use self::requests::{
-    always_falls_back, announcements_ended, change_not_understood, charged_twice, decides_again,
-    denied, denied_in_flight, forbidden, found_key, full, keyed, load_shed, lookup_failed,
-    misconfigured, missing_key, overloaded, rejected, setting_without_effect, settled_uncharged,
-    settled_without_estimate, shadow_denied, shadow_denied_in_flight, unsettled,
-};
+pub(crate) use self::requests::*;
 pub(crate) use self::spans::CheckSpan;
 pub(crate) use self::throttle::{Throttle, Throttles};
 use crate::model::{Decision, Error, Limit, Source};

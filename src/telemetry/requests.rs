@@ -208,12 +208,6 @@ pub(crate) fn forbidden(limits: &str) {
     tracing::debug!(target: TARGET, limits, "request forbidden");
 }
 
-/// A chain of extractors found a key, after so many of them that found none.
-#[inline]
-pub(crate) fn found_key(limit: &str, fallbacks: usize) {
-    metrics::found_key(limit, fallbacks);
-}
-
 /// Two layers charge one budget for a request.
 pub(crate) fn charged_twice(limit: &Limit) {
     let limit_name = limit.name();

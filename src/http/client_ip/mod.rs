@@ -18,13 +18,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::HeaderName;
 use http::request::Parts;
 
+use self::chain::ForwardingProblem;
 pub use self::network::ClientNetwork;
-pub(super) use self::network::Prefixes;
+pub(super) use self::network::{IPV4_PREFIX, IPV6_PREFIX, network_of};
 pub use self::networks::Networks;
 use self::reported::ReportedAddresses;
-use self::trust::{ForwardingProblem, Trust};
+use self::trust::Trust;
 use super::peer::{is_private, peer_ip, warn_of_proxy};
 use super::request_fn::RequestFn;
 use super::{KeyExtractor, MissingKey};
@@ -83,7 +85,10 @@ use crate::units::ConfigError;
 #[derive(Clone)]
 pub struct ClientIp {
     trust: Trust,
-    prefixes: Prefixes,
+    /// The header that is read. It says how it is read.
+    header: HeaderName,
+    ipv4_prefix: u8,
+    ipv6_prefix: u8,
     uses_peer_if_missing: bool,
     uses_peer_if_invalid: bool,
     peer_from: Option<RequestFn<Option<IpAddr>>>,
@@ -116,7 +121,7 @@ impl ClientIp {
         };
         if !self.uses_peer(problem) {
             return Err(MissingKey::new(UNKNOWN)
-                .detail(format!("{UNKNOWN}: `{}`: {problem}", self.trust.header()))
+                .detail(format!("{UNKNOWN}: `{}`: {problem}", self.header))
                 .never_skipped());
         }
         let peer = self.peer(parts)?;
@@ -142,22 +147,22 @@ impl ClientIp {
     fn find(&self, parts: &Parts) -> Result<Result<IpAddr, ForwardingProblem>, MissingKey> {
         let headers = &parts.headers;
         let named = match &self.trust {
-            Trust::Hops(hops, chain) => trust::nth(*chain, headers, *hops),
-            Trust::Networks(trusted, source) => {
+            Trust::Hops(hops) => trust::nth(&self.header, headers, *hops),
+            Trust::Networks(trusted) => {
                 let peer = self.peer(parts)?;
                 let trusted = trusted.current();
-                if !trusted.contains(peer) {
+                if !networks::contain(&trusted, peer) {
                     if self.peer_from.is_none() {
-                        warn_of_proxy(peer, headers, Some(self.trust.header()));
+                        warn_of_proxy(peer, headers, Some(&self.header));
                     }
                     return Ok(Ok(peer));
                 }
-                let named = source.client(headers, &trusted);
+                let named = trust::client(&self.header, headers, &trusted);
                 if let Ok(client) = named
                     && is_private(client)
                     && self.events.private_clients.is_new(client)
                 {
-                    telemetry::client_may_be_proxy(peer, client, self.trust.header());
+                    telemetry::client_may_be_proxy(peer, client, &self.header);
                 }
                 named
             }
@@ -170,7 +175,7 @@ impl ClientIp {
         match problem {
             ForwardingProblem::AllTrusted => true,
             ForwardingProblem::Missing => self.uses_peer_if_missing,
-            ForwardingProblem::Invalid(_) => self.uses_peer_if_invalid,
+            _ => self.uses_peer_if_invalid,
         }
     }
 
@@ -199,7 +204,7 @@ impl ClientIp {
     /// to [block](crate::RateLimiter::block) it.
     #[must_use]
     pub fn network_of(&self, address: IpAddr) -> ClientNetwork {
-        self.prefixes.network_of(address)
+        network_of(address, self.ipv4_prefix, self.ipv6_prefix)
     }
 
     /// A predicate for the requests of clients in these networks, for
@@ -283,7 +288,7 @@ impl ClientIp {
     /// Reports that a request counts for the proxy.
     fn report(&self, problem: ForwardingProblem, proxy: IpAddr) {
         let events = &self.events;
-        let header = self.trust.header();
+        let header = &self.header;
         let is_first = |reported: &AtomicBool| !reported.swap(true, Ordering::Relaxed);
         match problem {
             ForwardingProblem::Missing if is_first(&events.reported_missing) => {
@@ -293,7 +298,7 @@ impl ClientIp {
                 telemetry::only_trusted_addresses(proxy, header);
             }
             ForwardingProblem::Missing | ForwardingProblem::AllTrusted => {}
-            ForwardingProblem::Invalid(_) => {
+            _ => {
                 telemetry::invalid_client_address(&events.invalid, proxy, header, &problem);
             }
         }
@@ -310,7 +315,9 @@ impl fmt::Debug for ClientIp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientIp")
             .field("trust", &self.trust)
-            .field("prefixes", &self.prefixes)
+            .field("header", &self.header)
+            .field("ipv4_prefix", &self.ipv4_prefix)
+            .field("ipv6_prefix", &self.ipv6_prefix)
             .field("uses_peer_if_missing", &self.uses_peer_if_missing)
             .field("uses_peer_if_invalid", &self.uses_peer_if_invalid)
             .finish_non_exhaustive()

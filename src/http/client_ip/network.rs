@@ -1,56 +1,33 @@
 //! The network by which a client is counted.
 
-use std::fmt::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::fmt;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
 
 use crate::model::Key;
 use crate::units::ConfigError;
 
-/// How many bits of an address identify a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::http) struct Prefixes {
-    ipv4: u8,
-    ipv6: u8,
-}
+/// The bits of an address that identify a client: all of an IPv4 address, and of IPv6, the /64 that
+/// providers give to one customer.
+pub(in crate::http) const IPV4_PREFIX: u8 = 32;
+pub(in crate::http) const IPV6_PREFIX: u8 = 64;
 
-impl Prefixes {
-    /// All bits of an IPv4 address. Of IPv6, providers give a /64 to one customer.
-    pub(in crate::http) const DEFAULT: Self = Self { ipv4: 32, ipv6: 64 };
-
-    pub(super) fn set_ipv4(&mut self, bits: u8) -> Result<(), ConfigError> {
-        self.ipv4 = in_range("ipv4_prefix", bits, 8..=32)?;
-        Ok(())
-    }
-
-    pub(super) fn set_ipv6(&mut self, bits: u8) -> Result<(), ConfigError> {
-        self.ipv6 = in_range("ipv6_prefix", bits, 32..=128)?;
-        Ok(())
-    }
-
-    pub(in crate::http) fn network_of(self, address: IpAddr) -> ClientNetwork {
-        match address.to_canonical() {
-            IpAddr::V4(address) => {
-                let unused = Ipv4Addr::BITS.saturating_sub(self.ipv4.into());
-                let bits = address.to_bits() & u32::MAX.unbounded_shl(unused);
-                ClientNetwork {
-                    address: Ipv4Addr::from_bits(bits).into(),
-                    prefix: self.ipv4,
-                }
-            }
-            IpAddr::V6(address) => {
-                let unused = Ipv6Addr::BITS.saturating_sub(self.ipv6.into());
-                let bits = address.to_bits() & u128::MAX.unbounded_shl(unused);
-                ClientNetwork {
-                    address: Ipv6Addr::from_bits(bits).into(),
-                    prefix: self.ipv6,
-                }
-            }
-        }
+/// The network of an address, by so many bits of IPv4 and of IPv6.
+pub(in crate::http) fn network_of(address: IpAddr, ipv4: u8, ipv6: u8) -> ClientNetwork {
+    let address = address.to_canonical();
+    let prefix = if address.is_ipv4() { ipv4 } else { ipv6 };
+    let network = IpNet::new(address, prefix);
+    ClientNetwork {
+        address: network.map_or(address, |network| network.network()),
+        prefix,
     }
 }
 
-fn in_range(name: &str, bits: u8, range: RangeInclusive<u8>) -> Result<u8, ConfigError> {
+/// Returns an error that names the setting, if its bits are out of range.
+pub(super) fn in_range(name: &str, bits: u8, range: RangeInclusive<u8>) -> Result<u8, ConfigError> {
     if range.contains(&bits) {
         return Ok(bits);
     }
@@ -94,29 +71,19 @@ impl fmt::Display for ClientNetwork {
 
 impl From<ClientNetwork> for Key {
     fn from(network: ClientNetwork) -> Self {
-        Self::from_text(format_args!("{}", WithoutColons(network)))
-    }
-}
-
-/// A key escapes colons. Hyphens keep it short.
-struct WithoutColons(ClientNetwork);
-
-impl fmt::Display for WithoutColons {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        struct Hyphens<'a, 'b>(&'a mut fmt::Formatter<'b>);
-        impl Write for Hyphens<'_, '_> {
-            fn write_str(&mut self, text: &str) -> fmt::Result {
-                let mut parts = text.split(':');
-                self.0.write_str(parts.next().unwrap_or_default())?;
-                parts.try_for_each(|part| {
-                    self.0.write_char('-')?;
-                    self.0.write_str(part)
-                })
-            }
+        if network.address.is_ipv4() {
+            return Self::from_text(format_args!("{network}"));
         }
-        match self.0.address {
-            IpAddr::V4(_) => self.0.fmt(f),
-            IpAddr::V6(_) => write!(Hyphens(f), "{}", self.0),
+        // The longest is an address of 39 characters, with `/128`.
+        let mut text = [0; 48];
+        let mut rest = &mut text[..];
+        let _fits = write!(rest, "{network}");
+        let unused = rest.len();
+        let text = &mut text[..48_usize.saturating_sub(unused)];
+        // A key escapes colons. Hyphens keep it short.
+        for byte in text.iter_mut().filter(|byte| **byte == b':') {
+            *byte = b'-';
         }
+        Self::new(text)
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net};
 
 use crate::units::ConfigError;
 
@@ -36,14 +36,8 @@ const MAPPED_PREFIX: u8 = 96;
 /// ```
 #[derive(Clone, Default)]
 pub struct Networks {
-    set: Arc<ArcSwap<Set>>,
-}
-
-/// Disjoint networks, in ascending order.
-#[derive(Clone, Default)]
-pub(super) struct Set {
-    v4: Vec<Ipv4Net>,
-    v6: Vec<Ipv6Net>,
+    /// Disjoint, in ascending order, IPv4 before IPv6.
+    networks: Arc<ArcSwap<Vec<IpNet>>>,
 }
 
 impl Networks {
@@ -107,31 +101,19 @@ impl Networks {
     }
 
     fn from_networks(networks: Vec<IpNet>) -> Result<Self, ConfigError> {
-        let mut v4 = Vec::new();
-        let mut v6 = Vec::new();
-        for network in networks {
-            match network {
-                IpNet::V4(network) => v4.push(network),
-                IpNet::V6(network) => v6.push(network),
-            }
-        }
-        let mut v4 = Ipv4Net::aggregate(&v4);
-        let mut v6 = Ipv6Net::aggregate(&v6);
-        v4.sort_unstable();
-        v6.sort_unstable();
-        for (has_all, kind) in [
-            (v4.iter().any(|network| network.prefix_len() == 0), "IPv4"),
-            (v6.iter().any(|network| network.prefix_len() == 0), "IPv6"),
-        ] {
-            if has_all {
-                return Err(ConfigError::new(format!(
-                    "the networks contain every {kind} address, and so every client; use smaller \
-                     ones"
-                )));
-            }
+        let mut networks = IpNet::aggregate(&networks);
+        networks.sort_unstable();
+        if let Some(all) = networks.iter().find(|network| network.prefix_len() == 0) {
+            let kind = match all {
+                IpNet::V4(_) => "IPv4",
+                IpNet::V6(_) => "IPv6",
+            };
+            return Err(ConfigError::new(format!(
+                "the networks contain every {kind} address, and so every client; use smaller ones"
+            )));
         }
         Ok(Self {
-            set: Arc::new(ArcSwap::from_pointee(Set { v4, v6 })),
+            networks: Arc::new(ArcSwap::from_pointee(networks)),
         })
     }
 
@@ -145,8 +127,8 @@ impl Networks {
         &self,
         networks: impl TryInto<Self, Error: Into<ConfigError>>,
     ) -> Result<(), ConfigError> {
-        self.set
-            .store(networks.try_into().map_err(Into::into)?.set.load_full());
+        let other = networks.try_into().map_err(Into::into)?;
+        self.networks.store(other.networks.load_full());
         Ok(())
     }
 
@@ -154,43 +136,28 @@ impl Networks {
     /// IPv6 notation.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        self.current().contains(address)
+        contain(&self.current(), address)
     }
 
     /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let set = self.current();
-        set.v4.is_empty() && set.v6.is_empty()
+        self.current().is_empty()
     }
 
     /// The networks as they are now, for all questions of one request.
-    pub(super) fn current(&self) -> impl Deref<Target = Arc<Set>> {
-        self.set.load()
+    pub(super) fn current(&self) -> impl Deref<Target = Arc<Vec<IpNet>>> {
+        self.networks.load()
     }
 }
 
-impl Set {
-    pub(super) fn contains(&self, address: IpAddr) -> bool {
-        match address.to_canonical() {
-            IpAddr::V4(address) => {
-                let place = self
-                    .v4
-                    .partition_point(|network| network.broadcast() < address);
-                self.v4
-                    .get(place)
-                    .is_some_and(|network| network.contains(&address))
-            }
-            IpAddr::V6(address) => {
-                let place = self
-                    .v6
-                    .partition_point(|network| network.broadcast() < address);
-                self.v6
-                    .get(place)
-                    .is_some_and(|network| network.contains(&address))
-            }
-        }
-    }
+/// Returns whether an address is in one of these disjoint networks, which are in ascending order.
+pub(super) fn contain(networks: &[IpNet], address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let place = networks.partition_point(|network| network.broadcast() < address);
+    networks
+        .get(place)
+        .is_some_and(|network| network.contains(&address))
 }
 
 fn parse(text: &str) -> Result<IpNet, ConfigError> {
@@ -286,7 +253,6 @@ impl<N: AsRef<str>> TryFrom<Vec<N>> for Networks {
 
 impl fmt::Debug for Networks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = self.current();
-        f.debug_list().entries(&set.v4).entries(&set.v6).finish()
+        f.debug_list().entries(self.current().iter()).finish()
     }
 }

@@ -4,11 +4,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::HeaderName;
+use http::header::FORWARDED;
 use http::request::Parts;
 
-use super::chain::{Chain, MAX_ENTRIES};
-use super::trust::{HeaderSource, Trust};
-use super::{ClientIp, Networks, Prefixes};
+use super::chain::{MAX_ENTRIES, X_FORWARDED_FOR, is_list};
+use super::network::{IPV4_PREFIX, IPV6_PREFIX, in_range};
+use super::trust::Trust;
+use super::{ClientIp, Networks};
 use crate::units::ConfigError;
 
 impl ClientIp {
@@ -27,10 +29,7 @@ impl ClientIp {
         networks: impl TryInto<Networks, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {
         let networks = networks.try_into().map_err(Into::into)?;
-        Ok(Self::new(Trust::Networks(
-            networks,
-            HeaderSource::Chain(Chain::XForwardedFor),
-        )))
+        Ok(Self::new(Trust::Networks(networks)))
     }
 
     /// Behind `hops` proxies, 1 to 32, whatever their addresses. The client is the n-th address of
@@ -55,7 +54,7 @@ impl ClientIp {
                 "`hops` is {hops}; use 1 to {MOST}"
             )));
         }
-        let client = Self::new(Trust::Hops(hops, Chain::XForwardedFor));
+        let client = Self::new(Trust::Hops(hops));
         Ok(client.reject_if_missing())
     }
 
@@ -65,16 +64,15 @@ impl ClientIp {
     /// [`header`](Self::header) have no effect, because no peer is trusted.
     #[must_use]
     pub fn direct() -> Self {
-        Self::new(Trust::Networks(
-            Networks::default(),
-            HeaderSource::Chain(Chain::XForwardedFor),
-        ))
+        Self::new(Trust::Networks(Networks::default()))
     }
 
     fn new(trust: Trust) -> Self {
         Self {
             trust,
-            prefixes: Prefixes::DEFAULT,
+            header: X_FORWARDED_FOR,
+            ipv4_prefix: IPV4_PREFIX,
+            ipv6_prefix: IPV6_PREFIX,
             uses_peer_if_missing: true,
             uses_peer_if_invalid: false,
             peer_from: None,
@@ -87,10 +85,7 @@ impl ClientIp {
     /// a line that does not follow the grammar.
     #[must_use]
     pub fn forwarded(mut self) -> Self {
-        match &mut self.trust {
-            Trust::Networks(_, source) => *source = HeaderSource::Chain(Chain::Forwarded),
-            Trust::Hops(_, chain) => *chain = Chain::Forwarded,
-        }
+        self.header = FORWARDED;
         self
     }
 
@@ -111,24 +106,19 @@ impl ClientIp {
                 name.escape_debug()
             ))
         })?;
-        if [Chain::XForwardedFor, Chain::Forwarded]
-            .iter()
-            .any(|chain| *chain.header() == name)
-        {
+        if is_list(&name) {
             return Err(ConfigError::new(format!(
                 "`{name}` is a list of addresses, of which clients can send the first; use \
                  `ClientIp::behind` without `header`, or with `forwarded`"
             )));
         }
-        match &mut self.trust {
-            Trust::Networks(_, source) => *source = HeaderSource::Single(name),
-            Trust::Hops(..) => {
-                return Err(ConfigError::new(format!(
-                    "`{name}` has one address, and hops count the addresses of a list; name the \
-                     proxy's networks with `ClientIp::behind`"
-                )));
-            }
+        if let Trust::Hops(_) = self.trust {
+            return Err(ConfigError::new(format!(
+                "`{name}` has one address, and hops count the addresses of a list; name the \
+                 proxy's networks with `ClientIp::behind`"
+            )));
         }
+        self.header = name;
         Ok(self)
     }
 
@@ -141,7 +131,7 @@ impl ClientIp {
     ///
     /// Returns an error if `bits` is out of range.
     pub fn ipv6_prefix(mut self, bits: u8) -> Result<Self, ConfigError> {
-        self.prefixes.set_ipv6(bits)?;
+        self.ipv6_prefix = in_range("ipv6_prefix", bits, 32..=128)?;
         Ok(self)
     }
 
@@ -151,7 +141,7 @@ impl ClientIp {
     ///
     /// Returns an error if `bits` is out of range.
     pub fn ipv4_prefix(mut self, bits: u8) -> Result<Self, ConfigError> {
-        self.prefixes.set_ipv4(bits)?;
+        self.ipv4_prefix = in_range("ipv4_prefix", bits, 8..=32)?;
         Ok(self)
     }
 

@@ -1,93 +1,62 @@
 //! Trust in the peers that name the client, and the client that they name.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName};
+use ipnet::IpNet;
 
-use super::address;
-use super::chain::{Chain, Invalid};
-use super::networks::{Networks, Set};
+use super::chain::{self, ForwardingProblem};
+use super::{Networks, address, networks};
 
 #[derive(Clone, Debug)]
 pub(super) enum Trust {
     /// The peer, if it is in these networks, and the proxies before it in the chain.
-    Networks(Networks, HeaderSource),
+    Networks(Networks),
     /// This many proxies, whatever their addresses.
-    Hops(usize, Chain),
+    Hops(usize),
 }
 
-/// The header that names the client.
-#[derive(Clone, Debug)]
-pub(super) enum HeaderSource {
-    Chain(Chain),
-    /// A header with one address.
-    Single(HeaderName),
-}
-
-/// Why a trusted proxy names no client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ForwardingProblem {
-    /// The header is missing, or it has fewer addresses than hops.
-    Missing,
-    /// All addresses belong to trusted proxies.
-    AllTrusted,
-    Invalid(&'static str),
-}
-
-impl Trust {
-    /// The header that is read.
-    pub(super) const fn header(&self) -> &HeaderName {
-        match self {
-            Self::Networks(_, HeaderSource::Single(name)) => name,
-            Self::Networks(_, HeaderSource::Chain(chain)) | Self::Hops(_, chain) => chain.header(),
-        }
-    }
-}
-
-impl HeaderSource {
-    /// The client that a trusted peer names.
-    pub(super) fn client(
-        &self,
-        headers: &HeaderMap,
-        trusted: &Set,
-    ) -> Result<IpAddr, ForwardingProblem> {
-        match self {
-            Self::Chain(chain) => nearest_untrusted(*chain, headers, trusted),
-            Self::Single(name) => single_address(name, headers),
-        }
+/// The client that a trusted peer names in a header.
+pub(super) fn client(
+    header: &HeaderName,
+    headers: &HeaderMap,
+    trusted: &[IpNet],
+) -> Result<IpAddr, ForwardingProblem> {
+    match chain::is_list(header) {
+        true => nearest_untrusted(header, headers, trusted),
+        false => single_address(header, headers),
     }
 }
 
 /// The newest address outside of the trusted networks.
 fn nearest_untrusted(
-    chain: Chain,
+    header: &HeaderName,
     headers: &HeaderMap,
-    trusted: &Set,
+    trusted: &[IpNet],
 ) -> Result<IpAddr, ForwardingProblem> {
     let mut problem = ForwardingProblem::Missing;
-    let found = chain.find(headers, |entry| {
+    let found = chain::find(header, headers, |entry| {
         problem = ForwardingProblem::AllTrusted;
         entry
-            .map_or(true, |address| !trusted.contains(address))
+            .map_or(true, |address| !networks::contain(trusted, address))
             .then_some(entry)
     });
-    Ok(found.ok_or(problem)??)
+    found.ok_or(problem)?
 }
 
-/// The n-th address, counted from the newest.
+/// The n-th address, counted from the newest. An entry that is not an address counts as one.
 pub(super) fn nth(
-    chain: Chain,
+    header: &HeaderName,
     headers: &HeaderMap,
     hops: usize,
 ) -> Result<IpAddr, ForwardingProblem> {
     let mut newer = 0_usize;
-    let found = chain.find(headers, |entry| {
+    let found = chain::find(header, headers, |entry| {
         newer = newer.saturating_add(1);
-        let is_countable = entry.map_or_else(Invalid::is_one_entry, |_| true);
+        let is_countable = matches!(entry, Ok(_) | Err(ForwardingProblem::NotAnAddress));
         (newer == hops || !is_countable).then_some(entry)
     });
-    Ok(found.ok_or(ForwardingProblem::Missing)??)
+    found.ok_or(ForwardingProblem::Missing)?
 }
 
 /// The address in a header that has one.
@@ -95,9 +64,7 @@ fn single_address(name: &HeaderName, headers: &HeaderMap) -> Result<IpAddr, Forw
     let mut values = headers.get_all(name).iter();
     let value = values.next().ok_or(ForwardingProblem::Missing)?;
     if values.next().is_some() {
-        return Err(ForwardingProblem::Invalid(
-            "the header is sent more than once",
-        ));
+        return Err(ForwardingProblem::Repeated);
     }
     let value = address::trim(value.as_bytes());
     let address = if name == "cloudfront-viewer-address" {
@@ -105,25 +72,5 @@ fn single_address(name: &HeaderName, headers: &HeaderMap) -> Result<IpAddr, Forw
     } else {
         address::parse(value)
     };
-    address.ok_or(Invalid::NotAnAddress.into())
-}
-
-impl From<Invalid> for ForwardingProblem {
-    fn from(invalid: Invalid) -> Self {
-        Self::Invalid(match invalid {
-            Invalid::NotAnAddress => "the entry is not an address",
-            Invalid::Malformed => "the line is malformed",
-            Invalid::TooLong => "the header is too long",
-        })
-    }
-}
-
-impl fmt::Display for ForwardingProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Missing => "the header is missing, or has too few addresses",
-            Self::AllTrusted => "all addresses are trusted",
-            Self::Invalid(reason) => reason,
-        })
-    }
+    address.ok_or(ForwardingProblem::NotAnAddress)
 }

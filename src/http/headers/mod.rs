@@ -15,7 +15,7 @@ use self::ietf::Ietf;
 pub use self::ietf::IetfDraft;
 use self::retry_after::{Jitter, lengthen, stated};
 use self::x_ratelimit::XRateLimit;
-use super::number::{number, seconds};
+use super::number::seconds;
 use super::stacked::NextAllowed;
 use crate::model::{Decision, Digest, DigestSecret, Group};
 use crate::units::{ConfigError, micros};
@@ -174,9 +174,6 @@ impl HeaderSettings {
             } else if self.sends_epoch() {
                 write_date(decision, headers);
             }
-        }
-        if let Some(retry_after) = retry_after {
-            set(headers, RETRY_AFTER, number(retry_after.as_secs()));
         }
     }
 

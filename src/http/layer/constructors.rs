@@ -11,7 +11,7 @@ use crate::http::LimitSet;
 use crate::http::limits::{ChosenLimits, Lookup, LookupResult, by_key, by_lookup, by_request};
 #[cfg(feature = "config")]
 use crate::http::live::LimitSetView;
-use crate::http::policy::{KeyedLimit, LayerEntry, Policy};
+use crate::http::policy::{KeyedLimit, Policy};
 use crate::http::request_limiter::RequestLimiter;
 use crate::http::{Global, KeyExtractor};
 use crate::limiter::RateLimiter;
@@ -201,10 +201,8 @@ impl RateLimitLayer {
         key: impl KeyExtractor,
     ) -> Result<Self, ConfigError> {
         let limit = limit.try_into().map_err(Into::into)?;
-        Self::of_entry(
-            limiter.into(),
-            LayerEntry::Fixed(KeyedLimit::new(limit, key, None)),
-        )
+        let layer = Self::of_policy(limiter.into(), Policy::new());
+        layer.with_limit(KeyedLimit::new(limit, key, None))
     }
 
     /// Several limits under one key.
@@ -285,7 +283,10 @@ impl RateLimitLayer {
         limiter: impl Into<RateLimiter>,
         choose: impl Fn(&Parts) -> ChosenLimits + Send + Sync + 'static,
     ) -> Result<Self, ConfigError> {
-        Self::of_entry(limiter.into(), LayerEntry::Chosen(by_request(choose)))
+        Ok(Self::of_policy(
+            limiter.into(),
+            Policy::chosen(by_request(choose)),
+        ))
     }
 
     /// Limits that a closure chooses for each request, by a key that an extractor takes from it. A
@@ -328,7 +329,10 @@ impl RateLimitLayer {
         key: impl KeyExtractor,
         choose: impl Fn(&Parts, &Key) -> ChosenLimits + Send + Sync + 'static,
     ) -> Result<Self, ConfigError> {
-        Self::of_entry(limiter.into(), LayerEntry::Chosen(by_key(key, choose)))
+        Ok(Self::of_policy(
+            limiter.into(),
+            Policy::chosen(by_key(key, choose)),
+        ))
     }
 
     /// Limits that a closure chooses for each request, by what your application looks up, such as
@@ -354,10 +358,10 @@ impl RateLimitLayer {
         I: Clone + Eq + Hash + Send + Sync + 'static,
         T: Send + Sync + 'static,
     {
-        Self::of_entry(
+        Ok(Self::of_policy(
             limiter.into(),
-            LayerEntry::Chosen(by_lookup(lookup, choose)),
-        )
+            Policy::chosen(by_lookup(lookup, choose)),
+        ))
     }
 
     /// The limits of a configuration, which can be replaced while your service runs. See
@@ -379,21 +383,19 @@ impl RateLimitLayer {
         let limiter = limiter.into();
         let live = LimitSetView::new(limits.clone());
         live.attach(&limiter)?;
-        Self::of_entry(limiter, LayerEntry::Live(live))
+        Ok(Self::of_policy(limiter, Policy::live(live)))
     }
 
-    fn of_entry(limiter: RateLimiter, entry: LayerEntry) -> Result<Self, ConfigError> {
-        let limiter = RequestLimiter::new(limiter, Policy::new());
+    fn of_policy(limiter: RateLimiter, policy: Policy) -> Self {
         Self {
-            limiter: Arc::new(limiter),
+            limiter: Arc::new(RequestLimiter::new(limiter, policy)),
         }
-        .with_entry(entry)
     }
 
-    /// Adds an entry, which gets the settings of the layer.
-    pub(super) fn with_entry(mut self, entry: LayerEntry) -> Result<Self, ConfigError> {
+    /// Adds a limit, which gets the settings of the layer.
+    pub(super) fn with_limit(mut self, keyed: KeyedLimit) -> Result<Self, ConfigError> {
         let limiter = Arc::make_mut(&mut self.limiter);
-        limiter.policy.add_entry(&limiter.rate_limiter, entry)?;
+        limiter.policy.add_limit(&limiter.rate_limiter, keyed)?;
         limiter.names = limiter.policy.names();
         Ok(self)
     }

@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use super::RateLimitLayer;
 use crate::http::KeyExtractor;
-use crate::http::policy::{KeyedLimit, LayerEntry};
+use crate::http::policy::KeyedLimit;
 use crate::model::Limit;
 use crate::units::ConfigError;
 
@@ -52,7 +52,7 @@ impl RateLimitLayer {
         key: impl KeyExtractor,
     ) -> Result<Self, ConfigError> {
         let limit = limit.try_into().map_err(Into::into)?;
-        self.with_entry(LayerEntry::Fixed(KeyedLimit::new(limit, key, None)))
+        self.with_limit(KeyedLimit::new(limit, key, None))
     }
 
     /// Adds a limit, under a key and with a cost of its own. One request under one limit can be 800
@@ -103,11 +103,7 @@ impl RateLimitLayer {
             )
             .of_limit(limit.name()));
         }
-        self.with_entry(LayerEntry::Fixed(KeyedLimit::new(
-            limit,
-            key,
-            Some(Arc::new(cost)),
-        )))
+        self.with_limit(KeyedLimit::new(limit, key, Some(Arc::new(cost))))
     }
 
     /// Sets the cost of a request, in units. Default: 1. A request of cost 0 is always allowed.

@@ -71,11 +71,7 @@ impl RateLimitLayer {
             }) => self.limiter.rate_limiter.usage(group).await,
             Ok(RequestChecks { group: None, .. }) => Ok(Vec::new()),
             Err(RejectedEarly::Misconfigured(error)) => Err(error),
-            Err(
-                RejectedEarly::Forbidden
-                | RejectedEarly::Rejected(_)
-                | RejectedEarly::MissingKey { .. },
-            ) => Ok(Vec::new()),
+            Err(_) => Ok(Vec::new()),
         }
     }
 }

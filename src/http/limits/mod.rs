@@ -3,12 +3,9 @@
 
 mod cache;
 mod chosen;
-mod inherited;
 mod lookup;
 mod lookup_builder;
 mod lookup_result;
-mod pending;
-mod reject;
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -16,12 +13,9 @@ use std::time::Duration;
 use http::StatusCode;
 
 pub(super) use self::chosen::{Choose, Choosing, Chosen, by_key, by_lookup, by_request};
-pub(super) use self::inherited::Inherited;
 pub use self::lookup::Lookup;
 pub use self::lookup_builder::LookupBuilder;
 pub use self::lookup_result::LookupResult;
-pub(super) use self::pending::PendingChoice;
-pub(super) use self::reject::Reject;
 use crate::model::Check;
 
 /// The limits of a request, which a closure chooses. See

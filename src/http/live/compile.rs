@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use http::StatusCode;
 use http::request::Parts;
+use tokio::time::Instant;
 
 use super::Names;
 use super::pattern::Pattern;
@@ -17,7 +17,6 @@ use crate::http::KeyExtractor;
 use crate::http::copied_limit::CopiedLimit;
 use crate::http::fallbacks::watched;
 use crate::http::key_extractor::Or;
-use crate::http::limits::Reject;
 use crate::http::request_fn::RequestFn;
 use crate::units::ConfigError;
 
@@ -57,7 +56,8 @@ fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, M
         cost,
         limit: CopiedLimit::new(&limit),
         plans: plans(config, names, at)?,
-        use_so_far: Arc::default(),
+        has_applied: Arc::default(),
+        since: Instant::now(),
     })
 }
 
@@ -218,8 +218,7 @@ fn plans(config: &LimitConfig, names: &Names, at: &Field) -> Result<Option<Plans
 }
 
 fn denied(reason: &str) -> PlanOutcome {
-    let reason = reason.to_owned().into();
-    PlanOutcome::Reject(Reject::new(StatusCode::FORBIDDEN, reason, None))
+    PlanOutcome::Reject(reason.to_owned().into())
 }
 
 fn outcome(config: &LimitConfig, plan: &PlanConfig, at: &Field) -> Result<PlanOutcome, Misplaced> {

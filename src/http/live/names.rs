@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::plans::{ByLookup, PlanSource};
+use super::plans::{LookedUp, PlanSource};
 use crate::http::limits::{Lookup, LookupResult};
 use crate::http::request_fn::RequestFn;
 use crate::http::{Global, KeyExtractor, PeerIp};
@@ -138,8 +138,23 @@ impl Names {
         T: Send + Sync + 'static,
         P: Into<Cow<'static, str>> + 'static,
     {
-        let lookup = Arc::new(ByLookup::new(lookup, plan));
-        self.plans.insert(name.into(), PlanSource::Lookup(lookup));
+        let plan = Arc::new(plan);
+        let look_up = move |parts: &Parts| {
+            let Ok(id) = lookup.id_of(parts) else {
+                return LookedUp::NoId;
+            };
+            if let Some(known) = lookup.known(&id) {
+                return LookedUp::Known(plan(known.as_result()).map(Into::into));
+            }
+            let lookup = lookup.clone();
+            let plan = Arc::clone(&plan);
+            LookedUp::Pending(Box::pin(async move {
+                let found = lookup.find(id).await;
+                plan(found.as_result()).map(Into::into)
+            }))
+        };
+        let source = PlanSource::Lookup(Arc::new(look_up));
+        self.plans.insert(name.into(), source);
         self
     }
 

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 
 use http::Method;
 use http::request::Parts;
+use matchit::{InsertError, Router};
 use percent_encoding::percent_decode_str;
 
-use super::segments::{Segment, Segmented, covers, is_at, segments};
-use super::spellings::{self, MOST_SPELLED, is_plain, normalized};
+use super::segments::{Segment, covers, segments};
+use super::spellings::{is_plain, normalized, spellings};
 use crate::http::path::original_path;
 use crate::units::ConfigError;
 
@@ -28,9 +29,11 @@ pub(super) struct Pattern {
 #[derive(Clone)]
 struct Path {
     text: String,
-    exact: Vec<Segment<'static>>,
-    /// The path without what [`normalized`] removes. `None` if that is nothing.
-    loose: Option<Vec<Segment<'static>>>,
+    segments: Vec<Segment<'static>>,
+    /// Finds the paths of this template alone.
+    router: Router<()>,
+    /// The same, of the template without what [`normalized`] removes. `None` if that is nothing.
+    loose: Option<Router<()>>,
 }
 
 /// The parts of a request that patterns are compared with.
@@ -39,18 +42,12 @@ pub(in crate::http) struct RequestRoute<'a> {
     /// The template of the route that the router matched. Different spellings of a path have one.
     template: Option<Vec<Segment<'a>>>,
     /// The path as it was sent.
-    sent: Segmented<'a>,
-    spellings: Spellings,
-}
-
-/// The other paths that a router or a proxy may read in a path.
-enum Spellings {
-    /// The path is plain. Nothing that reads it takes it for another one, but for a slash at the
-    /// end.
-    Plain(Vec<Segmented<'static>>),
-    Some(Vec<Segmented<'static>>),
-    /// Anything. The path is not plain, and too long to find out.
-    Any,
+    sent: Cow<'a, str>,
+    /// Whether nothing that reads the path takes it for another one, but for a slash at the end.
+    is_plain: bool,
+    /// The other paths that a router or a proxy may read in it. `None` if that may be any path,
+    /// because the path is not plain, and too long to find out.
+    spellings: Option<Vec<String>>,
 }
 
 impl Pattern {
@@ -77,23 +74,19 @@ impl Pattern {
     pub(super) fn may_match(&self, route: &RequestRoute<'_>) -> bool {
         self.matches_method(&route.method)
             && self.path.as_ref().is_none_or(|path| {
-                let may_be_spelled = match &route.spellings {
-                    Spellings::Plain(all) | Spellings::Some(all) => {
-                        all.iter().any(|spelling| path.may_be_at(spelling))
-                    }
-                    Spellings::Any => true,
-                };
-                may_be_spelled || path.covers(route) || path.may_be_at(&route.sent)
+                let spellings = route.spellings.as_ref();
+                spellings.is_none_or(|all| all.iter().any(|spelling| path.may_be_at(spelling)))
+                    || path.covers(route)
+                    || path.may_be_at(&route.sent)
             })
     }
 
     /// Returns whether this must be such a request, by its route, or by a path that has only one
     /// spelling. For exceptions: a client must not take one by another spelling.
     pub(super) fn must_match(&self, route: &RequestRoute<'_>) -> bool {
-        let is_plain = matches!(route.spellings, Spellings::Plain(_));
         self.matches_method(&route.method)
             && self.path.as_ref().is_none_or(|path| {
-                path.covers(route) || (is_plain && is_at(&path.exact, &route.sent))
+                path.covers(route) || (route.is_plain && path.router.at(&route.sent).is_ok())
             })
     }
 
@@ -146,14 +139,15 @@ impl Path {
         if text.contains("//") || text.split('/').any(|part| part == "." || part == "..") {
             return Err(wrong("has a segment that no route has"));
         }
-        check_route(text).map_err(|error| wrong(&format!("is no route ({error})")))?;
+        let router = router(text).map_err(|error| wrong(&format!("is no route ({error})")))?;
         let decoded = percent_decode_str(text).decode_utf8_lossy();
         let loose = Some(normalized(&decoded)).filter(|loose| loose != text);
-        let loose = loose.filter(|loose| check_route(loose).is_ok());
+        let segments = segments(text).into_iter().map(Segment::into_owned);
         Ok(Self {
             text: text.to_owned(),
-            exact: owned_segments(text),
-            loose: loose.map(|loose| owned_segments(&loose)),
+            segments: segments.collect(),
+            router,
+            loose: loose.and_then(|loose| self::router(&loose).ok()),
         })
     }
 
@@ -162,24 +156,20 @@ impl Path {
         route
             .template
             .as_ref()
-            .is_some_and(|template| covers(&self.exact, template))
+            .is_some_and(|template| covers(&self.segments, template))
     }
 
-    fn may_be_at(&self, path: &Segmented<'_>) -> bool {
-        is_at(&self.exact, path) || self.loose.as_ref().is_some_and(|loose| is_at(loose, path))
+    fn may_be_at(&self, path: &str) -> bool {
+        let is_at = |router: &Router<()>| router.at(path).is_ok();
+        is_at(&self.router) || self.loose.as_ref().is_some_and(is_at)
     }
 }
 
-fn owned_segments(template: &str) -> Vec<Segment<'static>> {
-    segments(template)
-        .into_iter()
-        .map(Segment::into_owned)
-        .collect()
-}
-
-/// Returns an error if Axum's router does not accept a template.
-fn check_route(template: &str) -> Result<(), matchit::InsertError> {
-    matchit::Router::new().insert(template, ())
+/// The router of a template. Returns an error if Axum's router does not accept it.
+fn router(template: &str) -> Result<Router<()>, InsertError> {
+    let mut router = Router::new();
+    router.insert(template, ())?;
+    Ok(router)
 }
 
 fn method(name: &str) -> Result<Method, ConfigError> {
@@ -222,62 +212,42 @@ impl<'a> RequestRoute<'a> {
 
     /// The requests of a method to a path, with the template of the route that the router matched.
     pub(super) fn new(method: Cow<'a, Method>, template: Option<&'a str>, sent: &'a str) -> Self {
-        let template = template.map(segments);
+        let is_plain = is_plain(sent);
         Self {
             method,
-            template,
-            sent: Segmented::new(sent),
-            spellings: Spellings::new(sent),
+            template: template.map(segments),
+            sent: with_slash(sent),
+            is_plain,
+            spellings: spellings(sent, is_plain),
         }
     }
 
     /// The same, if the path may also be this one, its rest in a nested router, or what a layer
     /// outside rewrote it to.
     fn also_at(mut self, path: &str, is_rest: bool) -> Self {
-        let before = self.spellings;
-        let now = Spellings::new(path);
-        let is_plain = is_rest && matches!(before, Spellings::Plain(_));
-        self.spellings = match (before, now) {
-            (Spellings::Any, _) | (_, Spellings::Any) => Spellings::Any,
-            (
-                Spellings::Plain(mut all) | Spellings::Some(mut all),
-                Spellings::Plain(more) | Spellings::Some(more),
-            ) => {
-                all.push(Segmented::new(path).into_owned());
-                all.extend(more);
-                if is_plain {
-                    Spellings::Plain(all)
-                } else {
-                    Spellings::Some(all)
-                }
-            }
-        };
+        let is_plain = is_plain(path);
+        let more = spellings(path, is_plain);
+        self.is_plain &= is_rest && more.is_some();
+        self.spellings = self.spellings.zip(more).map(|(mut all, more)| {
+            all.push(with_slash(path).into_owned());
+            all.extend(more);
+            all
+        });
         self
+    }
+}
+
+/// The path `*` of an `OPTIONS` request, and the path of a `CONNECT` request, have no slash.
+fn with_slash(path: &str) -> Cow<'_, str> {
+    match path.starts_with('/') {
+        true => Cow::Borrowed(path),
+        false => Cow::Owned(format!("/{path}")),
     }
 }
 
 /// Returns whether a path is what a router leaves of another one for the routers in it.
 fn is_rest_of(path: &str, whole: &str) -> bool {
     path.starts_with('/') && (path == "/" || whole.ends_with(path))
-}
-
-impl Spellings {
-    fn new(path: &str) -> Self {
-        let is_plain = is_plain(path);
-        if !is_plain && path.len() > MOST_SPELLED {
-            return Self::Any;
-        }
-        let all = spellings::spellings(path, is_plain);
-        let all = all
-            .iter()
-            .map(|spelling| Segmented::new(spelling).into_owned())
-            .collect();
-        if is_plain {
-            Self::Plain(all)
-        } else {
-            Self::Some(all)
-        }
-    }
 }
 
 #[cfg(feature = "axum")]

@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
@@ -14,7 +13,6 @@ use futures_core::future::BoxFuture;
 use http::request::Parts;
 
 use crate::http::copied_limit::CopiedLimit;
-use crate::http::limits::{Lookup, LookupResult, Reject};
 use crate::http::request_fn::RequestFn;
 use crate::model::Limit;
 use crate::telemetry;
@@ -29,13 +27,7 @@ pub(super) type Plan = Cow<'static, str>;
 #[derive(Clone)]
 pub(super) enum PlanSource {
     Request(RequestFn<Option<Plan>>),
-    Lookup(Arc<dyn PlanLookup>),
-}
-
-/// A look-up of plans, of whatever type its ids and values are.
-pub(super) trait PlanLookup: Send + Sync {
-    /// The plan of a request.
-    fn look_up(&self, parts: &Parts) -> LookedUp;
+    Lookup(RequestFn<LookedUp>),
 }
 
 /// The result of a look-up.
@@ -76,7 +68,7 @@ impl LookedUpPlans {
             if self.find(&plans.name).is_some() {
                 continue;
             }
-            let (plan, has_id) = match lookup.look_up(parts) {
+            let (plan, has_id) = match lookup(parts) {
                 LookedUp::NoId => (None, false),
                 LookedUp::Known(plan) => (plan, true),
                 LookedUp::Pending(later) => {
@@ -124,7 +116,8 @@ impl LookedUpPlans {
 pub(super) enum PlanOutcome {
     Limit(CopiedLimit),
     Unlimited,
-    Reject(Reject),
+    /// The request is rejected for this reason.
+    Reject(Cow<'static, str>),
 }
 
 #[derive(Clone)]
@@ -185,42 +178,6 @@ impl Plans {
         } else if without.fetch_add(1, Ordering::Relaxed) + 1 == ENOUGH {
             telemetry::no_plan_found(limit.name(), &self.name, ENOUGH);
         }
-    }
-}
-
-/// A look-up, and the function that says the plan by its result.
-pub(super) struct ByLookup<I, T, F> {
-    lookup: Lookup<I, T>,
-    plan: Arc<F>,
-}
-
-impl<I, T, F> ByLookup<I, T, F> {
-    pub(super) fn new(lookup: Lookup<I, T>, plan: F) -> Self {
-        let plan = Arc::new(plan);
-        Self { lookup, plan }
-    }
-}
-
-impl<I, T, F, P> PlanLookup for ByLookup<I, T, F>
-where
-    I: Clone + Eq + Hash + Send + Sync + 'static,
-    T: Send + Sync + 'static,
-    F: Fn(LookupResult<'_, T>) -> Option<P> + Send + Sync + 'static,
-    P: Into<Plan>,
-{
-    fn look_up(&self, parts: &Parts) -> LookedUp {
-        let Ok(id) = self.lookup.id_of(parts) else {
-            return LookedUp::NoId;
-        };
-        if let Some(known) = self.lookup.known(&id) {
-            return LookedUp::Known((self.plan)(known.as_result()).map(Into::into));
-        }
-        let lookup = self.lookup.clone();
-        let plan = Arc::clone(&self.plan);
-        LookedUp::Pending(Box::pin(async move {
-            let found = lookup.find(id).await;
-            plan(found.as_result()).map(Into::into)
-        }))
     }
 }
 

@@ -6,17 +6,21 @@ use percent_encoding::percent_decode_str;
 
 /// The longest path whose spellings are looked for, in bytes. Servers and proxies accept few longer
 /// ones.
-pub(super) const MOST_SPELLED: usize = 8_192;
+const MOST_SPELLED: usize = 8_192;
 
 /// How often a path is decoded, at most. A proxy and a service behind may each do so.
 const MOST_DECODINGS: usize = 3;
 
 /// The paths that a router or a proxy behind may take a path for, if there are others, because it
 /// may decode the path, and remove repeated slashes, dot segments, parameters after a `;`, and a
-/// slash at the end, before or after.
-pub(super) fn spellings(path: &str, is_plain: bool) -> Vec<String> {
+/// slash at the end, before or after. `None` if that may be any path, because the path is not
+/// plain, and too long to find out.
+pub(super) fn spellings(path: &str, is_plain: bool) -> Option<Vec<String>> {
     if is_plain && (path.len() == 1 || !path.ends_with('/')) {
-        return Vec::new();
+        return Some(Vec::new());
+    }
+    if !is_plain && path.len() > MOST_SPELLED {
+        return None;
     }
     let mut spellings = Vec::new();
     let mut decoded = Cow::Borrowed(path);
@@ -38,7 +42,7 @@ pub(super) fn spellings(path: &str, is_plain: bool) -> Vec<String> {
         }
         decoded = Cow::Owned(again);
     }
-    spellings
+    Some(spellings)
 }
 
 /// Returns whether nothing that reads the path takes it for another one, but for a slash at the

@@ -1,5 +1,6 @@
 //! The limits of one version of a configuration, ready to be asked.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,7 +12,6 @@ use super::pattern::{Pattern, RequestRoute};
 use super::plans::{LookedUpPlans, PendingPlans, PlanOutcome, PlanSource, Plans};
 use crate::configuration::Config;
 use crate::http::copied_limit::CopiedLimit;
-use crate::http::limits::Reject;
 use crate::http::request_fn::RequestFn;
 use crate::http::sampled::{ONE_OF, is_sampled};
 use crate::http::{KeyExtractor, MissingKey};
@@ -24,6 +24,7 @@ const ENOUGH: u32 = 10_000;
 const LONG_ENOUGH: Duration = Duration::from_secs(3_600);
 
 /// One version of a configuration.
+#[derive(Clone)]
 pub(in crate::http) struct Version {
     /// Counts up from 1.
     pub(super) number: u64,
@@ -50,30 +51,17 @@ pub(in crate::http) struct Applied {
     /// The limit of requests without a plan of their own.
     pub(super) limit: CopiedLimit,
     pub(super) plans: Option<Plans>,
-    pub(super) use_so_far: Arc<UseSoFar>,
-}
-
-/// Whether a limit applied to a request.
-pub(super) struct UseSoFar {
-    /// Also set after it was reported.
-    has_applied: AtomicBool,
-    since: Instant,
-}
-
-impl Default for UseSoFar {
-    fn default() -> Self {
-        Self {
-            has_applied: AtomicBool::new(false),
-            since: Instant::now(),
-        }
-    }
+    /// Whether the limit applied to a request since then. Also set after it was reported.
+    pub(super) has_applied: Arc<AtomicBool>,
+    pub(super) since: Instant,
 }
 
 /// The check of a limit for a request.
 pub(in crate::http) enum Asks {
     Check(Check),
     Nothing,
-    Reject(Reject),
+    /// The request is rejected for this reason.
+    Reject(Cow<'static, str>),
 }
 
 impl Version {
@@ -82,7 +70,8 @@ impl Version {
         for (config, limit) in self.config.limits.iter().zip(&mut self.limits) {
             let mut known = before.config.limits.iter().zip(&before.limits);
             if let Some((_, known)) = known.find(|(other, _)| *other == config) {
-                limit.use_so_far = Arc::clone(&known.use_so_far);
+                limit.has_applied = Arc::clone(&known.has_applied);
+                limit.since = known.since;
                 if let (Some(plans), Some(known)) = (&mut limit.plans, &known.plans) {
                     plans.without_plan = Arc::clone(&known.without_plan);
                 }
@@ -107,13 +96,12 @@ impl Version {
     fn report_unused(&self) {
         let mut are_due = true;
         for limit in &self.limits {
-            let UseSoFar { has_applied, since } = &*limit.use_so_far;
-            if has_applied.load(Ordering::Relaxed) {
+            if limit.has_applied.load(Ordering::Relaxed) {
                 continue;
             }
-            if since.elapsed() < LONG_ENOUGH {
+            if limit.since.elapsed() < LONG_ENOUGH {
                 are_due = false;
-            } else if !has_applied.swap(true, Ordering::Relaxed) {
+            } else if !limit.has_applied.swap(true, Ordering::Relaxed) {
                 telemetry::matched_nothing(limit.limit().name());
             }
         }
@@ -174,12 +162,8 @@ impl Version {
             .map(|limit| limit.with_limits(change))
             .collect();
         Self {
-            number: self.number,
-            config: Arc::clone(&self.config),
             limits,
-            requests: Arc::clone(&self.requests),
-            is_examined: Arc::clone(&self.is_examined),
-            looks_up: self.looks_up,
+            ..self.clone()
         }
     }
 }
@@ -197,7 +181,7 @@ impl Applied {
     /// Notes that it applies to a request.
     pub(in crate::http) fn note_request(&self) {
         // Threads that write one cache line wait for each other.
-        let has_applied = &self.use_so_far.has_applied;
+        let has_applied = &self.has_applied;
         if !has_applied.load(Ordering::Relaxed) {
             has_applied.store(true, Ordering::Relaxed);
         }
@@ -232,11 +216,11 @@ impl Applied {
             None => &self.limit,
             Some(PlanOutcome::Limit(limit)) => limit,
             Some(PlanOutcome::Unlimited) => return Ok(Asks::Nothing),
-            Some(PlanOutcome::Reject(reject)) => {
+            Some(PlanOutcome::Reject(reason)) => {
                 let is_enforced = self.limit().enforces(&self.key.extract(parts)?);
                 // In shadow mode, nothing is rejected.
                 return Ok(if is_enforced {
-                    Asks::Reject(reject.clone())
+                    Asks::Reject(reason.clone())
                 } else {
                     Asks::Nothing
                 });

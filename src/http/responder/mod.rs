@@ -19,8 +19,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, hea
 
 pub use self::format::BodyFormat;
 use super::headers::set;
-use super::limits::Reject;
-use super::number::{number, seconds};
+use super::number::number;
 use super::{MissingKey, ResponseBody};
 use crate::model::{Decision, Limit};
 
@@ -84,19 +83,19 @@ pub enum Reason {
 /// [`RateLimitLayer::respond_with`](crate::RateLimitLayer::respond_with).
 #[derive(Clone, Copy)]
 pub struct Rejection<'a> {
-    reason: Reason,
-    cause: Cause<'a>,
-    retry_after: Option<Duration>,
-    request: &'a Parts,
+    pub(super) reason: Reason,
+    pub(super) cause: Cause<'a>,
+    pub(super) retry_after: Option<Duration>,
+    pub(super) request: &'a Parts,
 }
 
 /// The cause of a rejection, with its details.
 #[derive(Clone, Copy)]
-enum Cause<'a> {
+pub(super) enum Cause<'a> {
     Denial(&'a Decision),
     MissingKey(Option<&'a Limit>, &'a MissingKey),
     /// The application.
-    Reject(&'a Reject),
+    Reject(&'a str),
     /// A concurrency limit without a permit left.
     NoPermit(&'a Limit),
     /// The layer, by a predicate, or because its store did not decide.
@@ -167,7 +166,7 @@ impl<'a> Rejection<'a> {
                 format!("no key for the {rate}limit `{}`: {missing}", limit.name())
             }
             Cause::MissingKey(None, missing) => format!("no key for the rate limit: {missing}"),
-            Cause::Reject(reject) => reject.reason.to_string(),
+            Cause::Reject(reason) => reason.to_owned(),
             Cause::NoPermit(limit) if limit.sheds_load() => {
                 let wait = self.retry_after.map_or(1, |wait| wait.as_secs());
                 format!("the server is busy: try again in {wait} s")
@@ -233,117 +232,6 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    /// The response to a request that was denied. It carries the rate limit headers.
-    pub(super) fn denied<B>(
-        &self,
-        decision: &Decision,
-        retry_after: Option<Duration>,
-        request: &Parts,
-        write_headers: impl FnOnce(&mut HeaderMap),
-    ) -> Response<ResponseBody<B>> {
-        let (reason, status) = if decision.exceeds_capacity() {
-            // No wait helps.
-            (Reason::ExceedsCapacity, StatusCode::UNPROCESSABLE_ENTITY)
-        } else if decision.deciding().is_blocked() {
-            (Reason::Blocked, StatusCode::TOO_MANY_REQUESTS)
-        } else {
-            (Reason::RateLimited, StatusCode::TOO_MANY_REQUESTS)
-        };
-        let rejection = Rejection {
-            reason,
-            cause: Cause::Denial(decision),
-            retry_after,
-            request,
-        };
-        let mut response = self.respond(&rejection, status, write_headers);
-        response.extensions_mut().insert(decision.clone());
-        response
-    }
-
-    /// The response to a request without a key.
-    pub(super) fn missing_key<B>(
-        &self,
-        limit: Option<&Limit>,
-        missing: &MissingKey,
-        status: StatusCode,
-        request: &Parts,
-    ) -> Response<ResponseBody<B>> {
-        let rejection = Rejection {
-            reason: Reason::MissingKey,
-            cause: Cause::MissingKey(limit, missing),
-            retry_after: None,
-            request,
-        };
-        self.respond(&rejection, status, |_| {})
-    }
-
-    /// The response to a request without a permit.
-    pub(super) fn without_permit<B>(
-        &self,
-        limit: &Limit,
-        retry_after: Duration,
-        request: &Parts,
-    ) -> Response<ResponseBody<B>> {
-        let retry_after = Some(retry_after);
-        let (reason, status) = if limit.sheds_load() {
-            (Reason::LoadShed, StatusCode::SERVICE_UNAVAILABLE)
-        } else {
-            (Reason::TooManyInFlight, StatusCode::TOO_MANY_REQUESTS)
-        };
-        let rejection = Rejection {
-            reason,
-            cause: Cause::NoPermit(limit),
-            retry_after,
-            request,
-        };
-        self.respond(&rejection, status, |headers| {
-            write_retry_after(retry_after, headers)
-        })
-    }
-
-    /// The response to a request that you reject.
-    pub(super) fn rejected<B>(
-        &self,
-        reject: &Reject,
-        request: &Parts,
-    ) -> Response<ResponseBody<B>> {
-        let retry_after = reject
-            .retry_after
-            .map(|wait| Duration::from_secs(seconds(wait).max(1)));
-        let rejection = Rejection {
-            reason: Reason::Rejected,
-            cause: Cause::Reject(reject),
-            retry_after,
-            request,
-        };
-        self.respond(&rejection, reject.status, |headers| {
-            write_retry_after(retry_after, headers)
-        })
-    }
-
-    /// The response to a request that was forbidden, or that the store did not decide.
-    pub(super) fn without_decision<B>(
-        &self,
-        reason: Reason,
-        retry_after: Option<Duration>,
-        request: &Parts,
-    ) -> Response<ResponseBody<B>> {
-        let rejection = Rejection {
-            reason,
-            cause: Cause::Layer,
-            retry_after,
-            request,
-        };
-        let status = match reason {
-            Reason::Forbidden => StatusCode::FORBIDDEN,
-            Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
-            _ => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        self.respond(&rejection, status, |headers| {
-            write_retry_after(retry_after, headers)
-        })
-    }
-
     fn default_response(&self, rejection: &Rejection<'_>, status: StatusCode) -> Response<Bytes> {
         #[cfg(feature = "grpc")]
         if let Some(content_type) = grpc::content_type(rejection.request)
@@ -373,14 +261,19 @@ impl Responder {
         response
     }
 
-    fn respond<B>(
+    /// The response to a rejected request.
+    pub(super) fn respond<B>(
         &self,
         rejection: &Rejection<'_>,
         status: StatusCode,
         write_headers: impl FnOnce(&mut HeaderMap),
     ) -> Response<ResponseBody<B>> {
         let mut response = self.default_response(rejection, status);
-        write_headers(response.headers_mut());
+        let headers = response.headers_mut();
+        write_headers(headers);
+        if let Some(wait) = rejection.retry_after {
+            set(headers, header::RETRY_AFTER, number(wait.as_secs()));
+        }
         let mut response = match &self.custom {
             Some(custom) => custom(rejection, response),
             None => response,
@@ -389,12 +282,6 @@ impl Responder {
             without_body(&mut response);
         }
         response.map(ResponseBody::rejection)
-    }
-}
-
-fn write_retry_after(wait: Option<Duration>, headers: &mut HeaderMap) {
-    if let Some(wait) = wait {
-        set(headers, header::RETRY_AFTER, number(wait.as_secs()));
     }
 }
 

@@ -12,9 +12,7 @@ use std::sync::LazyLock;
 use hashbrown::HashMap;
 use metrics::{Counter, Gauge, Recorder};
 
-use super::names::DENY_CACHE_HITS;
-use super::names::KEYS;
-use super::names::{DECISIONS, PERMITS_HELD};
+use super::names::{DECISIONS, DENY_CACHE_HITS, KEYS, PERMITS_HELD};
 use super::recorder::{self, GaugeLevel, RecorderAddress};
 use super::{OutcomeLabel, source_name};
 use crate::model::Source;
@@ -114,63 +112,51 @@ pub(super) fn announce(limit: &str) {
 
 /// Creates the counter of an outcome that few limits have, at 0.
 pub(super) fn announce_outcome(limit: &str, outcome: OutcomeLabel, source: Option<Source>) {
-    with_handles(limit, |recorder, handles| {
-        handles.decisions[outcome as usize][place(source)]
-            .get_or_insert_with(|| decisions(recorder, limit, outcome, source))
-            .increment(0);
-    });
+    add_decisions(limit, outcome, source, 0);
 }
 
 /// Counts a decision.
 pub(super) fn count(limit: &str, outcome: OutcomeLabel, source: Option<Source>) {
-    let counted = with_handles(limit, |recorder, handles| {
-        let counter = &mut handles.decisions[outcome as usize][place(source)];
-        counter
-            .get_or_insert_with(|| decisions(recorder, limit, outcome, source))
-            .increment(1);
-    });
-    if counted.is_none() {
-        recorder::with(|recorder, _| {
-            decisions(recorder, label(limit), outcome, source).increment(1);
-        });
-    }
+    add_decisions(limit, outcome, source, 1);
+}
+
+#[inline]
+fn add_decisions(limit: &str, outcome: OutcomeLabel, source: Option<Source>, amount: u64) {
+    with_handle(
+        limit,
+        |handles| &mut handles.decisions[outcome as usize][place(source)],
+        |recorder, limit| decisions(recorder, limit, outcome, source),
+        |counter| counter.increment(amount),
+    );
 }
 
 /// Counts a key by the extractor that found it, after so many that found none.
-pub(super) fn found_key(limit: &str, fallbacks: usize) {
+pub(crate) fn found_key(limit: &str, fallbacks: usize) {
     let number = fallbacks.min(EXTRACTORS.len() - 1);
-    let register = |recorder: &dyn Recorder, limit: &str| {
-        let labels = [("limit", limit), ("extractor", EXTRACTORS[number])];
-        recorder::counter(recorder, &KEYS, &labels)
-    };
-    let counted = with_handles(limit, |recorder, handles| {
-        handles.keys[number]
-            .get_or_insert_with(|| register(recorder, limit))
-            .increment(1);
-    });
-    if counted.is_none() {
-        recorder::with(|recorder, _| register(recorder, label(limit)).increment(1));
-    }
+    with_handle(
+        limit,
+        |handles| &mut handles.keys[number],
+        |recorder, limit| {
+            let labels = [("limit", limit), ("extractor", EXTRACTORS[number])];
+            recorder::counter(recorder, &KEYS, &labels)
+        },
+        |counter| counter.increment(1),
+    );
 }
 
 /// Counts a permit as held, until it is dropped.
-pub(super) fn hold_permit(limit: &str) -> GaugeLevel {
-    let register = |recorder: &dyn Recorder, limit: &str| {
-        recorder::gauge(recorder, &PERMITS_HELD, &[("limit", limit)])
-    };
-    let gauge = with_handles(limit, |recorder, handles| {
-        handles
-            .permits
-            .get_or_insert_with(|| register(recorder, limit))
-            .clone()
-    });
-    GaugeLevel::one(
-        gauge.unwrap_or_else(|| recorder::with(|recorder, _| register(recorder, label(limit)))),
-    )
+pub(crate) fn hold_permit(limit: &str) -> GaugeLevel {
+    let gauge = with_handle(
+        limit,
+        |handles| &mut handles.permits,
+        |recorder, limit| recorder::gauge(recorder, &PERMITS_HELD, &[("limit", limit)]),
+        Gauge::clone,
+    );
+    GaugeLevel::one(gauge)
 }
 
 /// Counts a check that is denied again without asking the store.
-pub(super) fn denied_from_cache() {
+pub(crate) fn denied_from_cache() {
     recorder::with(|recorder, address| {
         let register = || recorder::counter(recorder, &DENY_CACHE_HITS, &[]);
         let counted = with_handles_of(address, |handles| {
@@ -184,6 +170,20 @@ pub(super) fn denied_from_cache() {
             register().increment(1);
         }
     });
+}
+
+/// Calls `act` with one handle of a limit, which is registered if it is not there.
+#[inline]
+fn with_handle<H, T>(
+    limit: &str,
+    of: impl FnOnce(&mut OfLimit) -> &mut Option<H>,
+    register: impl Fn(&dyn Recorder, &str) -> H,
+    act: impl Fn(&H) -> T,
+) -> T {
+    let done = with_handles(limit, |recorder, handles| {
+        act(of(handles).get_or_insert_with(|| register(recorder, limit)))
+    });
+    done.unwrap_or_else(|| recorder::with(|recorder, _| act(&register(recorder, label(limit)))))
 }
 
 /// Calls `act` with the handles of a limit. `None` if this thread keeps none, because the limit has

@@ -16,6 +16,7 @@ pub(super) mod store;
 
 pub(crate) use self::label::OutcomeLabel;
 pub(super) use self::label::source_name;
+pub(crate) use self::limits::{denied_from_cache, found_key, hold_permit};
 #[cfg(feature = "metrics")]
 pub use self::names::HISTOGRAMS;
 pub(crate) use self::recorder::GaugeLevel;
@@ -84,18 +85,6 @@ pub(super) fn decided_in_flight(limit: &Limit, outcome: OutcomeLabel, source: So
     limits::count(limit.name(), outcome, Some(source));
 }
 
-/// Counts a key by the extractor that found it, after so many that found none.
-#[inline]
-pub(super) fn found_key(limit: &str, fallbacks: usize) {
-    limits::found_key(limit, fallbacks);
-}
-
-/// Counts a permit as held, until it is dropped.
-#[inline]
-pub(crate) fn hold_permit(limit: &str) -> GaugeLevel {
-    limits::hold_permit(limit)
-}
-
 /// Counts a check that the store did not decide.
 pub(super) fn failed(error: &Error) {
     recorder::add(&names::STORE_FAILURES, &[("cause", error.cause())], 1);
@@ -111,12 +100,6 @@ pub(super) fn unchecked(reason: &'static str, is_rejected: bool) {
 /// Counts a block of a key that begins with a denial.
 pub(super) fn blocked(limit: &str) {
     recorder::add(&names::BLOCKS, &[("limit", limits::label(limit))], 1);
-}
-
-/// Counts a check that is denied again without asking the store.
-#[inline]
-pub(crate) fn denied_from_cache() {
-    limits::denied_from_cache();
 }
 
 /// Counts units that are charged in advance, or returned.

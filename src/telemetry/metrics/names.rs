@@ -1,136 +1,110 @@
 //! The metrics: names, units and descriptions.
 
-/// A metric, and what it is.
+/// A metric.
 pub(super) struct Metric {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
-    pub(super) kind: MetricKind,
-}
-
-#[derive(Clone, Copy)]
-pub(super) enum MetricKind {
-    Counter,
-    Gauge,
-    Histogram,
-    /// A histogram of seconds.
-    Seconds,
 }
 
 impl Metric {
-    const fn new(kind: MetricKind, name: &'static str, help: &'static str) -> Self {
-        Self { name, help, kind }
-    }
-
-    const fn counter(name: &'static str, help: &'static str) -> Self {
-        Self::new(MetricKind::Counter, name, help)
-    }
-
-    const fn gauge(name: &'static str, help: &'static str) -> Self {
-        Self::new(MetricKind::Gauge, name, help)
-    }
-
-    const fn histogram(name: &'static str, help: &'static str) -> Self {
-        Self::new(MetricKind::Histogram, name, help)
-    }
-
-    const fn seconds(name: &'static str, help: &'static str) -> Self {
-        Self::new(MetricKind::Seconds, name, help)
+    const fn new(name: &'static str, help: &'static str) -> Self {
+        Self { name, help }
     }
 }
 
-pub(super) static DECISIONS: Metric = Metric::counter(
+pub(super) static DECISIONS: Metric = Metric::new(
     "tollgate_decisions_total",
     "Decisions, one for each limit of a request, by outcome and by the place where they were made.",
 );
 
-pub(super) static STORE_FAILURES: Metric = Metric::counter(
+pub(super) static STORE_FAILURES: Metric = Metric::new(
     "tollgate_store_failures_total",
     "Checks that the store did not decide, by cause.",
 );
 
-pub(super) static UNCHECKED_REQUESTS: Metric = Metric::counter(
+pub(super) static UNCHECKED_REQUESTS: Metric = Metric::new(
     "tollgate_unchecked_requests_total",
     "Requests that no limit was asked about, by reason, and whether they were forwarded or \
      rejected.",
 );
 
-pub(super) static KEYS: Metric = Metric::counter(
+pub(super) static KEYS: Metric = Metric::new(
     "tollgate_keys_total",
     "Keys of limits with fallback extractors, by the extractor that found them.",
 );
 
-pub(super) static BLOCKS: Metric = Metric::counter(
+pub(super) static BLOCKS: Metric = Metric::new(
     "tollgate_blocks_total",
     "Blocks of keys that began with a denial.",
 );
 
-pub(super) static LOOKUP_FAILURES: Metric = Metric::counter(
+pub(super) static LOOKUP_FAILURES: Metric = Metric::new(
     "tollgate_lookup_failures_total",
     "Look-ups of the application that failed or took too long.",
 );
 
-pub(super) static UNSETTLED: Metric = Metric::counter(
+pub(super) static UNSETTLED: Metric = Metric::new(
     "tollgate_settlement_failures_total",
     "Real costs of requests that were not charged, or not given back.",
 );
 
-pub(super) static CONFIGURATION_UPDATES: Metric = Metric::counter(
+pub(super) static CONFIGURATION_UPDATES: Metric = Metric::new(
     "tollgate_configuration_updates_total",
     "New versions of limits from a configuration that were put in force or rejected.",
 );
 
-pub(super) static CONFIGURATIONS_REJECTED: Metric = Metric::gauge(
+pub(super) static CONFIGURATIONS_REJECTED: Metric = Metric::new(
     "tollgate_configurations_rejected",
     "Sets of limits of this process whose newest version has an error, so that an older one is in \
      force.",
 );
 
-pub(super) static DENY_CACHE_HITS: Metric = Metric::counter(
+pub(super) static DENY_CACHE_HITS: Metric = Metric::new(
     "tollgate_deny_cache_hits_total",
     "Checks that were denied again without asking the store.",
 );
 
-pub(super) static PREFETCHED_UNITS: Metric = Metric::counter(
+pub(super) static PREFETCHED_UNITS: Metric = Metric::new(
     "tollgate_prefetched_units_total",
     "Units that were charged in advance, and those of them that were returned.",
 );
 
-pub(super) static PERMITS_HELD: Metric = Metric::gauge(
+pub(super) static PERMITS_HELD: Metric = Metric::new(
     "tollgate_permits_held",
     "Permits of concurrency limits that this process holds.",
 );
 
-pub(super) static WAITING_REQUESTS: Metric = Metric::gauge(
+pub(super) static WAITING_REQUESTS: Metric = Metric::new(
     "tollgate_waiting_requests",
     "Requests of this process that wait for units or for permits.",
 );
 
-pub(super) static STORE_CALL_DURATION: Metric = Metric::seconds(
+pub(super) static STORE_CALL_DURATION: Metric = Metric::new(
     "tollgate_store_call_duration_seconds",
     "Time from sending a call to the store to its reply, or to the end of the wait for it.",
 );
 
-pub(super) static STORE_CALL_CHECKS: Metric = Metric::histogram(
+pub(super) static STORE_CALL_CHECKS: Metric = Metric::new(
     "tollgate_store_call_checks",
     "Checks that one call to the store decides.",
 );
 
-pub(super) static QUEUED_CHECKS: Metric = Metric::gauge(
+pub(super) static QUEUED_CHECKS: Metric = Metric::new(
     "tollgate_queued_checks",
     "Checks of this process that wait to be sent to the store, or for its answer.",
 );
 
-pub(super) static CONNECTIONS: Metric = Metric::counter(
+pub(super) static CONNECTIONS: Metric = Metric::new(
     "tollgate_store_connections_total",
     "Connections to the store that were opened, that failed to open, and that were lost.",
 );
 
-pub(super) static BREAKERS: Metric = Metric::gauge(
+pub(super) static BREAKERS: Metric = Metric::new(
     "tollgate_circuit_breakers",
     "Circuit breakers of this process that are open or half-open.",
 );
 
-pub(super) static BREAKER_TRANSITIONS: Metric = Metric::counter(
+pub(super) static BREAKER_TRANSITIONS: Metric = Metric::new(
     "tollgate_circuit_breaker_transitions_total",
     "Transitions of circuit breakers, by the new state.",
 );
@@ -153,8 +127,8 @@ pub const HISTOGRAMS: [(&str, &[f64]); 2] = [
     ),
 ];
 
-/// All of them, for their descriptions.
-pub(super) static ALL: [&Metric; 19] = [
+/// The counters, for their descriptions.
+pub(super) static COUNTERS: [&Metric; 12] = [
     &DECISIONS,
     &STORE_FAILURES,
     &UNCHECKED_REQUESTS,
@@ -163,15 +137,17 @@ pub(super) static ALL: [&Metric; 19] = [
     &LOOKUP_FAILURES,
     &UNSETTLED,
     &CONFIGURATION_UPDATES,
-    &CONFIGURATIONS_REJECTED,
     &DENY_CACHE_HITS,
     &PREFETCHED_UNITS,
+    &CONNECTIONS,
+    &BREAKER_TRANSITIONS,
+];
+
+/// The gauges, for their descriptions.
+pub(super) static GAUGES: [&Metric; 5] = [
+    &CONFIGURATIONS_REJECTED,
     &PERMITS_HELD,
     &WAITING_REQUESTS,
-    &STORE_CALL_DURATION,
-    &STORE_CALL_CHECKS,
     &QUEUED_CHECKS,
-    &CONNECTIONS,
     &BREAKERS,
-    &BREAKER_TRANSITIONS,
 ];

@@ -14,15 +14,15 @@ pub(super) const fn announce_outcome(_: &str, _: OutcomeLabel, _: Option<Source>
 pub(super) const fn count(_: &str, _: OutcomeLabel, _: Option<Source>) {}
 
 #[inline]
-pub(super) const fn found_key(_: &str, _: usize) {}
+pub(crate) const fn found_key(_: &str, _: usize) {}
 
 #[inline]
-pub(super) const fn hold_permit(_: &str) -> GaugeLevel {
+pub(crate) const fn hold_permit(_: &str) -> GaugeLevel {
     GaugeLevel::none()
 }
 
 #[inline]
-pub(super) const fn denied_from_cache() {}
+pub(crate) const fn denied_from_cache() {}
 
 #[inline]
 pub(super) const fn label(limit: &str) -> &str {

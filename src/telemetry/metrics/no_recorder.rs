@@ -10,13 +10,8 @@ pub(super) const fn record(_: &Metric, _: &[(&'static str, &str)], _: f64) {}
 
 pub(crate) use NoLevel as GaugeLevel;
 
+#[derive(Default)]
 pub(crate) struct NoLevel;
-
-impl Default for NoLevel {
-    fn default() -> Self {
-        Self::none()
-    }
-}
 
 impl NoLevel {
     pub(in crate::telemetry) const fn none() -> Self {

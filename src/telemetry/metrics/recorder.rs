@@ -9,20 +9,9 @@ use std::ptr;
 
 use metrics::{Counter, Gauge, Key, KeyName, Label, Level as Importance, Metadata, Recorder, Unit};
 
-use super::names::{ALL, Metric, MetricKind};
+use super::names::{COUNTERS, GAUGES, Metric, STORE_CALL_CHECKS, STORE_CALL_DURATION};
 
 impl Metric {
-    fn describe(&self, recorder: &dyn Recorder) {
-        let name = KeyName::from_const_str(self.name);
-        let help = self.help.into();
-        match self.kind {
-            MetricKind::Counter => recorder.describe_counter(name, None, help),
-            MetricKind::Gauge => recorder.describe_gauge(name, None, help),
-            MetricKind::Histogram => recorder.describe_histogram(name, None, help),
-            MetricKind::Seconds => recorder.describe_histogram(name, Some(Unit::Seconds), help),
-        }
-    }
-
     fn key(&self, labels: &[(&'static str, &str)]) -> Key {
         let labels: Vec<_> = labels
             .iter()
@@ -53,7 +42,16 @@ fn describe(recorder: &dyn Recorder) {
     let address = ptr::from_ref(recorder).cast();
     // A thread that ends has described them before.
     if DESCRIBED.try_with(|described| described.replace(address)) != Ok(address) {
-        ALL.iter().for_each(|metric| metric.describe(recorder));
+        let name = |metric: &Metric| KeyName::from_const_str(metric.name);
+        for metric in COUNTERS {
+            recorder.describe_counter(name(metric), None, metric.help.into());
+        }
+        for metric in GAUGES {
+            recorder.describe_gauge(name(metric), None, metric.help.into());
+        }
+        let (duration, checks) = (&STORE_CALL_DURATION, &STORE_CALL_CHECKS);
+        recorder.describe_histogram(name(duration), Some(Unit::Seconds), duration.help.into());
+        recorder.describe_histogram(name(checks), None, checks.help.into());
     }
 }
 

@@ -1,58 +1,13 @@
-//! The entries of a policy, which are fixed limits, limits that are chosen, or limits from a
-//! configuration.
+//! A limit that is the same for all requests of a layer.
 
 use std::sync::Arc;
 
 use crate::http::KeyExtractor;
 use crate::http::copied_limit::CopiedLimit;
-use crate::http::fallbacks::{CHOSEN, watched};
-use crate::http::limits::Choose;
-#[cfg(feature = "config")]
-use crate::http::live::LimitSetView;
+use crate::http::fallbacks::watched;
 use crate::http::request_fn::RequestFn;
 use crate::model::{Limit, OnStoreFailure};
 use crate::units::ConfigError;
-
-/// An entry that adds checks to a request.
-#[derive(Clone)]
-pub(in crate::http) enum LayerEntry {
-    /// A limit that is the same for all requests.
-    Fixed(KeyedLimit),
-    /// Limits that are chosen for each request.
-    Chosen(Choose),
-    /// Limits from a configuration.
-    #[cfg(feature = "config")]
-    Live(LimitSetView),
-}
-
-impl LayerEntry {
-    pub(in crate::http) const fn limit(&self) -> Option<&Limit> {
-        match self {
-            Self::Fixed(keyed) => Some(keyed.limit()),
-            Self::Chosen(_) => None,
-            #[cfg(feature = "config")]
-            Self::Live(_) => None,
-        }
-    }
-
-    #[cfg(feature = "config")]
-    pub(in crate::http) const fn live(&self) -> Option<&LimitSetView> {
-        match self {
-            Self::Live(live) => Some(live),
-            Self::Fixed(_) | Self::Chosen(_) => None,
-        }
-    }
-
-    /// The name in events.
-    pub(in crate::http) fn name(&self) -> &str {
-        match self {
-            Self::Fixed(keyed) => keyed.limit().name(),
-            Self::Chosen(_) => CHOSEN,
-            #[cfg(feature = "config")]
-            Self::Live(_) => "(from a configuration)",
-        }
-    }
-}
 
 /// A limit, the key that it counts, and what a request costs under it.
 #[derive(Clone)]
