@@ -1,7 +1,7 @@
 //! Values that are written in several ways.
 //!
-//! Most of their deserializers are not derived. Of an untagged enum, an error says neither what is wrong,
-//! nor where. With `serde-untagged`, an error inside of a value loses its line.
+//! Most of their deserializers are not derived. Of an untagged enum, an error says neither what is
+//! wrong, nor where. With `serde-untagged`, an error inside of a value loses its line.
 
 use std::collections::BTreeMap;
 use std::fmt;

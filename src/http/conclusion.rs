@@ -12,7 +12,7 @@ use super::number::seconds;
 use super::request_checks::RejectedEarly;
 use super::request_limiter::RequestLimiter;
 use super::responder::{Cause, Rejection};
-use super::settlement::{Closing, Settlement};
+use super::settlement::{Settlement, SettlementSettings};
 use super::stacked::NextAllowed;
 use super::{Reason, ResponseBody};
 use crate::limiter::Observation;
@@ -44,7 +44,8 @@ pub(super) enum Conclusion<B> {
 /// The report of the response to an allowed request, and its settlement.
 pub(super) struct Report {
     fields: Fields,
-    closing: Option<Box<Closing>>,
+    /// What the response settles.
+    closing: Option<Box<(Settlement, SettlementSettings)>>,
 }
 
 impl RequestLimiter {
@@ -185,8 +186,8 @@ impl RequestLimiter {
         }
     }
 
-    /// Reports an error, and gives the reason for which the request is rejected, with the time after
-    /// which it may come again, if that helps. `None` means that the request is forwarded. An
+    /// Reports an error, and gives the reason for which the request is rejected, with the time
+    /// after which it may come again, if that helps. `None` means that the request is forwarded. An
     /// outage is reported where the failure policy decides.
     fn failure(
         &self,
@@ -328,7 +329,7 @@ impl RequestLimiter {
         group: &Group,
         decision: &Decision,
         extensions: &mut Extensions,
-    ) -> Option<Box<Closing>> {
+    ) -> Option<Box<(Settlement, SettlementSettings)>> {
         let outside = extensions.get::<Settlement>();
         let settlement = Settlement::from_charges(
             &self.rate_limiter,
@@ -337,7 +338,8 @@ impl RequestLimiter {
             outside,
             &self.settlement,
         );
-        let closing = self.settlement.closing(&settlement);
+        let closes = self.settlement.closes();
+        let closing = closes.then(|| Box::new((settlement.clone(), self.settlement.clone())));
         if self.settlement.inserts {
             extensions.insert(settlement);
         }
@@ -396,7 +398,8 @@ impl Report {
     /// Settles the request, and writes the headers of its response.
     pub(super) fn close<B>(mut self, mut response: Response<B>) -> Response<B> {
         if let Some(closing) = self.closing.take() {
-            response = closing.close(response);
+            let (settlement, settings) = *closing;
+            response = settings.close(&settlement, response);
         }
         self.fields.write_report(&mut response);
         response

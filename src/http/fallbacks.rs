@@ -3,7 +3,6 @@
 //! A chain that always falls back limits the wrong thing, and each of its answers looks right. With
 //! authentication inside the layer, all users of an office share the budget of its address.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -70,13 +69,5 @@ impl KeyExtractor for WatchedChain {
 
     fn first_branches(&self) -> Vec<&dyn KeyExtractor> {
         self.chain.first_branches()
-    }
-}
-
-impl fmt::Debug for WatchedChain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watched")
-            .field("limit", &self.limit)
-            .finish_non_exhaustive()
     }
 }

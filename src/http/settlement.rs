@@ -421,41 +421,27 @@ impl SettlementSettings {
 
     /// Returns whether the charges of a request are kept.
     pub(super) const fn is_on(&self) -> bool {
-        self.inserts || !self.on_response.is_empty()
+        self.inserts || self.closes()
     }
 
-    /// The end of a request that its layer settles.
-    pub(super) fn closing(&self, settlement: &Settlement) -> Option<Box<Closing>> {
-        let closing = || Closing {
-            settlement: settlement.clone(),
-            layer: Arc::clone(&self.layer),
-            on_response: self.on_response.clone(),
-        };
-        (!self.on_response.is_empty()).then(|| Box::new(closing()))
+    /// Returns whether a response settles the charges of its request.
+    pub(super) const fn closes(&self) -> bool {
+        !self.on_response.is_empty()
     }
-}
 
-/// Settles a request when it has a response.
-pub(super) struct Closing {
-    settlement: Settlement,
-    /// Charges of other layers are theirs to settle.
-    layer: Arc<SettlingRecord>,
-    on_response: Vec<OnResponse>,
-}
-
-impl Closing {
-    pub(super) fn close<B>(self, response: Response<B>) -> Response<B> {
+    /// Settles a request, which has its response. Charges of other layers are theirs to settle.
+    pub(super) fn close<B>(&self, settlement: &Settlement, response: Response<B>) -> Response<B> {
         let (parts, body) = response.into_parts();
         for settle in &self.on_response {
             let settled = settle(&parts);
-            let count = self.settlement.settle_by(|charge| match &settled {
+            let count = settlement.settle_by(|charge| match &settled {
                 _ if !charge.is_of(&self.layer) => None,
                 Settled::Nothing => None,
                 Settled::Refunded => Some(0),
                 Settled::At(limit, cost) => (**limit == *charge.limit_name()).then_some(*cost),
             });
             if let (0, Settled::At(limit, _)) = (count, &settled) {
-                self.settlement.note_settled(limit);
+                settlement.note_settled(limit);
             }
         }
         Response::from_parts(parts, body)

@@ -5,7 +5,6 @@
 //! that returns leaves its check behind. The sender drops it if it is not sent yet. A check in
 //! flight counts until its call is over.
 
-use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -36,9 +35,7 @@ enum PromiseState {
     Waiting { sent: bool, waker: Option<Waker> },
     /// The answer is here.
     Kept(Result<Decision, Error>),
-    /// The caller timed out.
-    TimedOut,
-    /// The caller was dropped, or has its answer.
+    /// The caller timed out, was dropped, or has its answer.
     Over,
 }
 
@@ -58,24 +55,19 @@ impl Promise {
         (Self(state), promised)
     }
 
-    /// Notes that the check is about to be sent, unless its caller timed out or was dropped.
-    pub(crate) fn mark_sent(&self) -> Departure {
+    /// Notes that the check is about to be sent. Returns whether its caller waits for the answer.
+    pub(crate) fn mark_sent(&self) -> bool {
         match &mut *self.0.lock() {
             PromiseState::Waiting { sent, .. } => {
                 *sent = true;
-                Departure::Sent
+                true
             }
-            PromiseState::TimedOut => Departure::TimedOut,
-            PromiseState::Kept(_) | PromiseState::Over => Departure::Cancelled,
+            PromiseState::Kept(_) | PromiseState::Over => false,
         }
     }
 
-    pub(crate) fn fulfil(self, answer: Result<Decision, Error>) {
-        self.answer(answer);
-    }
-
     /// Answers the caller, unless it is gone, or has an answer already.
-    fn answer(&self, answer: Result<Decision, Error>) {
+    pub(crate) fn answer(&self, answer: Result<Decision, Error>) {
         let mut state = self.0.lock();
         if let PromiseState::Waiting { waker, .. } = &mut *state {
             let waker = waker.take();
@@ -93,7 +85,7 @@ impl Drop for Promise {
         const REASON: &str = "the runtime that its connection ran on was shut down";
         let sent = match *self.0.lock() {
             PromiseState::Waiting { sent, .. } => sent,
-            PromiseState::Kept(_) | PromiseState::TimedOut | PromiseState::Over => return,
+            PromiseState::Kept(_) | PromiseState::Over => return,
         };
         let error = if sent {
             Error::store(REASON)
@@ -104,14 +96,17 @@ impl Drop for Promise {
     }
 }
 
-/// Whether a check is sent when it is its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Departure {
-    Sent,
-    /// Its caller timed out.
-    TimedOut,
-    /// Its caller was dropped.
-    Cancelled,
+impl PromiseState {
+    /// Takes the answer, if it is here.
+    fn take(&mut self) -> Option<Result<Decision, Error>> {
+        match mem::replace(self, Self::Over) {
+            Self::Kept(answer) => Some(answer),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
 }
 
 impl Promised {
@@ -122,14 +117,7 @@ impl Promised {
 
     /// The answer, if it is here. Does not enforce the deadline.
     pub(crate) fn kept(&mut self) -> Option<Result<Decision, Error>> {
-        let mut state = self.state.lock();
-        match mem::replace(&mut *state, PromiseState::Over) {
-            PromiseState::Kept(answer) => Some(answer),
-            other => {
-                *state = other;
-                None
-            }
-        }
+        self.state.lock().take()
     }
 
     /// Returns whether the deadline is over. Timers need a runtime. Outside of one, the sender
@@ -148,18 +136,14 @@ impl Promised {
     }
 
     fn give_up(&self) -> Poll<Result<Decision, Error>> {
-        Poll::Ready(
-            match mem::replace(&mut *self.state.lock(), PromiseState::TimedOut) {
-                PromiseState::Kept(answer) => answer,
-                PromiseState::Waiting { sent: true, .. } => {
-                    Err(Error::timeout().at_server(&self.server))
-                }
-                PromiseState::Waiting { sent: false, .. } => {
-                    Err(Error::timeout_unsent().at_server(&self.server))
-                }
-                PromiseState::TimedOut | PromiseState::Over => return Poll::Pending,
-            },
-        )
+        let state = mem::replace(&mut *self.state.lock(), PromiseState::Over);
+        let error = match state {
+            PromiseState::Kept(answer) => return Poll::Ready(answer),
+            PromiseState::Waiting { sent: true, .. } => Error::timeout(),
+            PromiseState::Waiting { sent: false, .. } => Error::timeout_unsent(),
+            PromiseState::Over => return Poll::Pending,
+        };
+        Poll::Ready(Err(error.at_server(&self.server)))
     }
 }
 
@@ -173,15 +157,9 @@ impl Future for Promised {
                 Some(waker) if waker.will_wake(cx.waker()) => {}
                 waker => *waker = Some(cx.waker().clone()),
             },
-            PromiseState::Kept(_) => {
-                return match mem::replace(&mut *state, PromiseState::Over) {
-                    PromiseState::Kept(answer) => Poll::Ready(answer),
-                    PromiseState::Waiting { .. } | PromiseState::TimedOut | PromiseState::Over => {
-                        Poll::Pending
-                    }
-                };
+            PromiseState::Kept(_) | PromiseState::Over => {
+                return state.take().map_or(Poll::Pending, Poll::Ready);
             }
-            PromiseState::TimedOut | PromiseState::Over => return Poll::Pending,
         }
         drop(state);
         if self.is_late(cx) {
@@ -194,19 +172,8 @@ impl Future for Promised {
 
 impl Drop for Promised {
     fn drop(&mut self) {
-        let mut state = self.state.lock();
-        if matches!(*state, PromiseState::TimedOut) {
-            return;
-        }
-        let left = mem::replace(&mut *state, PromiseState::Over);
-        // Drop the waker and the answer outside of the lock.
-        drop(state);
+        // The waker and the answer are dropped outside of the lock.
+        let left = mem::replace(&mut *self.state.lock(), PromiseState::Over);
         drop(left);
-    }
-}
-
-impl fmt::Debug for Promise {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Promise").finish_non_exhaustive()
     }
 }

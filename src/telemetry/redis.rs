@@ -1,6 +1,6 @@
 //! Events of the Redis store. All name the server, none its password.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,14 +167,6 @@ impl RedisEvents {
                 "corrupt budget in Redis counts as full"
             );
         }
-    }
-}
-
-impl fmt::Debug for RedisEvents {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisEvents")
-            .field("server", &self.server)
-            .finish_non_exhaustive()
     }
 }
 

@@ -410,7 +410,8 @@ fn limiter_outlives_the_runtimes_that_use_it_and_renews_what_others_hold() {
             .block_on(limiter.try_acquire_permit(&limit, &Key::new("first")))
             .unwrap(),
     );
-    // While the connection is replaced, the limit fails open, and such a permit is not in the store.
+    // While the connection is replaced, the limit fails open, and such a permit is not in the
+    // store.
     let held = loop {
         let acquired = keeps.block_on(limiter.acquire_permit(&limit, &acme, 10 * SECOND));
         let permit = acquired.unwrap().expect("nobody else holds it");

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use self::ietf::Ietf;
 pub use self::ietf::IetfDraft;
-use self::retry_after::{Jitter, lengthen, stated};
+use self::retry_after::{jitter, lengthen, longest_jitter, stated};
 use self::x_ratelimit::XRateLimit;
 use super::number::seconds;
 use super::stacked::NextAllowed;
@@ -41,7 +41,8 @@ pub(super) struct HeaderSettings {
     pub(super) sends_reset_after: bool,
     pub(super) ietf: Option<IetfDraft>,
     partition: Option<DigestSecret>,
-    jitter: Jitter,
+    /// The most that is added to `Retry-After`, in seconds.
+    jitter: u64,
 }
 
 impl Default for HeaderSettings {
@@ -53,7 +54,7 @@ impl Default for HeaderSettings {
             sends_reset_after: false,
             ietf: None,
             partition: None,
-            jitter: Jitter::default(),
+            jitter: 0,
         }
     }
 }
@@ -85,7 +86,7 @@ impl HeaderSettings {
     }
 
     pub(super) fn set_jitter(&mut self, most: Duration) -> Result<(), ConfigError> {
-        self.jitter = Jitter::up_to(most)?;
+        self.jitter = longest_jitter(most)?;
         Ok(())
     }
 
@@ -155,7 +156,8 @@ impl HeaderSettings {
     /// Not before the layers `outside` also allow the request.
     pub(super) fn retry_after(&self, wait: Duration, outside: Option<NextAllowed>) -> Duration {
         let outside = outside.map_or(0, NextAllowed::seconds);
-        Duration::from_secs(self.jitter.lengthen(seconds(wait).max(outside).max(1)))
+        let wait = seconds(wait).max(outside).max(1);
+        Duration::from_secs(wait.saturating_add(jitter(self.jitter)))
     }
 
     /// Writes the headers of a denial.

@@ -1,11 +1,8 @@
 //! `Retry-After`: of a denial, with its jitter, and of a service.
 
-use std::hash::BuildHasher;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
 
-use hashbrown::DefaultHashBuilder;
 use http::header::{HeaderMap, RETRY_AFTER};
 
 use super::super::number::{number, seconds};
@@ -46,36 +43,22 @@ pub(super) fn lengthen(headers: &mut HeaderMap, seconds: u64) {
     }
 }
 
-/// Seconds that are added to `Retry-After`, so that clients do not all return at once.
-#[derive(Clone, Default)]
-pub(super) struct Jitter {
-    most: u64,
-    /// Seeds the jitter. Each process has its own.
-    random: DefaultHashBuilder,
-    count: Arc<AtomicU64>,
+/// The longest jitter that a layer is set to, in seconds.
+pub(super) fn longest_jitter(most: Duration) -> Result<u64, ConfigError> {
+    if most > LONGEST {
+        return Err(ConfigError::new(format!(
+            "`retry_after_jitter` is {most:?}; use at most a day"
+        )));
+    }
+    Ok(seconds(most))
 }
 
-impl Jitter {
-    pub(super) fn up_to(most: Duration) -> Result<Self, ConfigError> {
-        if most > LONGEST {
-            return Err(ConfigError::new(format!(
-                "`retry_after_jitter` is {most:?}; use at most a day"
-            )));
-        }
-        Ok(Self {
-            most: seconds(most),
-            ..Self::default()
-        })
+/// Seconds that are added to `Retry-After`, so that clients do not all return at once.
+pub(super) fn jitter(most: u64) -> u64 {
+    if most == 0 {
+        return 0;
     }
-
-    pub(super) fn lengthen(&self, seconds: u64) -> u64 {
-        if self.most == 0 {
-            return seconds;
-        }
-        let random = self
-            .random
-            .hash_one(self.count.fetch_add(1, Ordering::Relaxed));
-        let jitter = random.checked_rem(self.most.saturating_add(1)).unwrap_or(0);
-        seconds.saturating_add(jitter)
-    }
+    // Each call has other keys.
+    let random = RandomState::new().hash_one(());
+    random.checked_rem(most.saturating_add(1)).unwrap_or(0)
 }

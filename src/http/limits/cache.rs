@@ -16,7 +16,7 @@ use futures_core::future::BoxFuture;
 use quick_cache::sync::Cache as Entries;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::{AbortHandle, yield_now};
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::LookupResult;
@@ -56,23 +56,14 @@ impl Default for CacheSettings {
 }
 
 /// The result of a look-up, as the cache keeps it.
-pub(in crate::http) enum KnownValue<T> {
-    Value(Arc<T>),
+#[derive(Clone)]
+pub(in crate::http) enum KnownValue<V> {
+    Value(V),
     Unknown,
     Failed,
 }
 
-impl<T> Clone for KnownValue<T> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Value(value) => Self::Value(Arc::clone(value)),
-            Self::Unknown => Self::Unknown,
-            Self::Failed => Self::Failed,
-        }
-    }
-}
-
-impl<T> KnownValue<T> {
+impl<T> KnownValue<Arc<T>> {
     pub(in crate::http) fn as_result(&self) -> LookupResult<'_, T> {
         match self {
             Self::Value(value) => LookupResult::Known(value),
@@ -82,44 +73,30 @@ impl<T> KnownValue<T> {
     }
 }
 
-struct CachedValue<T> {
-    known: KnownValue<T>,
+#[derive(Clone)]
+struct CachedValue<V> {
+    known: KnownValue<V>,
     /// The number of the look-up that found it.
     flight: u64,
     fresh_until: Instant,
     stale_until: Instant,
 }
 
-impl<T> Clone for CachedValue<T> {
-    fn clone(&self) -> Self {
-        Self {
-            known: self.known.clone(),
-            ..*self
-        }
-    }
-}
-
 /// A look-up that runs, or that waits for an earlier one of its id.
-struct LookUpInFlight<T> {
+#[derive(Clone)]
+struct LookUpInFlight<V> {
     number: u64,
     /// When the first request asked for it.
     asked: Instant,
     /// `None` until it ends.
-    ended: watch::Receiver<Option<KnownValue<T>>>,
+    ended: watch::Receiver<Option<KnownValue<V>>>,
 }
 
-impl<T> Clone for LookUpInFlight<T> {
-    fn clone(&self) -> Self {
-        Self {
-            number: self.number,
-            asked: self.asked,
-            ended: self.ended.clone(),
-        }
-    }
-}
+/// Tells those that wait for a look-up its result.
+type Ended<V> = watch::Sender<Option<KnownValue<V>>>;
 
-impl<T> LookUpInFlight<T> {
-    fn new(number: u64) -> (Self, Ended<T>) {
+impl<V> LookUpInFlight<V> {
+    fn new(number: u64) -> (Self, Ended<V>) {
         let (sender, ended) = watch::channel(None);
         let asked = Instant::now();
         (
@@ -133,27 +110,25 @@ impl<T> LookUpInFlight<T> {
     }
 }
 
-/// Tells those that wait for a look-up its result.
-type Ended<T> = watch::Sender<Option<KnownValue<T>>>;
-
 /// The look-ups of one id.
-struct LookUpsOfId<T> {
-    running: LookUpInFlight<T>,
+struct LookUpsOfId<V> {
+    running: LookUpInFlight<V>,
     /// Whether the id was forgotten since then. The value that is found may be the old one.
     is_forgotten: bool,
     /// The look-up that runs next.
-    next: Option<(LookUpInFlight<T>, Ended<T>)>,
+    next: Option<(LookUpInFlight<V>, Ended<V>)>,
 }
 
 pub(super) struct Cache<I, T> {
     pub(super) settings: CacheSettings,
     fetch: Fetch<I, T>,
-    entries: Entries<I, CachedValue<T>>,
-    flights: Mutex<HashMap<I, LookUpsOfId<T>>>,
+    entries: Entries<I, CachedValue<Arc<T>>>,
+    flights: Mutex<HashMap<I, LookUpsOfId<Arc<T>>>>,
     next_flight: AtomicU64,
     /// The values of look-ups with a lower number may have changed since.
     doubtful_below: AtomicU64,
-    followed: Followers,
+    /// Tasks that follow announcements of changes. They end with the cache.
+    followed: Mutex<JoinSet<()>>,
     permits: Arc<Semaphore>,
     events: Throttle,
     /// The throttle of events about announcements without an id.
@@ -172,7 +147,7 @@ where
             flights: Mutex::default(),
             next_flight: AtomicU64::new(1),
             doubtful_below: AtomicU64::new(0),
-            followed: Followers::default(),
+            followed: Mutex::default(),
             permits: Arc::new(Semaphore::new(
                 settings.max_in_flight.min(Semaphore::MAX_PERMITS),
             )),
@@ -183,7 +158,7 @@ where
     }
 
     /// The known result, if it is fresh.
-    pub(super) fn fresh(&self, id: &I) -> Option<KnownValue<T>> {
+    pub(super) fn fresh(&self, id: &I) -> Option<KnownValue<Arc<T>>> {
         let entry = self.entries.get(id)?;
         let is_doubtful = entry.flight < self.doubtful_below.load(Ordering::Relaxed);
         (!is_doubtful && Instant::now() < entry.fresh_until).then_some(entry.known)
@@ -204,7 +179,7 @@ where
         self.entries.remove(id);
     }
 
-    pub(super) async fn find(self: &Arc<Self>, id: I) -> KnownValue<T> {
+    pub(super) async fn find(self: &Arc<Self>, id: I) -> KnownValue<Arc<T>> {
         let now = Instant::now();
         let stale = self
             .entries
@@ -232,7 +207,7 @@ where
 
     /// The look-up of an id that is in flight, or that starts now or after it. `None` if too many
     /// are in flight.
-    fn flight(self: &Arc<Self>, id: I) -> Option<LookUpInFlight<T>> {
+    fn flight(self: &Arc<Self>, id: I) -> Option<LookUpInFlight<Arc<T>>> {
         let mut flights = self.flights.lock();
         if let Some(flight) = flights.get_mut(&id) {
             if !flight.is_forgotten {
@@ -280,7 +255,7 @@ where
         self.next_flight.fetch_add(1, Ordering::Relaxed)
     }
 
-    async fn fetch(&self, id: I) -> KnownValue<T> {
+    async fn fetch(&self, id: I) -> KnownValue<Arc<T>> {
         let error = match timeout(self.settings.timeout, (self.fetch)(id)).await {
             Ok(Ok(Some(value))) => return KnownValue::Value(Arc::new(value)),
             Ok(Ok(None)) => return KnownValue::Unknown,
@@ -293,10 +268,10 @@ where
 
     /// Keeps a result. After a failure, an old value stays, and is used for a while without a
     /// look-up.
-    fn store(&self, id: I, flight: u64, known: KnownValue<T>) {
+    fn store(&self, id: I, flight: u64, known: KnownValue<Arc<T>>) {
         let now = Instant::now();
         let settings = &self.settings;
-        let fresh_for = |ttl: Duration, known: KnownValue<T>| {
+        let fresh_for = |ttl: Duration, known: KnownValue<Arc<T>>| {
             let fresh_until = later(now, ttl);
             let stale_until = later(fresh_until, settings.stale_for);
             CachedValue {
@@ -333,16 +308,6 @@ where
     }
 }
 
-/// The tasks that follow announcements of changes. They end with the cache.
-#[derive(Default)]
-struct Followers(Mutex<Vec<AbortHandle>>);
-
-impl Drop for Followers {
-    fn drop(&mut self) {
-        self.0.lock().iter().for_each(AbortHandle::abort);
-    }
-}
-
 impl<I, T> Cache<I, T>
 where
     I: Clone + Eq + Hash + FromStr + Send + Sync + 'static,
@@ -352,8 +317,7 @@ where
     #[track_caller]
     pub(super) fn follow(self: &Arc<Self>, announcements: impl Announcements) {
         let following = Self::forget_announced(Arc::downgrade(self), announcements);
-        let task = Runtime::current().spawn(following);
-        self.followed.0.lock().push(task.abort_handle());
+        self.followed.lock().spawn(following);
     }
 
     async fn forget_announced(cache: Weak<Self>, mut announcements: impl Announcements) {
@@ -383,19 +347,19 @@ struct LookupGuard<I: Eq + Hash + Clone + Send + Sync + 'static, T: Send + Sync 
     cache: Arc<Cache<I, T>>,
     id: I,
     /// `None` until it ends.
-    known: Option<KnownValue<T>>,
+    known: Option<KnownValue<Arc<T>>>,
     /// `None` if it has passed to the next look-up of the id.
     permit: Option<OwnedSemaphorePermit>,
     runtime: Runtime,
 }
 
 impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
-    fn start(self, ended: Ended<T>) {
+    fn start(self, ended: Ended<Arc<T>>) {
         let runtime = self.runtime.clone();
         runtime.spawn(async move { self.run(ended).await });
     }
 
-    async fn run(mut self, ended: Ended<T>) {
+    async fn run(mut self, ended: Ended<Arc<T>>) {
         let known = self.cache.fetch(self.id.clone()).await;
         self.known = Some(known.clone());
         // It is kept before the requests that wait for it go on.
@@ -405,7 +369,7 @@ impl<I: Eq + Hash + Clone + Send + Sync, T: Send + Sync> LookupGuard<I, T> {
 
     /// Keeps the value, unless it may be an old one. Returns the next look-up of the id, if there
     /// is one.
-    fn end(&mut self, known: KnownValue<T>) -> Option<Ended<T>> {
+    fn end(&mut self, known: KnownValue<Arc<T>>) -> Option<Ended<Arc<T>>> {
         let mut flights = self.cache.flights.lock();
         let flight = flights.get_mut(&self.id)?;
         if !flight.is_forgotten {

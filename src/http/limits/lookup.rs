@@ -141,12 +141,12 @@ where
     }
 
     /// The result, if no look-up is necessary.
-    pub(in crate::http) fn known(&self, id: &I) -> Option<KnownValue<T>> {
+    pub(in crate::http) fn known(&self, id: &I) -> Option<KnownValue<Arc<T>>> {
         self.cache.fresh(id)
     }
 
     /// Starts or joins a look-up. Returns its result, or an older one.
-    pub(in crate::http) async fn find(&self, id: I) -> KnownValue<T> {
+    pub(in crate::http) async fn find(&self, id: I) -> KnownValue<Arc<T>> {
         self.cache.find(id).await
     }
 }

@@ -7,8 +7,7 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use http::request::Parts;
-use tokio::runtime::Handle as Runtime;
-use tokio::task::{AbortHandle, yield_now};
+use tokio::task::{JoinSet, yield_now};
 
 use super::plans::LookedUpPlans;
 use super::version::{Applied, Asks};
@@ -70,8 +69,8 @@ struct SharedSet {
     current: ArcSwap<Version>,
     /// The layers with these limits. Locked while the limits are replaced.
     layers: Mutex<Vec<Attached>>,
-    /// Tasks that follow sources.
-    tasks: Mutex<Vec<AbortHandle>>,
+    /// Tasks that follow sources. They end with the set.
+    tasks: Mutex<JoinSet<()>>,
     /// Why the newest version of a source is not in force, and its part in the metrics.
     rejected: Mutex<Option<(ConfigError, GaugeLevel)>>,
 }
@@ -193,7 +192,7 @@ impl LimitSet {
     #[track_caller]
     pub fn follow(&self, mut source: impl ConfigSource) {
         let following = Following(Arc::downgrade(&self.shared));
-        let task = Runtime::current().spawn(async move {
+        self.shared.tasks.lock().spawn(async move {
             while let Some(version) = source.next().await {
                 let Some(set) = following.set() else { return };
                 set.try_replace(version);
@@ -202,7 +201,6 @@ impl LimitSet {
             }
             following.report_end();
         });
-        self.shared.tasks.lock().push(task.abort_handle());
     }
 
     fn try_replace(&self, version: Result<Config, ConfigError>) {
@@ -231,11 +229,9 @@ impl LimitSet {
     /// ends with the sender of a `watch`, and if it panics.
     #[must_use]
     pub fn is_followed(&self) -> bool {
-        self.shared
-            .tasks
-            .lock()
-            .iter()
-            .any(|task| !task.is_finished())
+        let mut tasks = self.shared.tasks.lock();
+        while tasks.try_join_next().is_some() {}
+        !tasks.is_empty()
     }
 
     /// The number of the version in force, from 1. It counts in this process. Replicas that started
@@ -446,12 +442,6 @@ impl Attached {
                 error,
             )
         })
-    }
-}
-
-impl Drop for SharedSet {
-    fn drop(&mut self) {
-        self.tasks.lock().drain(..).for_each(|task| task.abort());
     }
 }
 

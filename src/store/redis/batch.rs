@@ -6,19 +6,18 @@
 
 mod answers;
 
-use std::fmt::{self, Debug};
 use std::mem;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::keys::Keys;
-use super::wire::{self, Op};
+use super::keys::{Keys, OFFENCES};
+use super::wire::{self, Op, WireCheck};
 use crate::algorithm::Rule;
 use crate::algorithm::offences::Blocking;
 use crate::model::{Budget, Change, Decision, Error, Limit, Operation};
 use crate::store::deny_cache::{DenialUpdate, DenyCache};
-use crate::store::promise::{Departure, Promise, Promised};
+use crate::store::promise::{Promise, Promised};
 use crate::telemetry::Trace;
 use crate::units::Micros;
 
@@ -40,9 +39,9 @@ const LIMITS_COMPARED: usize = 16;
 
 #[derive(Default)]
 pub(super) struct Batch {
-    keys: Keys,
+    pub(super) keys: Keys,
     limits: Vec<SentLimit>,
-    charges: Vec<wire::WireCheck>,
+    charges: Vec<WireCheck>,
     /// The number of charges that the script decides one by one.
     work: usize,
     runs: Vec<Run>,
@@ -127,22 +126,25 @@ impl Batch {
                 for check in group {
                     let blocks = check.blocking().is_some();
                     let longest_delay = wire::longest_delay(check);
-                    let budget = self.budget(prefix, check.budget(), blocks, longest_delay);
-                    let check = wire::WireCheck::of_check(budget, op, check, size == 1);
-                    self.charges.push(check);
+                    let charge =
+                        self.numbered(prefix, check.budget(), check.cost(), blocks, longest_delay);
+                    self.charges.push(charge.with_terms(op, check, size == 1));
                 }
             }
             Operation::Change(budget, change) => {
                 let blocks = reaches_offences(budget, change);
-                let number = self.budget(prefix, budget, blocks, 0);
-                let change = wire::WireCheck::of_change(number, budget.limit(), change);
+                let cost = match change {
+                    Change::Settle { cost, .. } => *cost,
+                    _ => 0,
+                };
+                let change = self.numbered(prefix, budget, cost, blocks, 0);
                 self.charges.push(change);
             }
         }
-        let same = self.same_run(op, first);
+        let same = self.same_run(op, operation, first);
         let run = same.unwrap_or(self.runs.len());
         for charge in &self.charges[first..] {
-            let key = &mut self.keys.all[usize::from(charge.budget.key)];
+            let key = &mut self.keys.all[usize::from(charge.key)];
             key.last_run = run;
             key.checks += 1;
             key.runs += usize::from(same.is_none());
@@ -166,36 +168,37 @@ impl Batch {
         self.callers.push(BatchCaller { run, ..caller });
     }
 
-    /// The numbers of a budget. `blocks`: whether the offences of its key matter.
-    fn budget(
+    /// The numbers of a budget, and its cost. `blocks`: whether the offences of its key matter.
+    fn numbered(
         &mut self,
         prefix: &str,
         budget: &Budget,
+        cost: u32,
         blocks: bool,
         longest_delay: Micros,
-    ) -> wire::WireBudget {
-        let key = self.keys.of_budget(prefix, budget);
-        let offences = blocks.then(|| self.keys.of_offences(prefix, budget));
-        wire::WireBudget {
-            key,
-            limit: self.limit_number(budget.limit(), blocks, longest_delay),
-            offences,
-        }
+    ) -> WireCheck {
+        let key = self.keys.number(prefix, budget, "");
+        let offences = blocks.then(|| self.keys.number(prefix, budget, OFFENCES));
+        let limit = self.limit_number(budget.limit(), blocks, longest_delay);
+        WireCheck::new(key, limit, offences, cost)
     }
 
     /// The run that the charges from `first` on continue: an identical one, with no later check of
     /// any of its budgets.
-    fn same_run(&self, op: Op, first: usize) -> Option<usize> {
+    fn same_run(&self, op: Op, operation: &Operation, first: usize) -> Option<usize> {
         // Two claims of one key may have different holders.
         if op == Op::Claim {
             return None;
         }
         let new = &self.charges[first..];
-        let last_run =
-            |charge: &wire::WireCheck| self.keys.all[usize::from(charge.budget.key)].last_run;
+        let last_run = |charge: &WireCheck| self.keys.all[usize::from(charge.key)].last_run;
         let candidate = new.first().map(last_run)?;
         let run = self.runs.get(candidate)?;
-        let alike = run.op == op && self.charges[run.first..][..run.size] == *new;
+        let is_same_change = match (&run.operation, operation) {
+            (Operation::Change(_, known), Operation::Change(_, new)) => known == new,
+            _ => true,
+        };
+        let alike = run.op == op && is_same_change && self.charges[run.first..][..run.size] == *new;
         (alike && new.iter().all(|charge| last_run(charge) == candidate)).then_some(candidate)
     }
 
@@ -219,12 +222,10 @@ impl Batch {
     /// Marks the checks that are sent, not those that were cancelled, or that have expired, which
     /// are answered. Returns how many have expired.
     pub(super) fn mark_sent(&mut self, now: Instant, server: &str) -> usize {
-        let mut late = self.answer_expired(now, || Error::timeout_unsent().at_server(server));
+        let late = self.answer_expired(now, || Error::timeout_unsent().at_server(server));
         self.runs.iter_mut().for_each(|run| run.times = 0);
         for caller in &mut self.callers {
-            let departure = caller.promise.as_ref().map(Promise::mark_sent);
-            late += usize::from(departure == Some(Departure::TimedOut));
-            caller.sent = departure == Some(Departure::Sent);
+            caller.sent = caller.promise.as_ref().is_some_and(Promise::mark_sent);
             self.runs[caller.run].times += u16::from(caller.sent);
             if let Some(DenialUpdate::Change(change)) = &mut caller.denial_update {
                 change.set_sent(caller.sent);
@@ -244,7 +245,12 @@ impl Batch {
         for caller in self.callers.drain(..) {
             let run = &self.runs[caller.run];
             let half = usize::from(caller.run >= border);
-            halves[half].push(prefix, &run.operation, caller.unsent());
+            let unsent = BatchCaller {
+                sent: false,
+                answer: None,
+                ..caller
+            };
+            halves[half].push(prefix, &run.operation, unsent);
         }
         Some(halves)
     }
@@ -259,7 +265,7 @@ impl Batch {
                 Op::Charge => run.op = Op::Peek,
                 Op::Peek => {
                     let charges = &mut self.charges[run.first..][..run.size];
-                    charges.iter_mut().for_each(wire::WireCheck::count_nothing);
+                    charges.iter_mut().for_each(WireCheck::count_nothing);
                 }
                 Op::Settle | Op::Reset | Op::Block | Op::Claim => run.times = 0,
             }
@@ -269,10 +275,9 @@ impl Batch {
                 caller.sent = false;
                 failed += usize::from(caller.promise.is_some());
                 let reason = reason.to_string();
-                caller.set_answer(Err(if deletes {
-                    Error::store(reason)
-                } else {
-                    Error::declined(reason)
+                caller.answer = Some(Err(match deletes {
+                    true => Error::store(reason),
+                    false => Error::declined(reason),
                 }));
             }
         }
@@ -317,25 +322,12 @@ impl Batch {
         failed
     }
 
-    /// The number of checks of a budget.
-    pub(super) fn checks_of(&self, prefix: &str, budget: &Budget) -> usize {
-        self.keys.checks_of(prefix, budget)
-    }
-
-    pub(super) fn key_bytes(&self) -> usize {
-        self.keys.bytes()
-    }
-
-    pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.keys.iter()
-    }
-
     /// The key and the request of a call, if the batch is one charge of one budget, or one claim.
     pub(super) fn lone_request(&self, call: u16) -> Option<(&str, Vec<u8>)> {
         let run = self.only_sent_run()?;
         let charge = &self.charges[run.first];
         let rule = self.rule(charge);
-        let longest_delay = self.limits[usize::from(charge.budget.limit)].longest_delay;
+        let longest_delay = self.limits[usize::from(charge.limit)].longest_delay;
         let request = match &run.operation {
             Operation::Change(_, Change::Claim(claim)) => wire::single_claim(call, rule, claim),
             _ if self.is_plain_charge(run) => {
@@ -343,7 +335,7 @@ impl Batch {
             }
             _ => return None,
         };
-        Some((self.keys.get(charge.budget.key.into()), request))
+        Some((self.keys.get(charge.key.into()), request))
     }
 
     /// Returns whether the script makes one write at most. A log is written in two parts, and so
@@ -364,11 +356,11 @@ impl Batch {
 
     /// Returns whether the run is one charge of one budget, and no offences of its key matter.
     fn is_plain_charge(&self, run: &Run) -> bool {
-        self.is_only_charge_of_its_key(run) && self.charges[run.first].budget.offences.is_none()
+        self.is_only_charge_of_its_key(run) && self.charges[run.first].offences.is_none()
     }
 
-    fn rule(&self, charge: &wire::WireCheck) -> &Rule {
-        self.limits[usize::from(charge.budget.limit)].limit.rule()
+    fn rule(&self, charge: &WireCheck) -> &Rule {
+        self.limits[usize::from(charge.limit)].limit.rule()
     }
 
     /// The request for the script, with the number of its call.
@@ -381,12 +373,9 @@ impl Batch {
         let mut body = wire::Body::new(call, limits);
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();
         while let Some(run) = runs.next() {
-            if let Operation::Change(_, Change::Claim(claim)) = &run.operation {
-                body.push_claim(&self.charges[run.first], claim);
-                continue;
-            }
             if !self.is_only_charge_of_its_key(run) {
-                body.push_run(run.op, run.times, &self.charges[run.first..][..run.size]);
+                let charges = &self.charges[run.first..][..run.size];
+                body.push_run(run.op, run.times, charges, &run.operation);
                 continue;
             }
             let first = &self.charges[run.first];
@@ -406,7 +395,7 @@ impl Batch {
     /// Returns whether the run is one charge, once, of a budget that no other run touches.
     fn is_only_charge_of_its_key(&self, run: &Run) -> bool {
         let charge = &self.charges[run.first];
-        let key = &self.keys.all[usize::from(charge.budget.key)];
+        let key = &self.keys.all[usize::from(charge.key)];
         let is_charge = run.op == Op::Charge && charge.cost > 0 && !charge.has_terms();
         is_charge && run.size == 1 && run.times == 1 && key.runs == 1
     }
@@ -507,33 +496,11 @@ impl BatchCaller {
         }
     }
 
-    /// The same caller, for another batch.
-    fn unsent(self) -> Self {
-        Self {
-            sent: false,
-            answer: None,
-            ..self
-        }
-    }
-
     /// Answers the caller, once. Its span ends then, and not with a call that may still hang.
     fn fulfil(&mut self, answer: Result<Decision, Error>) {
         drop(mem::take(&mut self.trace));
         if let Some(promise) = self.promise.take() {
-            promise.fulfil(answer);
+            promise.answer(answer);
         }
-    }
-
-    /// Sets the answer to be delivered.
-    fn set_answer(&mut self, answer: Result<Decision, Error>) {
-        self.answer = Some(answer);
-    }
-}
-
-impl Debug for Batch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch")
-            .field("checks", &self.callers.len())
-            .finish_non_exhaustive()
     }
 }

@@ -16,7 +16,12 @@ const OTHER_BYTES: usize = 96;
 pub(super) fn command(number: u16, batch: &Batch, time: Option<Timestamp>) -> Cmd {
     match batch.lone_request(number) {
         Some((key, request)) => by_hash([key].into_iter(), key.len(), &request, time),
-        None => by_hash(batch.keys(), batch.key_bytes(), &batch.body(number), time),
+        None => by_hash(
+            batch.keys.iter(),
+            batch.keys.bytes(),
+            &batch.body(number),
+            time,
+        ),
     }
 }
 

@@ -119,7 +119,7 @@ impl Feed {
 /// The prefix of a store's keys and channels for operators, up to the colon, and the hash tag of
 /// the first partition of a cluster. Not the prefix of the budgets, which every replica may write.
 pub(super) fn config_prefix(lanes: &Lanes) -> (String, &str) {
-    let start = lanes.all[0].prefix();
+    let start = &lanes.all[0].prefix;
     let (prefix, partition) = start.split_at(start.find('{').unwrap_or(start.len()));
     (
         format!("{}-config", prefix.strip_suffix(':').unwrap_or(prefix)),

@@ -92,7 +92,7 @@ async fn send_first(place: CallPlace) -> CallPlace {
         return place;
     }
     let flight = with_context(|cx| {
-        let _one_by_one = lane.leave_in_order();
+        let _one_by_one = lane.leaving.lock();
         hand_over(place.with_first(), node, handle, cx)
     });
     flight.await.await
@@ -110,7 +110,7 @@ pub(super) fn send_lone(
     if handle.needs_pong() || !is_open(&node, &handle, cx) {
         return None;
     }
-    let _one_by_one = lane.leave_in_order();
+    let _one_by_one = lane.leaving.lock();
     Some(hand_over(lane.place_alone(check)?, node, handle, cx))
 }
 

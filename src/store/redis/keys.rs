@@ -6,6 +6,9 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::model::Budget;
 
+/// The letter that the offences of a budget's key have more.
+pub(super) const OFFENCES: &str = "x";
+
 /// The distinct keys, numbered from 0.
 #[derive(Default)]
 pub(super) struct Keys {
@@ -27,17 +30,8 @@ pub(super) struct RedisKey {
 }
 
 impl Keys {
-    /// The number of a budget.
-    pub(super) fn of_budget(&mut self, prefix: &str, budget: &Budget) -> u16 {
-        self.number(|text| append_key(text, prefix, budget, ""))
-    }
-
-    /// The number of the offences of a budget's key.
-    pub(super) fn of_offences(&mut self, prefix: &str, budget: &Budget) -> u16 {
-        self.number(|text| append_key(text, prefix, budget, "x"))
-    }
-
-    fn number(&mut self, append: impl FnOnce(&mut String)) -> u16 {
+    /// The number of a budget's key. `more`: nothing, or [`OFFENCES`] for the key's offences.
+    pub(super) fn number(&mut self, prefix: &str, budget: &Budget, more: &str) -> u16 {
         let Self {
             text,
             all,
@@ -45,7 +39,7 @@ impl Keys {
             hasher,
         } = self;
         let start = text.len();
-        append(text);
+        append_key(text, prefix, budget, more);
         let hash = hasher.hash_one(&text[start..]);
         let key = |number: u16| get(text, all, number.into());
         if let Some(&number) = numbers.find(hash, |&number| key(number) == &text[start..]) {
@@ -66,7 +60,11 @@ impl Keys {
 
     /// The number of checks of a budget.
     pub(super) fn checks_of(&self, prefix: &str, budget: &Budget) -> usize {
-        self.find(prefix, budget).map_or(0, |key| key.checks)
+        let mut wanted = String::new();
+        append_key(&mut wanted, prefix, budget, "");
+        let same = |&number: &u16| self.get(number.into()) == wanted;
+        let number = self.numbers.find(self.hasher.hash_one(&*wanted), same);
+        number.map_or(0, |&number| self.all[usize::from(number)].checks)
     }
 
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
@@ -81,14 +79,6 @@ impl Keys {
         self.text.clear();
         self.all.clear();
         self.numbers.clear();
-    }
-
-    fn find(&self, prefix: &str, budget: &Budget) -> Option<&RedisKey> {
-        let mut wanted = String::new();
-        append_key(&mut wanted, prefix, budget, "");
-        let same = |&number: &u16| self.get(number.into()) == wanted;
-        let number = self.numbers.find(self.hasher.hash_one(&*wanted), same)?;
-        self.all.get(usize::from(*number))
     }
 
     pub(super) fn get(&self, number: usize) -> &str {

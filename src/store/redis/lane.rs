@@ -13,7 +13,6 @@
 //! still waits or not. So a server that hangs cannot pile up checks without bound.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::mem;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -79,11 +78,12 @@ pub(super) struct Lane {
     /// Where its calls go.
     pub(super) route: LaneRoute,
     /// The start of its keys, up to the braces around the key of a check.
-    prefix: String,
+    pub(super) prefix: String,
     pub(super) settings: LaneSettings,
     queue: Mutex<LaneQueue>,
-    /// See [`leave_in_order`](Self::leave_in_order).
-    leaving: Mutex<()>,
+    /// Keeps other batches from leaving. Held from taking a batch until it is handed to the
+    /// connection, so that batches keep their order.
+    pub(super) leaving: Mutex<()>,
     /// The turn to send a group whose keys are partly on another node. Many groups that try again
     /// together would be a flood.
     pub(super) groups_that_wait: tokio::sync::Mutex<()>,
@@ -146,10 +146,6 @@ impl Lane {
         })
     }
 
-    pub(super) fn prefix(&self) -> &str {
-        &self.prefix
-    }
-
     /// Queues a check, unless the queue is full.
     pub(super) fn add(
         self: &Arc<Self>,
@@ -209,47 +205,41 @@ impl Lane {
     /// Fails the checks of the first batch whose deadline is over at `until`, or all of them.
     pub(super) fn fail_first(&self, until: Option<Instant>, reason: &str) {
         // Another place must not take or put back a batch meanwhile: the order would change.
-        let _one_by_one = self.leave_in_order();
+        let _one_by_one = self.leaving.lock();
         let Some(mut batch) = self.queue().batches.pop_front() else {
             return;
         };
         let error = || Error::unreachable(reason.to_owned());
-        let failed = match until {
-            Some(now) => batch.answer_expired(now, error),
-            None => batch.set_failure(error),
+        let Some(now) = until else {
+            return self.fail(batch, error);
         };
-        self.route.count_undecided(failed);
-        batch.deliver(None);
-        if until.is_some() && batch.first_deadline().is_some() {
+        let expired = batch.answer_expired(now, error);
+        self.route.count_undecided(expired);
+        if batch.first_deadline().is_some() {
             let mut queue = self.queue();
             queue.batches.push_front(batch);
             queue.heartbeat.beat(Instant::now());
         } else {
-            let checks = batch.len();
-            batch.clear();
-            self.finish(checks, batch);
+            self.finish(batch);
         }
     }
 
     /// Fails all queued checks, because the circuit breaker opened. Checks in flight may still be
     /// answered.
     pub(super) fn fail_queued(&self) {
-        let _one_by_one = self.leave_in_order();
+        let _one_by_one = self.leaving.lock();
         let batches = mem::take(&mut self.queue().batches);
-        for mut batch in batches {
-            let failed = batch.set_failure(|| Error::circuit_open(Duration::ZERO));
-            self.route.count_undecided(failed);
-            batch.deliver(None);
-            let checks = batch.len();
-            batch.clear();
-            self.finish(checks, batch);
+        for batch in batches {
+            self.fail(batch, || Error::circuit_open(Duration::ZERO));
         }
     }
 
-    /// Keeps other batches from leaving. Held from taking a batch until it is handed to the
-    /// connection, so that batches keep their order.
-    pub(super) fn leave_in_order(&self) -> MutexGuard<'_, ()> {
-        self.leaving.lock()
+    /// Fails all checks of a batch that left the queue.
+    fn fail(&self, mut batch: Batch, error: impl FnMut() -> Error) {
+        let failed = batch.set_failure(error);
+        self.route.count_undecided(failed);
+        batch.deliver(None);
+        self.finish(batch);
     }
 
     /// The deadline of the first queued check.
@@ -263,10 +253,16 @@ impl Lane {
         self.route.events().queued(&mut queue.level, checks);
     }
 
-    /// Takes back a batch, emptied, that had so many checks.
-    fn finish(&self, checks: usize, batch: Batch) {
+    /// Takes back a batch, whose checks are answered or given up.
+    fn finish(&self, mut batch: Batch) {
+        let checks = batch.len();
+        batch.clear();
         let mut queue = self.queue();
-        queue.finish(checks, batch);
+        queue.unanswered -= checks;
+        queue.heartbeat.beat(Instant::now());
+        if queue.spare.len() < IN_FLIGHT {
+            queue.spare.push(batch);
+        }
         self.measure(&mut queue);
     }
 
@@ -283,7 +279,7 @@ impl LaneQueue {
             self.batches.back().is_some_and(|batch| {
                 operation
                     .budgets()
-                    .any(|budget| batch.checks_of(prefix, budget) > MAX_CHARGES / 4)
+                    .any(|budget| batch.keys.checks_of(prefix, budget) > MAX_CHARGES / 4)
             })
         };
         self.unanswered >= max_waiting || (self.unanswered >= max_waiting / 2 && crowded())
@@ -353,15 +349,6 @@ impl LaneQueue {
         }
         let last = self.batches.len() - 1;
         &mut self.batches[last]
-    }
-
-    /// Takes back a batch, emptied, that had so many checks.
-    fn finish(&mut self, checks: usize, batch: Batch) {
-        self.unanswered -= checks;
-        self.heartbeat.beat(Instant::now());
-        if self.spare.len() < IN_FLIGHT {
-            self.spare.push(batch);
-        }
     }
 }
 
@@ -452,10 +439,7 @@ impl CallPlace {
 
     /// Drops its checks, which are answered or given up.
     pub(super) fn unload(&mut self) {
-        let mut batch = mem::take(&mut self.batch);
-        let checks = batch.len();
-        batch.clear();
-        self.lane.finish(checks, batch);
+        self.lane.finish(mem::take(&mut self.batch));
     }
 
     /// Frees the place, unless checks are queued that its call has to see to.
@@ -503,15 +487,5 @@ impl Drop for CallPlace {
             drop(queue);
             abandoned.into_iter().for_each(|mut batch| batch.clear());
         }
-    }
-}
-
-impl fmt::Debug for Lane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lane")
-            .field("prefix", &self.prefix)
-            .field("deadline", &self.settings.deadline)
-            .field("max_waiting", &self.settings.max_waiting)
-            .finish_non_exhaustive()
     }
 }

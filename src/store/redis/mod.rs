@@ -186,7 +186,7 @@ impl RedisStore {
     #[must_use]
     pub fn redis_key(&self, limit: &Limit, key: &Key) -> String {
         let mut text = String::new();
-        let prefix = self.lanes.all[self.lanes.index(key)].prefix();
+        let prefix = &self.lanes.all[self.lanes.index(key)].prefix;
         keys::append_key(&mut text, prefix, &Budget::new(limit, key), "");
         text
     }
@@ -298,8 +298,10 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the address, because a URL can contain a password.
+        let lanes = self.lanes.all.iter();
+        let prefixes: Vec<_> = lanes.map(|lane| &lane.prefix).collect();
         f.debug_struct("RedisStore")
-            .field("lanes", &self.lanes.all)
+            .field("prefixes", &prefixes)
             .finish_non_exhaustive()
     }
 }

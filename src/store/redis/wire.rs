@@ -2,11 +2,10 @@
 //! `scripts/batch.lua`.
 
 use std::iter;
-use std::time::Duration;
 
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Anchor, Bucket, Cost, First, MAX_EXACT, Rule, at_most_a_year};
-use crate::model::{Change, Check, Limit, Operation};
+use crate::model::{Change, Check, Operation};
 use crate::units::{Claim, Micros, Outcome, Receipt};
 
 /// The status of a verdict, as in `scripts/main.lua`.
@@ -51,89 +50,62 @@ impl Op {
     }
 }
 
-/// A budget in a batch, by numbers from 0.
+/// Terms of a check that it rarely has: its limit is in shadow mode, and so must not keep others of
+/// its group from being charged.
+const SHADOW: u8 = 1;
+/// A denied peek counts.
+const DENIED_CALLER: u8 = 2;
+
+/// A check or a change of a batch, with numbers from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WireBudget {
+pub(super) struct WireCheck {
     pub(super) key: u16,
     pub(super) limit: u16,
     /// The key of the offences, if they matter.
     pub(super) offences: Option<u16>,
-}
-
-/// A check or a change of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WireCheck {
-    pub(super) budget: WireBudget,
     pub(super) cost: u32,
-    /// The terms of a charge or a peek.
-    terms: RareTerms,
-    /// Of a settlement: the receipt, and the largest debt.
-    settled: (Receipt, u64),
-    /// The length of a block.
-    block: Micros,
-}
-
-/// The terms that a charge or a peek rarely has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct RareTerms {
-    /// Whether its limit is in shadow mode, and so must not keep others of its group from being
-    /// charged.
-    is_shadow: bool,
-    /// Whether a denied peek counts.
-    is_denied_caller: bool,
+    /// [`SHADOW`], [`DENIED_CALLER`], or both.
+    flags: u8,
     max_wait: Micros,
     patience: Micros,
 }
 
 impl WireCheck {
-    fn new(budget: WireBudget, cost: u32) -> Self {
+    pub(super) const fn new(key: u16, limit: u16, offences: Option<u16>, cost: u32) -> Self {
         Self {
-            budget,
+            key,
+            limit,
+            offences,
             cost,
-            terms: RareTerms::default(),
-            settled: (Receipt::default(), 0),
-            block: 0,
+            flags: 0,
+            max_wait: 0,
+            patience: 0,
         }
     }
 
-    /// A charge or a peek, which may be alone in its group.
-    pub(super) fn of_check(budget: WireBudget, op: Op, check: &Check, is_alone: bool) -> Self {
+    /// The same budget, with the terms of a charge or a peek, which may be alone in its group.
+    pub(super) fn with_terms(self, op: Op, check: &Check, is_alone: bool) -> Self {
         let Cost {
             max_wait, patience, ..
         } = check.asked();
+        let is_shadow = !is_alone && check.is_shadow();
+        let is_denied_caller = op == Op::Peek && check.is_denied_caller();
         Self {
-            terms: RareTerms {
-                is_shadow: !is_alone && check.is_shadow(),
-                is_denied_caller: op == Op::Peek && check.is_denied_caller(),
-                // A queue has the longest delay among its numbers.
-                max_wait: if check.limit().queues() { 0 } else { max_wait },
-                patience,
-            },
-            ..Self::new(budget, check.cost())
-        }
-    }
-
-    pub(super) fn of_change(budget: WireBudget, limit: &Limit, change: &Change) -> Self {
-        match change {
-            Change::Settle { receipt, cost } => Self {
-                settled: (*receipt, limit.max_debt().unwrap_or(u64::MAX)),
-                ..Self::new(budget, *cost)
-            },
-            Change::Block(length) => Self {
-                block: at_most_a_year(*length),
-                ..Self::new(budget, 0)
-            },
-            Change::Reset | Change::Claim(_) => Self::new(budget, 0),
+            flags: u8::from(is_shadow) * SHADOW + u8::from(is_denied_caller) * DENIED_CALLER,
+            // A queue has the longest delay among its numbers.
+            max_wait: if check.limit().queues() { 0 } else { max_wait },
+            patience,
+            ..self
         }
     }
 
     /// The same charge of the next budget.
     pub(super) const fn next(mut self) -> Self {
-        match &mut self.budget.offences {
-            None => self.budget.key += 1,
+        match &mut self.offences {
+            None => self.key += 1,
             Some(offences) => {
                 *offences += 2;
-                self.budget.key += 2;
+                self.key += 2;
             }
         }
         self
@@ -141,16 +113,16 @@ impl WireCheck {
 
     /// Counts no denial, because the server cannot write.
     pub(super) const fn count_nothing(&mut self) {
-        self.terms.is_denied_caller = false;
+        self.flags &= !DENIED_CALLER;
     }
 
     /// Returns whether a denied peek counts.
     pub(super) const fn counts_denied_peek(&self) -> bool {
-        self.terms.is_denied_caller
+        self.flags & DENIED_CALLER != 0
     }
 
-    pub(super) fn has_terms(&self) -> bool {
-        self.terms != RareTerms::default()
+    pub(super) const fn has_terms(&self) -> bool {
+        self.flags != 0 || self.max_wait != 0 || self.patience != 0
     }
 }
 
@@ -221,35 +193,38 @@ impl Body {
         self.push(factor.into(), 1);
     }
 
-    /// Adds a run: the same group, `times` times in a row.
-    pub(super) fn push_run(&mut self, op: Op, times: u16, charges: &[WireCheck]) {
+    /// Adds a run: the same operation, `times` times in a row.
+    pub(super) fn push_run(
+        &mut self,
+        op: Op,
+        times: u16,
+        charges: &[WireCheck],
+        operation: &Operation,
+    ) {
         let has_terms = charges.iter().any(WireCheck::has_terms);
         let terms = if has_terms { WITH_TERMS } else { 0 };
         self.push_head(op as u64 + terms, charges.len(), times);
         for charge in charges {
             self.push_charge(charge);
             if has_terms {
-                let is_denied_caller = u64::from(charge.terms.is_denied_caller);
-                self.push(u64::from(charge.terms.is_shadow) + 2 * is_denied_caller, 1);
-                self.push(charge.terms.max_wait, 7);
-                self.push(charge.terms.patience, 7);
-            }
-            if op == Op::Block {
-                self.push(charge.block, 7);
-            }
-            if op == Op::Settle {
-                let (receipt, max_debt) = charge.settled;
-                self.push_receipt(receipt);
-                self.push(max_debt.min(MAX_EXACT), 7);
+                self.push(charge.flags.into(), 1);
+                self.push(charge.max_wait, 7);
+                self.push(charge.patience, 7);
             }
         }
-    }
-
-    /// Adds a run of one claim, which follows its charge.
-    pub(super) fn push_claim(&mut self, charge: &WireCheck, claim: &Claim) {
-        self.push_head(Op::Claim as u64, 1, 1);
-        self.push_charge(charge);
-        self.push_numbers(claim);
+        let Operation::Change(budget, change) = operation else {
+            return;
+        };
+        match change {
+            Change::Settle { receipt, .. } => {
+                self.push_receipt(*receipt);
+                let max_debt = budget.limit().max_debt().unwrap_or(MAX_EXACT);
+                self.push(max_debt.min(MAX_EXACT), 7);
+            }
+            Change::Block(length) => self.push(at_most_a_year(*length), 7),
+            Change::Claim(claim) => self.push_numbers(claim),
+            Change::Reset => {}
+        }
     }
 
     fn push_numbers(&mut self, claim: &Claim) {
@@ -283,15 +258,10 @@ impl Body {
 
     fn push_charge(&mut self, charge: &WireCheck) {
         // Lua counts from 1.
-        let WireBudget {
-            key,
-            limit,
-            offences,
-        } = charge.budget;
-        self.push(u64::from(key) + 1, 2);
-        self.push(u64::from(limit) + 1, 2);
+        self.push(u64::from(charge.key) + 1, 2);
+        self.push(u64::from(charge.limit) + 1, 2);
         self.push(charge.cost.into(), 4);
-        if let Some(offences) = offences {
+        if let Some(offences) = charge.offences {
             self.push(u64::from(offences) + 1, 2);
         }
     }
@@ -350,150 +320,59 @@ pub(super) fn unpack(packed: &[u8]) -> Option<impl Iterator<Item = i64>> {
     Some(iter::once(u16::from_be_bytes(*call).into()).chain(numbers))
 }
 
-/// The script's reply behind the number of its call, read from the start.
-pub(super) struct Reply<'a>(&'a [i64]);
-
-/// A verdict in the reply, without its limit.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RawVerdict {
-    status: i64,
-    remaining: u64,
-    retry_after: Option<u64>,
-    reset_after: u64,
-    delay: u64,
-    /// If units were given back to the bucket.
-    drains_after: Option<u64>,
-    /// If the key is blocked.
-    blocked_for: u64,
+/// Reads the next number of a reply, behind the number of its call.
+pub(super) fn number<N: TryFrom<i64>>(reply: &mut &[i64]) -> Option<N> {
+    let (&number, rest) = reply.split_first()?;
+    *reply = rest;
+    number.try_into().ok()
 }
 
-impl<'a> Reply<'a> {
-    pub(super) const fn new(numbers: &'a [i64]) -> Self {
-        Self(numbers)
-    }
-
-    pub(super) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn number<N: TryFrom<i64>>(&mut self) -> Option<N> {
-        let (&number, rest) = self.0.split_first()?;
-        self.0 = rest;
-        number.try_into().ok()
-    }
-
-    /// The first of several charges that were allowed at once. The others follow from it.
-    pub(super) fn first_of_several(&mut self) -> Option<First> {
-        let remaining = self.number()?;
-        let reset_after = self.number()?;
-        let slack = self.number()?;
-        let returned = self.number()?;
-        Some(First {
-            remaining,
-            reset_after,
-            slack,
-            returned,
-        })
-    }
-
-    pub(super) fn verdict(&mut self) -> Option<RawVerdict> {
-        let (verdict, rest) = match *self.0 {
-            [remaining, reset_after, ref rest @ ..] if remaining >= 0 => (
-                RawVerdict::new(ALLOWED, remaining, -1, reset_after, 0),
-                rest,
-            ),
-            [
-                status,
-                remaining,
-                retry_after,
-                reset_after,
-                delay,
-                ref rest @ ..,
-            ] => (
-                RawVerdict::new(-1 - status, remaining, retry_after, reset_after, delay),
-                rest,
-            ),
-            _ => return None,
-        };
-        self.0 = rest;
-        let mut verdict = verdict?;
-        if verdict.status & GIVEN_BACK != 0 {
-            verdict.drains_after = Some(self.number()?);
-        }
-        if verdict.status & BLOCKED != 0 {
-            verdict.blocked_for = self.number()?;
-        }
-        Some(verdict)
-    }
+/// Reads the first of several charges that were allowed at once. The others follow from it.
+pub(super) fn first_of_several(reply: &mut &[i64]) -> Option<First> {
+    Some(First {
+        remaining: number(reply)?,
+        reset_after: number(reply)?,
+        slack: number(reply)?,
+        returned: number(reply)?,
+    })
 }
 
-impl RawVerdict {
-    /// The verdict of a charge that follows `before` others of the same cost.
-    pub(super) fn following(first: First, before: u16, cost: u32, limit: &Rule) -> Option<Self> {
-        let charged = u64::from(before) * u64::from(cost);
-        let followed = limit.follow(first, charged, cost.into());
-        Some(Self {
-            status: ALLOWED,
-            remaining: first.remaining.checked_sub(charged)?,
-            retry_after: None,
-            reset_after: followed.reset_after,
-            delay: followed.delay,
-            drains_after: Some(followed.drains_after),
-            blocked_for: 0,
-        })
+/// Reads the outcome of a check, as if it was charged, and whether the stored value was unreadable.
+pub(super) fn outcome(reply: &mut &[i64]) -> Option<(Outcome, bool)> {
+    let first: i64 = number(reply)?;
+    let mut outcome = Outcome::undelayed(true, false, 0, None, 0);
+    let mut status = ALLOWED;
+    if let Ok(remaining) = u64::try_from(first) {
+        outcome.remaining = remaining;
+        outcome.reset_after = number(reply)?;
+    } else {
+        status = -1 - first;
+        outcome.remaining = number(reply)?;
+        outcome.retry_after = number::<i64>(reply)?.try_into().ok();
+        outcome.reset_after = number(reply)?;
+        outcome.delay = number(reply)?;
     }
+    outcome.allowed = status & ALLOWED != 0;
+    outcome.exceeds_capacity = status & EXCEEDS_CAPACITY != 0;
+    outcome.begins_block = status & BEGINS_BLOCK != 0;
+    outcome.drains_after = match status & GIVEN_BACK {
+        0 => outcome.reset_after,
+        _ => number(reply)?,
+    };
+    if status & BLOCKED != 0 {
+        outcome.blocked_for = number(reply)?;
+    }
+    Some((outcome, status & UNREADABLE != 0))
+}
 
-    /// `None` if a number is out of range.
-    fn new(
-        status: i64,
-        remaining: i64,
-        retry_after: i64,
-        reset_after: i64,
-        delay: i64,
-    ) -> Option<Self> {
-        Some(Self {
-            status,
-            remaining: remaining.try_into().ok()?,
-            retry_after: retry_after.try_into().ok(),
-            reset_after: reset_after.try_into().ok()?,
-            delay: delay.try_into().ok()?,
-            drains_after: None,
-            blocked_for: 0,
-        })
-    }
-
-    /// Returns whether the stored value was unreadable.
-    pub(super) const fn is_unreadable(&self) -> bool {
-        self.status & UNREADABLE != 0
-    }
-
-    /// The length of a block that begins with this denial.
-    pub(super) fn begins_block(&self) -> Option<Duration> {
-        let begins = self.status & BEGINS_BLOCK != 0;
-        begins.then(|| Duration::from_micros(self.blocked_for))
-    }
-
-    pub(super) const fn is_allowed(&self) -> bool {
-        self.status & ALLOWED != 0
-    }
-
-    /// The outcome, of a check that was charged or not.
-    pub(super) fn outcome(&self, limit: &Rule, is_charged: bool) -> Outcome {
-        let drains_after = match self.drains_after {
-            _ if !is_charged || !limit.drains() => 0,
-            Some(drains_after) => drains_after,
-            None => self.reset_after,
-        };
-        Outcome {
-            drains_after,
-            blocked_for: self.blocked_for,
-            begins_block: self.status & BEGINS_BLOCK != 0,
-            allowed: self.is_allowed(),
-            exceeds_capacity: self.status & EXCEEDS_CAPACITY != 0,
-            remaining: self.remaining,
-            retry_after: self.retry_after,
-            reset_after: self.reset_after,
-            delay: self.delay,
-        }
-    }
+/// The outcome of a charge that follows `before` others of the same cost.
+pub(super) fn following(first: First, before: u16, cost: u32, rule: &Rule) -> Option<Outcome> {
+    let charged = u64::from(before) * u64::from(cost);
+    let followed = rule.follow(first, charged, cost.into());
+    let remaining = first.remaining.checked_sub(charged)?;
+    Some(Outcome {
+        delay: followed.delay,
+        drains_after: followed.drains_after,
+        ..Outcome::undelayed(true, false, remaining, None, followed.reset_after)
+    })
 }

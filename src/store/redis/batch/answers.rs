@@ -1,16 +1,13 @@
 //! From the script's reply to the answers of a batch's checks.
 
+use std::ops::Range;
+use std::time::Duration;
+
 use super::{Batch, Run};
 use crate::model::{Decision, Error, Verdict};
-use crate::store::redis::wire::{IN_SHORT, Op, RawVerdict, Reply};
+use crate::store::redis::wire::{self, IN_SHORT, Op};
 use crate::telemetry::RedisEvents;
-use crate::units::Timestamp;
-
-/// The indices of a run's verdicts, for its next group, and for its last.
-struct RunCursor {
-    next: usize,
-    last: usize,
-}
+use crate::units::{Outcome, Timestamp};
 
 impl Batch {
     /// Answers every group with its part of the script's reply. Returns how many were declined, or
@@ -21,31 +18,33 @@ impl Batch {
         events: &RedisEvents,
     ) -> Result<usize, String> {
         let mut declined = 0;
-        let mut numbers = Reply::new(reply);
-        let decided_at = numbers.number().map(Timestamp::from_micros);
-        let answers = decided_at.and_then(|at| Some((at, self.read(numbers, events)?)));
-        let Some((decided_at, (verdicts, mut cursors))) = answers else {
+        let mut rest = reply;
+        let decided_at = wire::number(&mut rest).map(Timestamp::from_micros);
+        let answers = decided_at.and_then(|at| Some((at, self.read(rest, events)?)));
+        let Some((decided_at, (outcomes, mut of_runs))) = answers else {
             return Err(malformed(reply));
         };
         for caller in self.callers.iter_mut().filter(|caller| caller.sent) {
             let run = &self.runs[caller.run];
-            let cursor = &mut cursors[caller.run];
-            let verdicts = &verdicts[cursor.next..][..run.size];
-            // The last verdicts are the answer for all groups that follow.
-            cursor.next = usize::min(cursor.next + run.size, cursor.last);
-            let charges = &self.charges[run.first..][..run.size];
-            let mut budgets = run.operation.budgets().zip(verdicts);
+            let of_run = &mut of_runs[caller.run];
+            let outcomes = &outcomes[of_run.start..][..run.size];
+            // The last outcomes are the answer for all groups that follow.
+            of_run.start = usize::min(of_run.start + run.size, of_run.end - run.size);
+            let mut budgets = run.operation.budgets().zip(outcomes);
             let is_charged = run.op == Op::Charge
-                && budgets.all(|(budget, raw)| raw.is_allowed() || budget.is_shadow());
-            let budgets = run.operation.budgets().zip(verdicts).zip(charges);
-            let mut verdicts = budgets.map(|((budget, raw), charge)| {
-                let charged = if is_charged && raw.is_allowed() {
-                    charge.cost
-                } else {
-                    0
+                && budgets.all(|(budget, outcome)| outcome.allowed || budget.is_shadow());
+            let charges = &self.charges[run.first..][..run.size];
+            let budgets = run.operation.budgets().zip(outcomes).zip(charges);
+            let mut verdicts = budgets.map(|((budget, outcome), charge)| {
+                let mut outcome = *outcome;
+                let charged = match is_charged && outcome.allowed {
+                    true => charge.cost,
+                    false => 0,
                 };
                 let limit = budget.limit();
-                let outcome = raw.outcome(limit.rule(), charged > 0);
+                if charged == 0 || !limit.rule().drains() {
+                    outcome.drains_after = 0;
+                }
                 Verdict::new(limit.clone(), outcome, charged).in_shadow(budget.is_shadow())
             });
             let decision = match run.size {
@@ -56,7 +55,7 @@ impl Batch {
             else {
                 return Err(malformed(reply));
             };
-            caller.set_answer(match &self.read_only {
+            caller.answer = Some(match &self.read_only {
                 Some(reason) if run.is_peeked() && decision.allowed() => {
                     declined += usize::from(caller.promise.is_some());
                     Err(Error::declined(reason.to_string()))
@@ -67,81 +66,75 @@ impl Batch {
         Ok(declined)
     }
 
-    /// All verdicts of a reply, with the indices for each run. Reports each unreadable value.
+    /// All outcomes of a reply, and where those of each run are. Reports each unreadable value.
     fn read(
         &self,
-        mut reply: Reply<'_>,
+        mut reply: &[i64],
         events: &RedisEvents,
-    ) -> Option<(Vec<RawVerdict>, Vec<RunCursor>)> {
-        let mut verdicts = Vec::with_capacity(self.callers.len());
-        let mut cursors = Vec::with_capacity(self.runs.len());
+    ) -> Option<(Vec<Outcome>, Vec<Range<usize>>)> {
+        let mut outcomes = Vec::with_capacity(self.callers.len());
+        let mut of_runs = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
-            let next = verdicts.len();
+            let start = outcomes.len();
             let answers = match run.times {
                 times @ 0..=1 => times,
-                times => reply.number().filter(|answers| *answers <= times)?,
+                times => wire::number(&mut reply).filter(|answers| *answers <= times)?,
             };
             if run.times > 1 && answers == IN_SHORT {
-                self.read_in_short(run, &mut reply, &mut verdicts, events)?;
+                self.read_in_short(run, &mut reply, &mut outcomes, events)?;
             } else {
                 for _ in 0..answers {
-                    self.read_answer(run, &mut reply, &mut verdicts, events)?;
+                    self.read_answer(run, &mut reply, &mut outcomes, events)?;
                 }
             }
-            let last = verdicts
-                .len()
-                .checked_sub(run.size)
-                .filter(|last| *last >= next);
-            // The indices of a run that was not sent are never used.
-            cursors.push(RunCursor {
-                next,
-                last: last.or((run.times == 0).then_some(next))?,
-            });
+            let of_run = start..outcomes.len();
+            if run.times > 0 && of_run.len() < run.size {
+                return None;
+            }
+            of_runs.push(of_run);
         }
-        reply.is_empty().then_some((verdicts, cursors))
+        reply.is_empty().then_some((outcomes, of_runs))
     }
 
-    /// Reads the verdicts of one group of a run. A block is reported here, whether its caller still
+    /// Reads the outcomes of one group of a run. A block is reported here, whether its caller still
     /// waits or not.
     fn read_answer(
         &self,
         run: &Run,
-        reply: &mut Reply<'_>,
-        into: &mut Vec<RawVerdict>,
+        reply: &mut &[i64],
+        into: &mut Vec<Outcome>,
         events: &RedisEvents,
     ) -> Option<()> {
         let charges = &self.charges[run.first..][..run.size];
         for (charge, budget) in charges.iter().zip(run.operation.budgets()) {
-            let raw = reply.verdict()?;
-            if raw.is_unreadable() {
-                events.unreadable(self.keys.get(charge.budget.key.into()));
+            let (outcome, is_unreadable) = wire::outcome(reply)?;
+            if is_unreadable {
+                events.unreadable(self.keys.get(charge.key.into()));
             }
-            if let Some(length) = raw.begins_block()
-                && (run.op == Op::Charge || charge.counts_denied_peek())
-            {
-                events.blocked(budget, length);
+            if outcome.begins_block && (run.op == Op::Charge || charge.counts_denied_peek()) {
+                events.blocked(budget, Duration::from_micros(outcome.blocked_for));
             }
-            into.push(raw);
+            into.push(outcome);
         }
         Some(())
     }
 
-    /// Reads the verdicts of a run of single charges. The verdicts of allowed charges follow from
-    /// the first.
+    /// Reads the outcomes of a run of single charges. Those of allowed charges follow from the
+    /// first.
     fn read_in_short(
         &self,
         run: &Run,
-        reply: &mut Reply<'_>,
-        into: &mut Vec<RawVerdict>,
+        reply: &mut &[i64],
+        into: &mut Vec<Outcome>,
         events: &RedisEvents,
     ) -> Option<()> {
         let charge = &self.charges[run.first];
         let rule = self.rule(charge);
-        let allowed: u16 = reply.number().filter(|allowed| *allowed <= run.times)?;
+        let allowed: u16 = wire::number(reply).filter(|allowed| *allowed <= run.times)?;
         if allowed > 0 {
-            let first = reply.first_of_several()?;
+            let first = wire::first_of_several(reply)?;
             for before in 0..allowed {
-                into.push(RawVerdict::following(first, before, charge.cost, rule)?);
+                into.push(wire::following(first, before, charge.cost, rule)?);
             }
         }
         if allowed < run.times {
