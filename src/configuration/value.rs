@@ -251,8 +251,8 @@ impl<'de> Deserialize<'de> for KeyConfig {
     }
 }
 
-/// The cost of a request. Its values have no place within them that an error could name, so this
-/// deserializer is derived.
+/// The cost of a request.
+// Its values have no place within them that an error could name. So its deserializer is derived.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
