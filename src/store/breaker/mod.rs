@@ -21,7 +21,7 @@ mod wrapper;
 
 pub(crate) use self::circuit::Begun;
 pub use self::circuit::BreakerState;
-pub(crate) use self::prober::{Breaker, Probe};
+pub(crate) use self::prober::Breaker;
 pub use self::settings::BreakerSettings;
 #[cfg(feature = "test-util")]
 pub use self::wrapper::CircuitBreaker;

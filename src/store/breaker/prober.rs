@@ -14,19 +14,13 @@ use super::circuit::{Begun, BreakerState, Circuit, CircuitChange};
 use crate::model::Error;
 use crate::telemetry::BreakerEvents;
 
-/// Asks the store one harmless question.
-pub(crate) trait Probe: Send + Sync + 'static {
-    /// Probes the store. `true` if it answers. Bounded in time.
-    fn probe(&self) -> BoxFuture<'_, bool>;
-
-    /// The breaker opened, so the checks that wait to be sent are failed.
-    fn opened(&self) {}
-}
-
 /// A circuit, what probes its store, and its events.
 pub(crate) struct Breaker {
     circuit: Circuit,
-    probe: Box<dyn Probe>,
+    /// Asks the store one harmless question. `true` if it answers. Bounded in time.
+    probe: Box<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
+    /// The breaker opened, so the checks that wait to be sent are failed.
+    on_opened: Box<dyn Fn() + Send + Sync>,
     /// Whether a task probes. It ends with its runtime. Then a check of another runtime starts one.
     is_probed: AtomicBool,
     /// Wakes the task when the breaker opens.
@@ -40,11 +34,13 @@ impl Breaker {
         settings: BreakerSettings,
         store: Arc<str>,
         label: Arc<str>,
-        probe: impl Probe,
+        probe: impl Fn() -> BoxFuture<'static, bool> + Send + Sync + 'static,
+        on_opened: impl Fn() + Send + Sync + 'static,
     ) -> Arc<Self> {
         Arc::new(Self {
             circuit: Circuit::new(settings, Instant::now()),
             probe: Box::new(probe),
+            on_opened: Box::new(on_opened),
             is_probed: AtomicBool::new(false),
             opened: Arc::default(),
             events: BreakerEvents::new(store, label),
@@ -125,13 +121,13 @@ impl Prober {
                 return;
             };
             if has_opened {
-                breaker.probe.opened();
+                (breaker.on_opened)();
                 continue;
             }
             breaker.close(Instant::now());
             if breaker.circuit.probe(Instant::now()) {
                 let begun = breaker.begin();
-                let answers = breaker.probe.probe().await;
+                let answers = (breaker.probe)().await;
                 let now = Instant::now();
                 let succeeded = answers && !breaker.circuit.is_slow(begun, now);
                 breaker.circuit.probed(succeeded, now);

@@ -1,17 +1,17 @@
 //! A wrapper of a store, for tests of the breaker (feature `test-util`).
 
-use std::fmt;
 use std::sync::Arc;
 
 use futures_core::future::BoxFuture;
 
-use super::{Breaker, BreakerSettings, BreakerState, Probe};
+use super::{Breaker, BreakerSettings, BreakerState};
 use crate::model::{Check, Decision, Error, Key, Limit, Operation};
 use crate::store::{Answer, Note, Store};
 use crate::units::{ConfigError, Quota};
 
 /// Any store with a circuit breaker, which counts groups. It exists for tests of the breaker in
 /// virtual time, because `RedisStore` has its own, which counts calls.
+#[derive(Clone, Debug)]
 pub struct CircuitBreaker<S> {
     store: Arc<S>,
     breaker: Arc<Breaker>,
@@ -26,13 +26,16 @@ impl<S: Store> CircuitBreaker<S> {
     pub fn new(store: S, settings: BreakerSettings) -> Result<Self, ConfigError> {
         settings.validate()?;
         let store = Arc::new(store);
-        let peek = Peek {
-            store: Arc::clone(&store),
-            check: Check::new(&probe_limit()?, Key::global()),
+        let limit = Limit::gcra("probe", Quota::per_second(1))?;
+        let check = Check::new(&limit, Key::global());
+        let probed = Arc::clone(&store);
+        let probe = move || -> BoxFuture<'static, bool> {
+            let answer = probed.apply(Operation::Peek(check.clone().into()));
+            Box::pin(async { !has_failed(&answer.await) })
         };
         let name: Arc<str> = std::any::type_name::<S>().into();
         Ok(Self {
-            breaker: Breaker::new(settings, Arc::clone(&name), name, peek),
+            breaker: Breaker::new(settings, Arc::clone(&name), name, probe, || {}),
             store,
         })
     }
@@ -41,23 +44,6 @@ impl<S: Store> CircuitBreaker<S> {
     #[must_use]
     pub fn state(&self) -> BreakerState {
         self.breaker.state()
-    }
-}
-
-fn probe_limit() -> Result<Limit, ConfigError> {
-    Limit::gcra("probe", Quota::per_second(1))
-}
-
-/// A probe by a peek, which changes nothing.
-struct Peek<S> {
-    store: Arc<S>,
-    check: Check,
-}
-
-impl<S: Store> Probe for Peek<S> {
-    fn probe(&self) -> BoxFuture<'_, bool> {
-        let answer = self.store.apply(Operation::Peek(self.check.clone().into()));
-        Box::pin(async { !has_failed(&answer.await) })
     }
 }
 
@@ -89,24 +75,5 @@ impl<S: Store> Store for CircuitBreaker<S> {
 
     fn is_embedded(&self) -> bool {
         self.store.is_embedded()
-    }
-}
-
-impl<S> Clone for CircuitBreaker<S> {
-    /// Shares the store and the breaker.
-    fn clone(&self) -> Self {
-        Self {
-            store: Arc::clone(&self.store),
-            breaker: Arc::clone(&self.breaker),
-        }
-    }
-}
-
-impl<S: fmt::Debug> fmt::Debug for CircuitBreaker<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CircuitBreaker")
-            .field("store", &self.store)
-            .field("state", &self.breaker.state())
-            .finish()
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use deadpool_redis::Pool;
 
-use super::connect::{Credentials, Provider};
+use super::connect::{self, Credentials, Provider};
 use super::tls::Tls;
 use crate::store::breaker::BreakerSettings;
 use crate::store::deny_cache::{DEFAULT_DENY_BLOCKED_FOR, DEFAULT_DENY_FOR};
@@ -47,7 +47,9 @@ const DEFAULT_MAX_WAITING: usize = 16_384;
 /// | [`clock`](Self::clock) | the server's own |
 #[must_use = "a builder does nothing until the store is built"]
 pub struct RedisStoreBuilder {
-    source: ServerSource,
+    url: String,
+    /// In place of the URL.
+    pool: Option<Pool>,
     tls: Option<Tls>,
     credentials: Option<Provider>,
     prefix: String,
@@ -63,15 +65,11 @@ pub struct RedisStoreBuilder {
     clock: Option<ManualClock>,
 }
 
-enum ServerSource {
-    Url(String),
-    Pool(Pool),
-}
-
 impl RedisStoreBuilder {
     pub(super) fn new(prefix: String) -> Self {
         Self {
-            source: ServerSource::Url(DEFAULT_URL.to_owned()),
+            url: DEFAULT_URL.to_owned(),
+            pool: None,
             tls: None,
             credentials: None,
             prefix,
@@ -116,7 +114,8 @@ impl RedisStoreBuilder {
     /// followed. With TLS, certificates have to name the addresses that sentinels and clusters
     /// tell.
     pub fn url(mut self, url: impl Into<String>) -> Self {
-        self.source = ServerSource::Url(url.into());
+        self.url = url.into();
+        self.pool = None;
         self
     }
 
@@ -157,7 +156,7 @@ impl RedisStoreBuilder {
         F: Future<Output = Result<Credentials, E>> + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        self.credentials = Some(Provider::new(provider));
+        self.credentials = Some(connect::provider(provider));
         self
     }
 
@@ -168,7 +167,7 @@ impl RedisStoreBuilder {
     /// The pool is that of deadpool-redis 0.23. A release of tollgate that takes a later one is a
     /// breaking release.
     pub fn pool(mut self, pool: Pool) -> Self {
-        self.source = ServerSource::Pool(pool);
+        self.pool = Some(pool);
         self
     }
 

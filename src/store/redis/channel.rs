@@ -3,11 +3,10 @@
 use std::fmt::{self, Display};
 use std::sync::Arc;
 use std::time::Duration;
-use std::vec;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connect::{LONGEST, Received, Subscription};
+use super::connect::{LONGEST, Subscription};
 use super::connection::Handle;
 use super::node::Node;
 use super::{Lanes, RedisStore, command};
@@ -22,57 +21,48 @@ pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// A channel of a store, and the subscription to it.
 pub(super) struct Feed {
-    lanes: Lanes,
-    prefix: String,
-    channel: String,
-    subscription: Option<(Subscription, SubscribedAt)>,
+    pub(super) lanes: Lanes,
+    pub(super) prefix: String,
+    pub(super) channel: String,
+    /// The subscription, with the node and the number of the connection beside which it was made.
+    /// When the key has another node, or the store another connection, announcements may be made
+    /// elsewhere.
+    subscription: Option<(Subscription, Arc<Node>, u64)>,
     /// Whether the current failure to subscribe was reported.
     is_reported: bool,
     attempted: Option<Instant>,
 }
 
-/// The connection beside which a subscription was made. When the key has another node, or the store
-/// another connection, announcements may be made elsewhere.
-struct SubscribedAt {
-    node: Arc<Node>,
-    connection: u64,
-}
-
-impl SubscribedAt {
-    fn is(&self, node: &Arc<Node>, handle: &Handle) -> bool {
-        Arc::ptr_eq(&self.node, node) && self.connection == handle.number()
-    }
-}
-
 impl Feed {
-    pub(super) fn new(lanes: Lanes, prefix: String, channel: String) -> Self {
-        let subscription = None;
-        let attempted = None;
+    pub(super) const fn new(lanes: Lanes, prefix: String, channel: String) -> Self {
         Self {
             lanes,
             prefix,
             channel,
-            subscription,
+            subscription: None,
             is_reported: false,
-            attempted,
+            attempted: None,
         }
     }
 
     /// Returns whether announcements arrive.
     pub(super) fn is_subscribed(&self) -> bool {
-        let Some((subscription, place)) = &self.subscription else {
+        let Some((subscription, made_at, number)) = &self.subscription else {
             return false;
         };
         let node = self.lanes.all[0].route.node();
         let current = node.and_then(|node| node.connections.current().map(|handle| (node, handle)));
         // Without a current connection, there is nothing to compare with.
-        subscription.is_open() && current.is_none_or(|(node, handle)| place.is(&node, &handle))
+        let is_here = |(node, handle): (Arc<Node>, Handle)| {
+            Arc::ptr_eq(made_at, &node) && *number == handle.number()
+        };
+        subscription.is_open() && current.is_none_or(is_here)
     }
 
     /// Subscribes to the channel, unless it is subscribed to. Returns `true` after a new
     /// subscription. Of errors that follow one another, it returns the first.
     pub(super) async fn subscribe(&mut self) -> Result<bool, String> {
-        if self.is_subscribed() {
+        if !self.lanes.has_channels || self.is_subscribed() {
             return Ok(false);
         }
         // A server may accept a subscription and end it at once.
@@ -91,12 +81,11 @@ impl Feed {
             .subscribe(&self.prefix, &self.channel)
             .await
         {
-            Ok(Some(subscription)) => {
+            Ok(subscription) => {
                 self.is_reported = false;
-                self.subscription = Some((subscription, SubscribedAt { node, connection }));
+                self.subscription = Some((subscription, node, connection));
                 Ok(true)
             }
-            Ok(None) => Ok(false),
             Err(_) if self.is_reported => Ok(false),
             Err(error) => {
                 self.is_reported = true;
@@ -105,14 +94,21 @@ impl Feed {
         }
     }
 
-    /// Waits for messages, for [`CHECK_EVERY`] at most. `None` if none came, or nothing is
+    /// Waits for a message, for [`CHECK_EVERY`] at most. `None` if none came, or nothing is
     /// subscribed.
-    pub(super) async fn received(&self) -> Option<Received> {
-        let Some((subscription, _)) = &self.subscription else {
+    pub(super) async fn next(&mut self) -> Option<Announcement> {
+        let Some((subscription, ..)) = &mut self.subscription else {
             sleep(CHECK_EVERY).await;
             return None;
         };
-        timeout(CHECK_EVERY, subscription.received()).await.ok()
+        timeout(CHECK_EVERY, subscription.next()).await.ok()?
+    }
+
+    /// Forgets the messages that wait.
+    pub(super) fn skip_waiting(&mut self) {
+        if let Some((subscription, ..)) = &mut self.subscription {
+            subscription.skip_waiting();
+        }
     }
 }
 
@@ -171,8 +167,6 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<(), ConfigError> {
 /// ```
 pub struct RedisChannel {
     feed: Feed,
-    /// Messages that were received, and not yet passed on.
-    received: vec::IntoIter<String>,
 }
 
 impl RedisChannel {
@@ -185,7 +179,7 @@ impl RedisChannel {
     pub fn new(store: &RedisStore, name: &str) -> Result<Self, ConfigError> {
         check_name("channel", name)?;
         let lanes = store.lanes.clone();
-        if !lanes.all[0].route.has_channels() {
+        if !lanes.has_channels {
             return Err(ConfigError::new(
                 "a pool has no connections for the messages of a channel; give the store a URL",
             ));
@@ -195,7 +189,6 @@ impl RedisChannel {
         let channel = format!("{prefix}:{name}");
         Ok(Self {
             feed: Feed::new(lanes, prefix, channel),
-            received: Vec::new().into_iter(),
         })
     }
 
@@ -225,7 +218,7 @@ impl RedisChannel {
         }
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(channel).arg(id);
-        let published = command::run::<()>(lanes, &publish, &self.feed.prefix).await;
+        let published = command::run::<()>(lanes, &publish, &self.feed.prefix, true).await;
         let what = format!("Redis channel `{channel}`: not announced");
         published.map_err(|error| error.into_error(&what))
     }
@@ -234,21 +227,14 @@ impl RedisChannel {
 impl Announcements for RedisChannel {
     async fn next(&mut self) -> Option<Announcement> {
         loop {
-            if let Some(id) = self.received.next() {
-                return Some(Announcement::One(id));
-            }
             match self.feed.subscribe().await {
                 // Earlier announcements are unknown.
                 Ok(true) => return Some(Announcement::Any),
                 Ok(false) => {}
                 Err(error) => telemetry::changes_not_followed(&self.feed.channel, &error),
             }
-            let Some(received) = self.feed.received().await else {
-                continue;
-            };
-            self.received = received.texts.into_iter();
-            if received.has_lost_some {
-                return Some(Announcement::Any);
+            if let Some(announcement) = self.feed.next().await {
+                return Some(announcement);
             }
         }
     }
@@ -264,10 +250,7 @@ impl Clone for RedisChannel {
             ..
         } = &self.feed;
         let feed = Feed::new(lanes.clone(), prefix.clone(), channel.clone());
-        Self {
-            feed,
-            received: Vec::new().into_iter(),
-        }
+        Self { feed }
     }
 }
 

@@ -16,7 +16,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, timeout};
 
 use super::backoff::Backoff;
-use super::connect::{Connect, Link, Subscription};
+use super::connect::{Endpoint, Link, Subscription};
 use super::terms::Terms;
 use crate::store::heartbeat::Heartbeat;
 use crate::telemetry::{Outage, RedisEvents};
@@ -33,16 +33,11 @@ const SILENT: Duration = Duration::from_millis(100);
 /// read the socket yet. No check waits where each connection has four answers a second or more.
 const IDLE: Duration = Duration::from_millis(250);
 
-#[derive(Clone)]
 pub(super) struct Connections {
-    shared: Arc<SharedConnection>,
-}
-
-struct SharedConnection {
-    connect: Arc<dyn Connect>,
-    terms: Arc<Terms>,
+    endpoint: Arc<Endpoint>,
+    pub(super) terms: Arc<Terms>,
     state: Mutex<ConnectionState>,
-    events: Arc<RedisEvents>,
+    pub(super) events: Arc<RedisEvents>,
 }
 
 #[derive(Default)]
@@ -104,72 +99,64 @@ impl Handle {
 
 impl Connections {
     pub(super) fn new(
-        connect: Arc<dyn Connect>,
+        endpoint: Arc<Endpoint>,
         terms: Arc<Terms>,
         events: Arc<RedisEvents>,
-    ) -> Self {
-        Self {
-            shared: Arc::new(SharedConnection {
-                connect,
-                terms,
-                state: Mutex::default(),
-                events,
-            }),
-        }
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            endpoint,
+            terms,
+            state: Mutex::default(),
+            events,
+        })
     }
 
     /// Connections to the same server, with a state of their own.
-    pub(super) fn another(&self) -> Self {
-        let SharedConnection {
-            connect,
-            terms,
-            events,
-            ..
-        } = &*self.shared;
-        Self::new(Arc::clone(connect), Arc::clone(terms), Arc::clone(events))
+    pub(super) fn another(&self) -> Arc<Self> {
+        Self::new(
+            Arc::clone(&self.endpoint),
+            Arc::clone(&self.terms),
+            Arc::clone(&self.events),
+        )
     }
 
     /// Returns whether both lead to the same server.
     pub(super) fn share_server_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared.events, &other.shared.events)
+        Arc::ptr_eq(&self.events, &other.events)
     }
 
     /// The current connection, if there is one.
     pub(super) fn current(&self) -> Option<Handle> {
-        self.shared.lock().handle()
+        self.lock().handle()
     }
 
     /// The current connection, or a new one, or the reason why there is none.
-    pub(super) async fn get(&self) -> Result<Handle, String> {
-        if let Some(known) = self.shared.known() {
+    pub(super) async fn get(self: &Arc<Self>) -> Result<Handle, String> {
+        if let Some(known) = self.known() {
             return known;
         }
         // A caller that waits here can be dropped. Only the attempt itself is a task.
-        let turn = self.shared.lock().turn_to_connect();
+        let turn = self.lock().turn_to_connect();
         let only_one = turn.lock_owned().await;
-        if let Some(known) = self.shared.known() {
+        if let Some(known) = self.known() {
             return known;
         }
-        self.shared.lock().attempt.beat(Instant::now());
-        let shared = Arc::clone(&self.shared);
+        self.lock().attempt.beat(Instant::now());
+        let connections = Arc::clone(self);
         let connecting = tokio::spawn(async move {
             let _only_one = only_one;
-            shared.connect().await
+            connections.connect().await
         });
         // The message of a panic, in a provider of credentials, may contain one.
         connecting
             .await
-            .unwrap_or_else(|_| Err(self.shared.failed("the attempt to connect panicked")))
+            .unwrap_or_else(|_| Err(self.failed("the attempt to connect panicked")))
     }
 
     /// The same as [`get`](Self::get), with an attempt at once, because its caller paces itself.
-    pub(super) async fn get_now(&self) -> Result<Handle, String> {
-        self.shared.lock().backoff.skip_pause();
+    pub(super) async fn get_now(self: &Arc<Self>) -> Result<Handle, String> {
+        self.lock().backoff.skip_pause();
         self.get().await
-    }
-
-    pub(super) fn has_channels(&self) -> bool {
-        self.shared.connect.has_channels()
     }
 
     /// Subscribes to a channel of the server. Channels of this kind start with the prefix.
@@ -177,18 +164,11 @@ impl Connections {
         &self,
         prefix: &str,
         channel: &str,
-    ) -> Result<Option<Subscription>, String> {
-        let subscribing = timeout(
-            CONNECT_TIMEOUT,
-            self.shared.connect.subscribe(prefix, channel),
-        );
+    ) -> Result<Subscription, String> {
+        let subscribing = timeout(CONNECT_TIMEOUT, self.endpoint.subscribe(prefix, channel));
         subscribing
             .await
             .unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}")))
-    }
-
-    pub(super) fn terms(&self) -> &Terms {
-        &self.shared.terms
     }
 
     /// Closes a connection that failed.
@@ -202,7 +182,7 @@ impl Connections {
     }
 
     fn close(&self, handle: &Handle, error: &dyn Display, is_failure: bool) {
-        let mut state = self.shared.lock();
+        let mut state = self.lock();
         if state.generation != handle.generation {
             return;
         }
@@ -213,19 +193,19 @@ impl Connections {
         if is_failure {
             state.backoff.lost(since, Instant::now());
         }
-        state.failure = format!("{}: {error}", self.shared.events.server());
+        state.failure = format!("{}: {error}", self.events.server());
         drop(state);
         if is_failure {
-            self.shared.events.closed(error);
+            self.events.closed(error);
         } else {
-            self.shared.events.replaced(error);
+            self.events.replaced(error);
         }
     }
 
     /// Notes that the server decided. An outage is over if it decided `in_time`.
     pub(super) fn heard(&self, handle: &Handle, in_time: bool) {
-        self.shared.events.decided();
-        let mut state = self.shared.lock();
+        self.events.decided();
+        let mut state = self.lock();
         if state.generation == handle.generation
             && let Some(current) = &mut state.current
         {
@@ -233,19 +213,14 @@ impl Connections {
         }
         if let Some(outage) = state.outage.take_if(|_| in_time) {
             drop(state);
-            self.shared.events.recovered(&outage);
+            self.events.recovered(&outage);
         }
-    }
-
-    pub(super) fn events(&self) -> &Arc<RedisEvents> {
-        &self.shared.events
     }
 
     /// Counts checks without a decision.
     pub(super) fn count_undecided(&self, checks: usize) {
         if checks > 0 {
-            self.shared
-                .lock()
+            self.lock()
                 .outage
                 .get_or_insert_with(Outage::begin)
                 .add(checks);
@@ -273,7 +248,7 @@ impl ConnectionState {
             .as_ref()
             .filter(|it| it.link.superseded().is_none())?;
         Some(Handle {
-            connection: current.link.connection(),
+            connection: current.link.connection.clone(),
             generation: self.generation,
             silent_for: current.heard.elapsed(),
             calls: Arc::clone(&current.calls),
@@ -281,7 +256,7 @@ impl ConnectionState {
     }
 }
 
-impl SharedConnection {
+impl Connections {
     fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock()
     }
@@ -300,7 +275,7 @@ impl SharedConnection {
 
     /// Connects.
     async fn connect(&self) -> Result<Handle, String> {
-        let attempt = match timeout(CONNECT_TIMEOUT, self.connect.connect(&self.terms)).await {
+        let attempt = match timeout(CONNECT_TIMEOUT, self.endpoint.connect(&self.terms)).await {
             Ok(attempt) => attempt,
             Err(_) => Err(format!(
                 "no answer within {CONNECT_TIMEOUT:?}; check that Redis runs there, and the URL's \

@@ -209,7 +209,7 @@ impl Call {
 
     /// The reply, as it is seen from outside.
     async fn observed_reply(&mut self) -> Option<RedisResult<Vec<i64>>> {
-        let events = Arc::clone(self.node.connections.events());
+        let events = Arc::clone(&self.node.connections.events);
         let (checks, traces) = self.place.batch.traces();
         let mut observed = Some(ObservedCall::begin(&events, checks, traces));
         let answer = self.reply(&mut observed).await;
@@ -325,7 +325,7 @@ impl Call {
     fn read_reply(&mut self, reply: &[i64]) -> usize {
         let connections = &self.node.connections;
         let batch = &mut self.place.batch;
-        match batch.read_reply(reply, connections.events()) {
+        match batch.read_reply(reply, &connections.events) {
             Ok(declined) => {
                 connections.heard(&self.handle, batch.is_in_time() && !batch.is_read_only());
                 declined
@@ -357,7 +357,7 @@ impl Call {
         let is_forbidden = call::is_forbidden_in_script(error) && is_last_command;
         let may_have_charged =
             CallFailure::from_redis(error) == CallFailure::Unknown && !is_forbidden;
-        let reason = format!("{}: {text}", connections.events().server());
+        let reason = format!("{}: {text}", connections.events.server());
         batch.set_failure(|| {
             let failed = if may_have_charged {
                 Error::store(reason.clone())
@@ -371,7 +371,7 @@ impl Call {
     /// Sets a timeout as the answer. Returns how many checks failed.
     fn set_timeout(&mut self) -> usize {
         self.place.lane().route.refresh();
-        let server = self.node.connections.events().server();
+        let server = self.node.connections.events.server();
         let batch = &mut self.place.batch;
         batch.set_failure(|| Error::timeout().at_server(server))
     }

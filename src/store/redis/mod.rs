@@ -125,16 +125,12 @@ pub struct RedisStore {
 struct Lanes {
     /// At least one.
     all: Arc<[Arc<Lane>]>,
-    choice: Choice,
-}
-
-/// How a key chooses its lane.
-#[derive(Clone)]
-enum Choice {
-    /// A hash of this process.
-    Hash(DefaultHashBuilder),
-    /// Its partition of a cluster, for which there is a lane each.
-    Partition(Arc<Cluster>),
+    /// Chooses the lane of a key, without a cluster.
+    hasher: DefaultHashBuilder,
+    /// Its partition of the cluster chooses the lane of a key. There is a lane for each.
+    cluster: Option<Arc<Cluster>>,
+    /// Whether the servers have connections for the messages of channels.
+    has_channels: bool,
 }
 
 impl RedisStore {
@@ -208,10 +204,10 @@ impl Lanes {
     /// The place of a key's lane. The same key always has the same lane, so that its checks stay in
     /// order.
     fn index(&self, key: &Key) -> usize {
-        match &self.choice {
-            Choice::Hash(_) if self.all.len() == 1 => 0,
-            Choice::Hash(hasher) => hasher.hash_one(key.as_str()) as usize % self.all.len(),
-            Choice::Partition(cluster) => cluster.partitions.partition_of(key.as_str()),
+        match &self.cluster {
+            Some(cluster) => cluster.partitions.partition_of(key.as_str()),
+            None if self.all.len() == 1 => 0,
+            None => self.hasher.hash_one(key.as_str()) as usize % self.all.len(),
         }
     }
 
@@ -243,19 +239,14 @@ impl Lanes {
 
     /// Charges a group, or only peeks.
     fn decide(&self, operation: Operation) -> Answer {
-        match (&self.choice, operation) {
-            (Choice::Partition(cluster), Operation::Charge(group))
-                if !self.is_in_one_lane(&group) =>
-            {
-                spread::ask_parts(self, cluster, group, true)
-            }
-            (Choice::Partition(cluster), Operation::Peek(group))
-                if !self.is_in_one_lane(&group) =>
-            {
-                spread::ask_parts(self, cluster, group, false)
-            }
-            (_, operation) => submit(self.lane(&operation), &operation, Urgency::Usual),
+        if let Some(cluster) = &self.cluster
+            && let Operation::Charge(group) | Operation::Peek(group) = &operation
+            && !self.is_in_one_lane(group)
+        {
+            let is_charge = matches!(operation, Operation::Charge(_));
+            return spread::ask_parts(self, cluster, group.clone(), is_charge);
         }
+        submit(self.lane(&operation), &operation, Urgency::Usual)
     }
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connect::Connect;
+use super::connect::Endpoint;
 use super::connection::Connections;
-use super::probe::{OnOpened, RedisProbe};
+use super::probe::{OnOpened, probe};
 use super::terms::Terms;
 use crate::store::breaker::{Breaker, BreakerSettings};
 use crate::telemetry::RedisEvents;
@@ -13,7 +13,7 @@ use crate::telemetry::RedisEvents;
 pub(super) struct Node {
     /// The host of a cluster's node. Empty for any other server.
     pub(super) host: String,
-    pub(super) connections: Connections,
+    pub(super) connections: Arc<Connections>,
     /// All lanes of a node share it.
     pub(super) breaker: Option<Arc<Breaker>>,
 }
@@ -29,36 +29,27 @@ pub(super) struct Nodes {
 
 impl Nodes {
     /// Creates a node. The name appears in its events.
-    pub(super) fn node(&self, connect: Arc<dyn Connect>, name: &str, host: &str) -> Node {
+    pub(super) fn node(&self, endpoint: Arc<Endpoint>, name: &str, host: &str) -> Node {
         let events = Arc::new(RedisEvents::new(name.into(), Arc::clone(&self.label)));
-        let connections = Connections::new(connect, Arc::clone(&self.terms), events);
+        let connections = Connections::new(endpoint, Arc::clone(&self.terms), events);
         let breaker = self.breaker.map(|settings| {
-            let probe = RedisProbe {
-                connections: connections.clone(),
-                deadline: self.deadline,
-                on_opened: Arc::clone(&self.on_opened),
-            };
             let store = format!("Redis at {name}").into();
             let label = Arc::clone(&self.label);
-            Breaker::new(settings.for_deadline(self.deadline), store, label, probe)
+            let settings = settings.for_deadline(self.deadline);
+            let (probed, deadline) = (Arc::clone(&connections), self.deadline);
+            let probe = move || probe(Arc::clone(&probed), deadline);
+            let (opened, on_opened) = (Arc::clone(&connections), Arc::clone(&self.on_opened));
+            let opened = move || {
+                if let Some(on_opened) = on_opened.get() {
+                    on_opened(&opened);
+                }
+            };
+            Breaker::new(settings, store, label, probe, opened)
         });
         Node {
             host: host.to_owned(),
             connections,
             breaker,
-        }
-    }
-}
-
-impl Node {
-    /// Creates a node of the same server, with a connection of its own.
-    pub(super) fn with_own_connection(&self) -> Self {
-        let host = self.host.clone();
-        let connections = self.connections.another();
-        Self {
-            host,
-            connections,
-            breaker: self.breaker.clone(),
         }
     }
 }

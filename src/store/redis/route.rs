@@ -26,14 +26,6 @@ impl LaneRoute {
         }
     }
 
-    /// Returns whether the servers can be subscribed to. Nodes of a cluster can.
-    pub(super) fn has_channels(&self) -> bool {
-        match self {
-            Self::Fixed(node) => node.connections.has_channels(),
-            Self::Partition(..) => true,
-        }
-    }
-
     /// A connection, or why there is none.
     pub(super) async fn connect(&self) -> Result<(Arc<Node>, Handle), String> {
         let node = match self {
@@ -73,7 +65,7 @@ impl LaneRoute {
 
     pub(super) fn events(&self) -> &RedisEvents {
         match self {
-            Self::Fixed(node) => node.connections.events(),
+            Self::Fixed(node) => &node.connections.events,
             Self::Partition(cluster, _) => cluster.events(),
         }
     }

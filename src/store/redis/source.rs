@@ -6,9 +6,9 @@ use std::time::Duration;
 use redis::{Cmd, FromRedisValue};
 use tokio::time::{Instant, sleep};
 
+use super::RedisStore;
 use super::channel::{CHECK_EVERY, Feed, check_name, config_prefix};
 use super::command::{self, CommandError};
-use super::{Lanes, RedisStore};
 use crate::configuration::{Config, ConfigSource, Format, MAX_TEXT};
 use crate::model::Error;
 use crate::telemetry;
@@ -60,16 +60,13 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// # }
 /// ```
 pub struct RedisSource {
-    lanes: Lanes,
-    /// The start of the key, up to the colon.
-    prefix: String,
-    key: String,
+    /// The channel has the name of the key.
+    feed: Feed,
     format: Format,
     /// Whether it was reported that Redis is unavailable, since the key was last read.
     is_unavailable: bool,
     /// The text that was read last, or why it could not be read.
     last: Option<Result<String, String>>,
-    feed: Feed,
 }
 
 impl RedisSource {
@@ -83,15 +80,11 @@ impl RedisSource {
         let lanes = store.lanes.clone();
         let (prefix, partition) = config_prefix(&lanes);
         let key = format!("{prefix}:{partition}{name}");
-        let feed = Feed::new(lanes.clone(), prefix.clone(), key.clone());
         Ok(Self {
-            lanes,
-            prefix,
-            key,
+            feed: Feed::new(lanes, prefix, key),
             format,
             is_unavailable: false,
             last: None,
-            feed,
         })
     }
 
@@ -99,7 +92,7 @@ impl RedisSource {
     /// `prefix-config:{tag}name`, in the slot of the first partition.
     #[must_use]
     pub fn key(&self) -> &str {
-        &self.key
+        &self.feed.channel
     }
 
     /// Reads the limits now.
@@ -131,9 +124,9 @@ impl RedisSource {
         let config = self.parse(text)?;
         config.check()?;
         let mut set = redis::cmd("SET");
-        set.arg(&self.key).arg(text);
+        set.arg(self.key()).arg(text);
         let mut announce = redis::cmd("PUBLISH");
-        announce.arg(&self.key).arg("changed");
+        announce.arg(self.key()).arg("changed");
         self.run::<()>(&set)
             .await
             .map_err(|error| self.error("not written", error))?;
@@ -147,11 +140,11 @@ impl RedisSource {
     }
 
     fn parse(&self, text: &str) -> Result<Config, ConfigError> {
-        Config::parse(&format!("Redis key `{}`", self.key), text, self.format)
+        Config::parse(&format!("Redis key `{}`", self.key()), text, self.format)
     }
 
     fn error(&self, what: &str, error: CommandError) -> Error {
-        error.into_error(&format!("Redis key `{}`: {what}", self.key))
+        error.into_error(&format!("Redis key `{}`: {what}", self.key()))
     }
 
     /// The text of the key.
@@ -159,7 +152,7 @@ impl RedisSource {
         // One byte more than a configuration may have: a larger value would hold up the checks on
         // this connection.
         let mut get = redis::cmd("GETRANGE");
-        get.arg(&self.key).arg(0).arg(MAX_TEXT);
+        get.arg(self.key()).arg(0).arg(MAX_TEXT);
         let text = self.run::<Vec<u8>>(&get).await?;
         if text.is_empty() {
             let missing = "it does not exist, or is empty; write the limits there with SET";
@@ -175,27 +168,28 @@ impl RedisSource {
     }
 
     async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CommandError> {
-        command::run(&self.lanes, command, &self.prefix).await
+        command::run(&self.feed.lanes, command, &self.feed.prefix, true).await
     }
 
     /// Subscribes to the channel, unless it is subscribed to. Returns whether it is so anew.
     async fn subscribe(&mut self) -> bool {
         self.feed.subscribe().await.unwrap_or_else(|error| {
-            telemetry::unsubscribed(&self.key, &error);
+            telemetry::unsubscribed(&self.feed.channel, &error);
             false
         })
     }
 
     /// Waits until it is time to read.
-    async fn wait(&self) {
+    async fn wait(&mut self) {
         if !self.feed.is_subscribed() {
             sleep(CHECK_EVERY).await;
             return;
         }
         let since = Instant::now();
         while self.feed.is_subscribed() && since.elapsed() < POLL {
-            if self.feed.received().await.is_some() {
+            if self.feed.next().await.is_some() {
                 sleep(SETTLE).await;
+                self.feed.skip_waiting();
                 return;
             }
         }
@@ -214,7 +208,7 @@ impl ConfigSource for RedisSource {
                 Err(CommandError::Invalid(reason)) => Err(reason),
                 Err(CommandError::Unavailable(reason)) => {
                     if !self.is_unavailable {
-                        telemetry::limits_not_read(&self.key, &reason);
+                        telemetry::limits_not_read(self.key(), &reason);
                     }
                     self.is_unavailable = true;
                     sleep(CHECK_EVERY).await;
@@ -230,7 +224,7 @@ impl ConfigSource for RedisSource {
                 Ok(text) => self.parse(&text),
                 Err(reason) => Err(ConfigError::new(format!(
                     "Redis key `{}`: not read: {reason}",
-                    self.key
+                    self.key()
                 ))),
             });
         }
@@ -240,7 +234,7 @@ impl ConfigSource for RedisSource {
 impl fmt::Debug for RedisSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisSource")
-            .field("key", &self.key)
+            .field("key", &self.key())
             .finish_non_exhaustive()
     }
 }

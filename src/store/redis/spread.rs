@@ -15,11 +15,10 @@
 //! The denial waits for the refunds: they return the restored budgets, so the caller's next check
 //! sees them. A refund that fails without being carried out is repeated for a few seconds.
 
-use std::future::Future;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Lanes;
@@ -34,7 +33,8 @@ use crate::units::{Timestamp, later};
 /// The pauses before a refund is repeated, in milliseconds.
 const PAUSES: [u64; 5] = [100, 200, 400, 800, 1_600];
 
-/// Charges a group of several partitions, or only peeks.
+/// Charges a group of several partitions, or only peeks. At the deadline its caller returns, and
+/// the task goes on.
 pub(super) fn ask_parts(
     lanes: &Lanes,
     cluster: &Arc<Cluster>,
@@ -42,131 +42,106 @@ pub(super) fn ask_parts(
     is_charge: bool,
 ) -> Answer {
     let deadline = later(Instant::now(), lanes.deadline());
-    let spread = Spread {
-        lanes: lanes.clone(),
-        cluster: Arc::clone(cluster),
-        group,
-    };
-    Answer::later(within(deadline, tokio::spawn(spread.decide(is_charge))))
-}
-
-/// The answer of a task. At the deadline its caller returns, and the task goes on.
-fn within(
-    deadline: Instant,
-    deciding: JoinHandle<Result<Decision, Error>>,
-) -> impl Future<Output = Result<Decision, Error>> {
-    let decided = timeout_at(deadline, deciding);
-    async {
-        match decided.await {
+    let deciding = decide(lanes.clone(), Arc::clone(cluster), group, is_charge);
+    let deciding = tokio::spawn(deciding);
+    Answer::later(async move {
+        match timeout_at(deadline, deciding).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(Error::store("the runtime was shut down")),
             Err(_) => Err(Error::timeout()),
         }
-    }
+    })
 }
 
-/// A group of several partitions.
-struct Spread {
+async fn decide(
     lanes: Lanes,
     cluster: Arc<Cluster>,
     group: Group,
+    is_charge: bool,
+) -> Result<Decision, Error> {
+    let deny_cache = lanes.deny_cache();
+    let asked = deny_cache.map(|deny_cache| deny_cache.asked(Instant::now()));
+    let parts = parts(&lanes, &group);
+    // A peek does not count a denial.
+    let counts = group.iter().any(|check| check.limit().counts_denials());
+    let mut decision = None;
+    if is_charge && !counts && cluster.has_denied_lately() {
+        let peeked = ask_all(&parts, false).await?;
+        decision = (!peeked.allowed()).then_some(peeked);
+    }
+    let decision = match decision {
+        Some(denied) => denied,
+        None => ask_all(&parts, is_charge).await?,
+    };
+    if is_charge && !decision.allowed() {
+        cluster.note_denied();
+        // After the refunds: each voids the denials of its budgets.
+        if let (Some(deny_cache), Some(asked)) = (deny_cache, asked)
+            && let Some(asked) = deny_cache.still_asked(asked, &decision.denied_checks(&group))
+        {
+            deny_cache.record(&group, asked, &decision);
+        }
+    }
+    Ok(decision)
 }
 
-/// The answer of a part of the group, with the places of its checks.
-type PartAnswer = (Vec<usize>, Result<Decision, Error>);
-
-impl Spread {
-    async fn decide(self, is_charge: bool) -> Result<Decision, Error> {
-        let deny_cache = self.lanes.deny_cache();
-        let asked = deny_cache.map(|deny_cache| deny_cache.asked(Instant::now()));
-        let decision = self.ask(is_charge).await?;
-        if is_charge && !decision.allowed() {
-            self.cluster.note_denied();
-            // After the refunds: each voids the denials of its budgets.
-            if let (Some(deny_cache), Some(asked)) = (deny_cache, asked)
-                && let Some(asked) =
-                    deny_cache.still_asked(asked, &decision.denied_checks(&self.group))
-            {
-                deny_cache.record(&self.group, asked, &decision);
-            }
-        }
-        Ok(decision)
+/// Charges all parts, or peeks. If not all are allowed, nothing stays charged.
+async fn ask_all(parts: &[Part], is_charge: bool) -> Result<Decision, Error> {
+    let answers = all(parts.iter().map(|part| part.ask(is_charge)).collect()).await;
+    let is_allowed = |answer: &Result<Decision, _>| answer.as_ref().is_ok_and(Decision::allowed);
+    if !answers.iter().all(is_allowed) {
+        return deny(is_charge, parts, answers).await;
     }
-
-    async fn ask(&self, is_charge: bool) -> Result<Decision, Error> {
-        let parts = parts(&self.lanes, &self.group);
-        // A peek does not count a denial.
-        let counts = self
-            .group
-            .iter()
-            .any(|check| check.limit().counts_denials());
-        if is_charge && !counts && self.cluster.has_denied_lately() {
-            let peeked = self.ask_all(&parts, false).await?;
-            if !peeked.allowed() {
-                return Ok(peeked);
-            }
-        }
-        self.ask_all(&parts, is_charge).await
-    }
-
-    /// Charges all parts, or peeks. If not all are allowed, nothing stays charged.
-    async fn ask_all(&self, parts: &[Part], is_charge: bool) -> Result<Decision, Error> {
-        let answers = all(parts.iter().map(|part| part.ask(is_charge)).collect()).await;
-        let is_allowed =
-            |answer: &Result<Decision, _>| answer.as_ref().is_ok_and(Decision::allowed);
-        if !answers.iter().all(is_allowed) {
-            return self.deny(is_charge, parts, answers).await;
-        }
-        let places = parts.iter().map(|part| part.places.clone());
-        join(places.zip(answers))
-    }
-
-    /// Gives back what was charged of a group of which a part was denied or failed. The budgets of
-    /// the allowed parts are then reported as they are without the charges, or as they were after
-    /// them if that fails.
-    async fn deny(
-        &self,
-        is_charge: bool,
-        parts: &[Part],
-        answers: Vec<Result<Decision, Error>>,
-    ) -> Result<Decision, Error> {
-        let mut joined: Vec<PartAnswer> = Vec::new();
-        let mut allowed = Vec::new();
-        for (part, answer) in parts.iter().zip(answers) {
-            match answer {
-                Ok(decision) if decision.allowed() => {
-                    allowed.extend(part.allowed_checks(&decision, is_charge));
-                }
-                answer => joined.push((part.places.clone(), answer)),
-            }
-        }
-        let undone = all(allowed.iter().map(|it| it.undo()).collect()).await;
-        let mut is_kept = false;
-        for (check, undone) in allowed.into_iter().zip(undone) {
-            let place = vec![check.place];
-            let decision = match undone {
-                Ok(without) => without.with_shadow_denials_of(&check.decision),
-                Err(error) => {
-                    is_kept |= is_charge;
-                    let uncharged = check.decision.clone().uncharged();
-                    if is_charge && !error.may_have_charged() {
-                        check.repeat();
-                    }
-                    uncharged
-                }
-            };
-            joined.push((place, Ok(decision)));
-        }
-        join(joined).map_err(|error| match is_kept {
-            true => error.that_may_have_charged(),
-            false => error,
-        })
-    }
+    let places = parts.iter().map(|part| part.places.clone());
+    join(places.zip(answers))
 }
 
-/// One decision of all parts, with the verdicts in the order of the group. Of several errors, one
-/// that may have charged.
-fn join(answers: impl IntoIterator<Item = PartAnswer>) -> Result<Decision, Error> {
+/// Gives back what was charged of a group of which a part was denied or failed. The budgets of
+/// the allowed parts are then reported as they are without the charges, or as they were after
+/// them if that fails.
+async fn deny(
+    is_charge: bool,
+    parts: &[Part],
+    answers: Vec<Result<Decision, Error>>,
+) -> Result<Decision, Error> {
+    let mut joined = Vec::new();
+    let mut allowed = Vec::new();
+    for (part, answer) in parts.iter().zip(answers) {
+        match answer {
+            Ok(decision) if decision.allowed() => {
+                allowed.extend(part.allowed_checks(&decision, is_charge));
+            }
+            answer => joined.push((part.places.clone(), answer)),
+        }
+    }
+    let undone = all(allowed.iter().map(|it| it.undo()).collect()).await;
+    let mut is_kept = false;
+    for (check, undone) in allowed.into_iter().zip(undone) {
+        let place = vec![check.place];
+        let decision = match undone {
+            Ok(without) => without.with_shadow_denials_of(&check.decision),
+            Err(error) => {
+                is_kept |= is_charge;
+                let uncharged = check.decision.clone().uncharged();
+                if is_charge && !error.may_have_charged() {
+                    check.repeat();
+                }
+                uncharged
+            }
+        };
+        joined.push((place, Ok(decision)));
+    }
+    join(joined).map_err(|error| match is_kept {
+        true => error.that_may_have_charged(),
+        false => error,
+    })
+}
+
+/// One decision of all parts, each with the places of its checks. Of several errors, one that may
+/// have charged.
+fn join(
+    answers: impl IntoIterator<Item = (Vec<usize>, Result<Decision, Error>)>,
+) -> Result<Decision, Error> {
     let mut verdicts: Vec<(usize, Verdict)> = Vec::new();
     let mut decided_at = Timestamp::EPOCH;
     let mut failure: Option<Error> = None;
@@ -266,25 +241,16 @@ impl AllowedCheck {
 }
 
 fn parts(lanes: &Lanes, group: &[Check]) -> Vec<Part> {
-    let mut parts: Vec<(usize, Part)> = Vec::new();
+    let mut parts = BTreeMap::<usize, Part>::new();
     for (place, check) in group.iter().enumerate() {
         let index = lanes.index(check.key());
-        let known = parts.iter().position(|(of, _)| *of == index);
-        let part = known.unwrap_or_else(|| {
-            let lane = Arc::clone(&lanes.all[index]);
-            parts.push((
-                index,
-                Part {
-                    lane,
-                    places: Vec::new(),
-                    checks: Vec::new(),
-                },
-            ));
-            parts.len() - 1
+        let part = parts.entry(index).or_insert_with(|| Part {
+            lane: Arc::clone(&lanes.all[index]),
+            places: Vec::new(),
+            checks: Vec::new(),
         });
-        let (_, part) = &mut parts[part];
         part.places.push(place);
         part.checks.push(check.clone());
     }
-    parts.into_iter().map(|(_, part)| part).collect()
+    parts.into_values().collect()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hashbrown::DefaultHashBuilder;
 
 use super::super::cluster::{Cluster, MAX_PARTITIONS, Partitions};
-use super::super::connect::{Target, Topology};
+use super::super::connect::{self, Endpoint, Topology};
 use super::super::connection::Connections;
 use super::super::lane::{Lane, LaneSettings};
 use super::super::node::{Node, Nodes};
@@ -14,8 +14,8 @@ use super::super::notes::Notes;
 use super::super::probe::OnOpened;
 use super::super::route::LaneRoute;
 use super::super::terms::Terms;
-use super::super::{Choice, Lanes, RedisStore};
-use super::{RedisStoreBuilder, ServerSource};
+use super::super::{Lanes, RedisStore};
+use super::RedisStoreBuilder;
 use crate::store::deny_cache::{DEFAULT_CAPACITY, DenyCache};
 use crate::units::ConfigError;
 
@@ -23,11 +23,8 @@ use crate::units::ConfigError;
 const MIN_DEADLINE: Duration = Duration::from_millis(1);
 const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
-const MAX_PREFIX: usize = 64;
-
-const MAX_CLIENT_NAME: usize = 64;
-
-const MAX_LABEL: usize = 64;
+/// The longest prefix, name of a client, and label.
+const MAX_TEXT: usize = 64;
 
 const MAX_LANES: usize = 16;
 
@@ -47,18 +44,18 @@ impl RedisStoreBuilder {
     /// Returns an error if a setting is invalid, or the pool is too small for the lanes.
     pub fn build(mut self) -> Result<RedisStore, ConfigError> {
         self.check_ranges()?;
-        let target = self.target()?;
-        Ok(self.build_on(target))
+        let (topology, name) = self.servers()?;
+        Ok(self.build_on(topology, &name))
     }
 
-    /// Builds a store with valid settings.
-    pub(in crate::store::redis) fn build_on(self, target: Target) -> RedisStore {
+    /// Builds a store with valid settings, on servers that errors and events call by this name.
+    pub(in crate::store::redis) fn build_on(self, topology: Topology, name: &str) -> RedisStore {
         // With a clock that is set by hand, the time of this process does not say when a denial
         // ends.
         let remembers = self.clock.is_none();
         let deny_for = [self.deny_for, self.deny_blocked_for];
         let on_opened = OnOpened::default();
-        let tags = self.tags_of(&target.topology);
+        let tags = self.tags_of(&topology);
         let terms = Terms {
             prefix: self.prefix.as_str().into(),
             client_name: self.client_name.map(Into::into),
@@ -81,12 +78,19 @@ impl RedisStoreBuilder {
             deny_cache: remembers.then(|| Arc::new(DenyCache::new(deny_for, DEFAULT_CAPACITY))),
         };
         let prefix = self.prefix;
-        let (all, choice): (Arc<[_]>, _) = match target.topology {
-            Topology::One(connect) => {
-                let first = nodes.node(connect, &target.name, "");
+        let has_channels =
+            !matches!(&topology, Topology::One(endpoint) if !endpoint.has_channels());
+        let mut cluster = None;
+        let all: Arc<[_]> = match topology {
+            Topology::One(endpoint) => {
+                let first = nodes.node(endpoint, name, "");
                 let settings = settings(self.lanes);
                 let others: Vec<_> = (1..self.lanes)
-                    .map(|_| first.with_own_connection())
+                    .map(|_| Node {
+                        host: String::new(),
+                        connections: first.connections.another(),
+                        breaker: first.breaker.clone(),
+                    })
                     .collect();
                 let lane = |node| {
                     Lane::new(
@@ -95,27 +99,28 @@ impl RedisStoreBuilder {
                         settings.clone(),
                     )
                 };
-                let lanes = std::iter::once(first).chain(others).map(lane).collect();
-                (lanes, Choice::Hash(DefaultHashBuilder::default()))
+                std::iter::once(first).chain(others).map(lane).collect()
             }
             Topology::Cluster(seeds) => {
-                let partitions = self.partitions;
+                let partitions = Partitions::new(self.partitions);
                 let settings = settings(self.partitions);
-                let cluster = Cluster::new(Partitions::new(partitions), nodes, seeds, &target.name);
+                let cluster = cluster.insert(Cluster::new(partitions, nodes, seeds, name));
                 let lane = |partition| {
-                    let route = LaneRoute::Partition(Arc::clone(&cluster), partition);
+                    let route = LaneRoute::Partition(Arc::clone(cluster), partition);
                     let prefix = format!("{prefix}:{{{}}}", cluster.partitions.tag(partition));
                     Lane::new(route, prefix, settings.clone())
                 };
-                (
-                    (0..partitions).map(lane).collect(),
-                    Choice::Partition(Arc::clone(&cluster)),
-                )
+                (0..self.partitions).map(lane).collect()
             }
         };
         // It is set once, here.
         drop(on_opened.set(fail_queued(&all)));
-        let lanes = Lanes { all, choice };
+        let lanes = Lanes {
+            all,
+            hasher: DefaultHashBuilder::default(),
+            cluster,
+            has_channels,
+        };
         RedisStore {
             notes: Arc::new(Notes::new(lanes.clone(), prefix)),
             lanes,
@@ -137,17 +142,7 @@ impl RedisStoreBuilder {
                 self.deadline
             )));
         }
-        let printable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
-        if self.prefix.is_empty()
-            || self.prefix.len() > MAX_PREFIX
-            || !self.prefix.bytes().all(printable)
-        {
-            return Err(ConfigError::new(format!(
-                "the key prefix is `{}`; use 1 to {MAX_PREFIX} printable ASCII characters without \
-                 spaces and braces",
-                self.prefix.escape_debug()
-            )));
-        }
+        check_text("the key prefix", &self.prefix, b"{}", "spaces and braces")?;
         if self.prefix.ends_with(':') {
             return Err(ConfigError::new(format!(
                 "the key prefix is `{}`; leave out the colon at its end, which the store adds",
@@ -160,27 +155,10 @@ impl RedisStoreBuilder {
                  `RedisStore::builder(\"shop\").url(...)`",
             ));
         }
-        if let Some(name) = &self.client_name
-            && (name.is_empty()
-                || name.len() > MAX_CLIENT_NAME
-                || !name.bytes().all(|byte| byte.is_ascii_graphic()))
-        {
-            return Err(ConfigError::new(format!(
-                "`client_name` is `{}`; use 1 to {MAX_CLIENT_NAME} printable ASCII characters \
-                 without spaces",
-                name.escape_debug()
-            )));
+        if let Some(name) = &self.client_name {
+            check_text("`client_name`", name, b"", "spaces")?;
         }
-        if self.label.is_empty()
-            || self.label.len() > MAX_LABEL
-            || !self.label.bytes().all(|byte| byte.is_ascii_graphic())
-        {
-            return Err(ConfigError::new(format!(
-                "`metrics_label` is `{}`; use 1 to {MAX_LABEL} printable ASCII characters without \
-                 spaces",
-                self.label.escape_debug()
-            )));
-        }
+        check_text("`metrics_label`", &self.label, b"", "spaces")?;
         if !(1..=MAX_LANES).contains(&self.lanes) {
             return Err(ConfigError::new(format!(
                 "`lanes` is {}; use 1 to {MAX_LANES}",
@@ -202,13 +180,12 @@ impl RedisStoreBuilder {
         Ok(())
     }
 
-    /// The servers that the URL or the pool names.
-    fn target(&mut self) -> Result<Target, ConfigError> {
+    /// The servers that the URL or the pool names, and the name of them.
+    fn servers(&mut self) -> Result<(Topology, String), ConfigError> {
         let tls = self.tls.take();
         let credentials = self.credentials.take();
-        let pool = match &self.source {
-            ServerSource::Url(url) => return Target::parse(url, tls, credentials),
-            ServerSource::Pool(pool) => pool,
+        let Some(pool) = self.pool.take() else {
+            return connect::parse(&self.url, tls, credentials);
         };
         let max_size = pool.status().max_size;
         if max_size <= self.lanes {
@@ -230,11 +207,8 @@ impl RedisStoreBuilder {
                  the two",
             ));
         }
-        let topology = Topology::One(Arc::new(pool.clone()));
-        Ok(Target {
-            topology,
-            name: "the pool's server".to_owned(),
-        })
+        let topology = Topology::One(Endpoint::Pool(pool).into());
+        Ok((topology, "the pool's server".to_owned()))
     }
 
     /// Builds the store and connects, so that a wrong address or password is an error at once.
@@ -262,6 +236,19 @@ impl RedisStoreBuilder {
             _ => Ok(store),
         }
     }
+}
+
+/// Returns an error if a text is empty or long, or has other characters than printable ones of
+/// ASCII without these.
+fn check_text(what: &str, text: &str, without: &[u8], in_words: &str) -> Result<(), ConfigError> {
+    let is_printable = |byte: u8| byte.is_ascii_graphic() && !without.contains(&byte);
+    if (1..=MAX_TEXT).contains(&text.len()) && text.bytes().all(is_printable) {
+        return Ok(());
+    }
+    Err(ConfigError::new(format!(
+        "{what} is `{}`; use 1 to {MAX_TEXT} printable ASCII characters without {in_words}",
+        text.escape_debug()
+    )))
 }
 
 fn unusable(reason: &str) -> ConfigError {

@@ -21,12 +21,11 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 pub(super) use self::partition::{MAX_PARTITIONS, Partitions};
 use self::slots::Range;
-use super::connect::{HostAndPort, Server};
+use super::connect::{Endpoint, HostAndPort, Server, ask_all};
 use super::greeting::in_words;
 use super::node::{Node, Nodes};
 use crate::store::heartbeat::Heartbeat;
@@ -138,7 +137,10 @@ impl Cluster {
         }
         let server = self.seeds.first()?.at(&address.0, address.1);
         let name = server.address();
-        let node = Arc::new(self.nodes.node(Arc::new(server), &name, &address.0));
+        let node = Arc::new(
+            self.nodes
+                .node(Endpoint::Server(server).into(), &name, &address.0),
+        );
         table.nodes.insert(address, Arc::clone(&node));
         Some(node)
     }
@@ -184,17 +186,24 @@ impl Cluster {
 
     /// Reads the slots. Returns whether the nodes of all partitions are known.
     async fn read(&self) -> bool {
-        let mut asked = JoinSet::new();
-        for (address, peer) in self.peers() {
-            let prefix = Arc::clone(&self.nodes.terms.prefix);
-            asked.spawn(async move {
-                let answer = timeout(ANSWER_TIMEOUT, peer.read_slots(&prefix)).await;
-                let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
-                answer
-                    .map_err(|error| format!("{}:{}: {error}", address.0, address.1))
-                    .map(|it| (address, it))
-            });
-        }
+        let mut asked = ask_all(
+            self.peers()
+                .into_iter()
+                .filter_map(|(address, connection)| {
+                    // All seeds have the settings of one URL.
+                    let server = self.seeds.first()?.at(&address.0, address.1);
+                    let prefix = Arc::clone(&self.nodes.terms.prefix);
+                    let name = format!("{}:{}", address.0, address.1);
+                    Some((name, async move {
+                        let mut connection = match connection {
+                            Some(connection) => connection,
+                            None => server.open(&prefix).await?,
+                        };
+                        Ok((address, read_slots(&mut connection, &prefix).await?))
+                    }))
+                }),
+            ANSWER_TIMEOUT,
+        );
         let mut best: Option<(usize, HostAndPort, Vec<Range>)> = None;
         let mut failures = Vec::new();
         while let Some(answer) = asked.join_next().await {
@@ -229,25 +238,15 @@ impl Cluster {
         is_complete
     }
 
-    /// All that may tell, each once.
-    fn peers(&self) -> HashMap<HostAndPort, Peer> {
+    /// All that may tell, each once, with the connection of its calls, if it has one.
+    fn peers(&self) -> HashMap<HostAndPort, Option<MultiplexedConnection>> {
+        let seeds = self.seeds.iter().map(|seed| (seed.host_and_port(), None));
         let table = self.table.read();
-        let seeds = self
-            .seeds
-            .iter()
-            .map(|seed| (seed.host_and_port(), seed.clone()));
-        let mut peers: HashMap<_, _> = seeds
-            .map(|(at, seed)| (at, Peer::Unknown(Box::new(seed))))
-            .collect();
-        for (address, node) in &table.nodes {
-            let peer = match (node.connections.current(), self.seeds.first()) {
-                (Some(handle), _) => Peer::Connected(handle.connection),
-                (None, Some(seed)) => Peer::Unknown(Box::new(seed.at(&address.0, address.1))),
-                (None, None) => continue,
-            };
-            peers.insert(address.clone(), peer);
-        }
-        peers
+        let nodes = table.nodes.iter().map(|(address, node)| {
+            let handle = node.connections.current();
+            (address.clone(), handle.map(|handle| handle.connection))
+        });
+        seeds.chain(nodes).collect()
     }
 
     /// The number of partitions whose slots are in these ranges.
@@ -288,32 +287,20 @@ impl Cluster {
     }
 }
 
-/// A node that may tell the slots.
-enum Peer {
-    /// On the connection of its calls.
-    Connected(MultiplexedConnection),
-    Unknown(Box<Server>),
-}
-
-impl Peer {
-    async fn read_slots(self, prefix: &str) -> Result<Vec<Range>, String> {
-        let mut connection = match self {
-            Self::Connected(connection) => connection,
-            Self::Unknown(server) => server.open(prefix).await?,
-        };
-        let mut command = redis::cmd("CLUSTER");
-        command.arg("SLOTS");
-        let reply = command.query_async::<Value>(&mut connection).await;
-        let reply = reply.map_err(|error| match in_words(&error, prefix) {
-            text if text.contains("cluster support disabled") => {
-                format!(
-                    "{text}: this server is not in cluster mode; write redis:// in the Redis URL"
-                )
-            }
-            text => text,
-        })?;
-        slots::ranges(reply).ok_or_else(|| "a malformed reply to CLUSTER SLOTS".to_owned())
-    }
+async fn read_slots(
+    connection: &mut MultiplexedConnection,
+    prefix: &str,
+) -> Result<Vec<Range>, String> {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SLOTS");
+    let reply = command.query_async::<Value>(connection).await;
+    let reply = reply.map_err(|error| match in_words(&error, prefix) {
+        text if text.contains("cluster support disabled") => {
+            format!("{text}: this server is not in cluster mode; write redis:// in the Redis URL")
+        }
+        text => text,
+    })?;
+    slots::ranges(reply).ok_or_else(|| "a malformed reply to CLUSTER SLOTS".to_owned())
 }
 
 /// Held by the task that refreshes. It ends with its runtime. Then another may start.

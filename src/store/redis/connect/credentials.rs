@@ -44,29 +44,23 @@ impl fmt::Debug for Credentials {
 }
 
 /// Returns the credentials for one connection.
-#[derive(Clone)]
-pub(in crate::store::redis) struct Provider(Arc<dyn Fn() -> Provided + Send + Sync>);
+pub(in crate::store::redis) type Provider =
+    Arc<dyn Fn() -> BoxFuture<'static, Result<Credentials, String>> + Send + Sync>;
 
-type Provided = BoxFuture<'static, Result<Credentials, Box<dyn Error + Send + Sync>>>;
-
-impl Provider {
-    pub(in crate::store::redis) fn new<F, E>(
-        provide: impl Fn() -> F + Send + Sync + 'static,
-    ) -> Self
-    where
-        F: Future<Output = Result<Credentials, E>> + Send + 'static,
-        E: Into<Box<dyn Error + Send + Sync>>,
-    {
-        Self(Arc::new(move || {
-            let credentials = provide();
-            Box::pin(async { credentials.await.map_err(Into::into) })
-        }))
-    }
-
-    pub(super) async fn provide(&self) -> Result<Credentials, String> {
-        let credentials = (self.0)();
-        credentials.await.map_err(|error| {
-            format!("the provider of `credentials` failed: {error}").replace('\n', " ")
+pub(in crate::store::redis) fn provider<F, E>(
+    provide: impl Fn() -> F + Send + Sync + 'static,
+) -> Provider
+where
+    F: Future<Output = Result<Credentials, E>> + Send + 'static,
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
+    Arc::new(move || {
+        let credentials = provide();
+        Box::pin(async {
+            credentials.await.map_err(|error| {
+                let error = error.into();
+                format!("the provider of `credentials` failed: {error}").replace('\n', " ")
+            })
         })
-    }
+    })
 }

@@ -1,44 +1,28 @@
 //! Connections of your pool.
 
 use deadpool_redis::{Pool, PoolError};
-use futures_core::future::BoxFuture;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 
 use super::super::call;
 use super::super::greeting::{self, in_words};
 use super::super::terms::Terms;
-use super::{Connect, Link, Subscription};
+use super::Link;
 
-impl Connect for Pool {
-    fn connect<'a>(&'a self, terms: &'a Terms) -> BoxFuture<'a, Result<Link, String>> {
-        Box::pin(async {
-            let mut pooled = match self.get().await {
-                Ok(pooled) => pooled,
-                Err(PoolError::Backend(error)) => return Err(in_words(&error, &terms.prefix)),
-                Err(error) => return Err(error.to_string()),
-            };
-            let greeted = greet(&mut pooled, terms).await;
-            let link = Link::Pooled(pooled);
-            match greeted {
-                Ok(()) => Ok(link),
-                Err(reason) => {
-                    link.close();
-                    Err(reason)
-                }
-            }
-        })
-    }
-
-    fn subscribe<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Subscription>, String>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    fn has_channels(&self) -> bool {
-        false
+pub(super) async fn connect(pool: &Pool, terms: &Terms) -> Result<Link, String> {
+    let mut pooled = match pool.get().await {
+        Ok(pooled) => pooled,
+        Err(PoolError::Backend(error)) => return Err(in_words(&error, &terms.prefix)),
+        Err(error) => return Err(error.to_string()),
+    };
+    let greeted = greet(&mut pooled, terms).await;
+    let mut link = Link::new(MultiplexedConnection::clone(&pooled));
+    link.pooled = Some(pooled);
+    match greeted {
+        Ok(()) => Ok(link),
+        Err(reason) => {
+            link.close();
+            Err(reason)
+        }
     }
 }
 

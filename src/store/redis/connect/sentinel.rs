@@ -11,19 +11,18 @@
 //! master, the connection is over.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_core::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Mutex, Notify};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::super::call;
 use super::super::terms::Terms;
 use super::server::{HostAndPort, Server};
-use super::{Connect, Link, Subscription};
+use super::{Link, Subscription, ask_all};
 
 /// The time that a sentinel has for its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -37,7 +36,7 @@ const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(5);
 /// The channel in which sentinels announce another master.
 const CHANNEL: &str = "+switch-master";
 
-pub(super) struct Sentinels {
+pub(in crate::store::redis) struct Sentinels {
     all: Arc<[Sentinel]>,
     service: Arc<str>,
     /// How to connect to the master. The address is the sentinels' answer.
@@ -48,12 +47,6 @@ pub(super) struct Sentinels {
 struct Sentinel {
     server: Server,
     connection: Mutex<Option<MultiplexedConnection>>,
-}
-
-/// The answers of all sentinels.
-struct Election {
-    master: HostAndPort,
-    has_majority: bool,
 }
 
 impl Sentinels {
@@ -71,30 +64,50 @@ impl Sentinels {
     }
 
     /// Connects to the master that the sentinels name now, and watches their election.
-    async fn connect_to_master(&self, terms: &Terms) -> Result<Link, String> {
-        let (host, port) = elect(&self.all, &self.service).await?.master;
-        let master = self.master.at(&host, port);
+    pub(super) async fn connect_to_master(&self, terms: &Terms) -> Result<Link, String> {
+        let (elected, _) = elect(&self.all, &self.service).await?;
+        let master = self.master.at(&elected.0, elected.1);
         let connection = master.connect_to(terms).await;
         let connection =
             connection.map_err(|reason| format!("the master at {}: {reason}", master.address()))?;
-        let election = ElectionWatch::begin(&self.all, &self.service, (host, port));
-        Ok(Link::Elected(connection, election))
+        let mut link = Link::new(connection);
+        let (sentinels, service) = (Arc::clone(&self.all), Arc::clone(&self.service));
+        let successor = Arc::clone(&link.successor);
+        link._election.spawn(async move {
+            let next = next_master(&sentinels, &service, &elected).await;
+            // It is set once, here.
+            drop(successor.set(next));
+        });
+        Ok(link)
+    }
+
+    /// Subscribes to a channel of the master.
+    pub(super) async fn subscribe(
+        &self,
+        prefix: &str,
+        channel: &str,
+    ) -> Result<Subscription, String> {
+        let ((host, port), _) = elect(&self.all, &self.service).await?;
+        self.master.at(&host, port).subscribe(prefix, channel).await
     }
 }
 
-/// The master that the sentinels name.
-async fn elect(sentinels: &Arc<[Sentinel]>, service: &Arc<str>) -> Result<Election, String> {
-    let mut asked = JoinSet::new();
-    for number in 0..sentinels.len() {
-        let sentinels = Arc::clone(sentinels);
-        let service = Arc::clone(service);
-        asked.spawn(async move {
-            let sentinel = &sentinels[number];
-            let answer = timeout(ANSWER_TIMEOUT, sentinel.master_of(&service)).await;
-            let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
-            answer.map_err(|error| format!("{}: {error}", sentinel.server.address()))
-        });
-    }
+/// The master that the sentinels name, and whether a majority of them does.
+async fn elect(
+    sentinels: &Arc<[Sentinel]>,
+    service: &Arc<str>,
+) -> Result<(HostAndPort, bool), String> {
+    let mut asked = ask_all(
+        (0..sentinels.len()).map(|number| {
+            let (sentinels, service) = (Arc::clone(sentinels), Arc::clone(service));
+            let name = sentinels[number].server.address();
+            (
+                name,
+                async move { sentinels[number].master_of(&service).await },
+            )
+        }),
+        ANSWER_TIMEOUT,
+    );
     let mut votes = HashMap::<HostAndPort, usize>::new();
     let mut failures = Vec::new();
     while let Some(answer) = asked.join_next().await {
@@ -103,10 +116,7 @@ async fn elect(sentinels: &Arc<[Sentinel]>, service: &Arc<str>) -> Result<Electi
                 let count = votes.entry(master.clone()).or_default();
                 *count += 1;
                 if *count > sentinels.len() / 2 {
-                    return Ok(Election {
-                        master,
-                        has_majority: true,
-                    });
+                    return Ok((master, true));
                 }
             }
             Err(failure) => failures.push(failure),
@@ -117,17 +127,13 @@ async fn elect(sentinels: &Arc<[Sentinel]>, service: &Arc<str>) -> Result<Electi
         .into_iter()
         .map(|(master, votes)| (votes, master))
         .max();
-    elected
-        .map(|(_, master)| Election {
-            master,
-            has_majority: false,
-        })
-        .ok_or_else(|| {
-            format!(
-                "no sentinel names a master of `{service}` ({})",
-                failures.join("; ")
-            )
-        })
+    match elected {
+        Some((_, master)) => Ok((master, false)),
+        None => Err(format!(
+            "no sentinel names a master of `{service}` ({})",
+            failures.join("; ")
+        )),
+    }
 }
 
 impl Sentinel {
@@ -151,41 +157,6 @@ impl Sentinel {
     }
 }
 
-/// The election of a master, watched by a task until this is dropped.
-pub(in crate::store::redis) struct ElectionWatch {
-    successor: Arc<OnceLock<HostAndPort>>,
-    task: AbortHandle,
-}
-
-impl ElectionWatch {
-    fn begin(sentinels: &Arc<[Sentinel]>, service: &Arc<str>, master: HostAndPort) -> Self {
-        let successor = Arc::<OnceLock<HostAndPort>>::default();
-        let sentinels = Arc::clone(sentinels);
-        let service = Arc::clone(service);
-        let found = Arc::clone(&successor);
-        let watching = tokio::spawn(async move {
-            let next = next_master(&sentinels, &service, &master).await;
-            // It is set once, here.
-            drop(found.set(next));
-        });
-        Self {
-            successor,
-            task: watching.abort_handle(),
-        }
-    }
-
-    /// The master that the sentinels name instead.
-    pub(in crate::store::redis) fn successor(&self) -> Option<&HostAndPort> {
-        self.successor.get()
-    }
-}
-
-impl Drop for ElectionWatch {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// Waits until a majority of the sentinels names another master.
 async fn next_master(
     sentinels: &Arc<[Sentinel]>,
@@ -199,10 +170,7 @@ async fn next_master(
     }
     loop {
         drop(timeout(ASK_AGAIN, announced.notified()).await);
-        if let Ok(Election {
-            master: named,
-            has_majority: true,
-        }) = elect(sentinels, service).await
+        if let Ok((named, true)) = elect(sentinels, service).await
             && named != *master
         {
             return named;
@@ -215,29 +183,11 @@ async fn next_master(
 async fn announce(sentinel: Server, announced: Arc<Notify>) {
     loop {
         let subscribing = timeout(ANSWER_TIMEOUT, sentinel.subscribe("", CHANNEL)).await;
-        if let Ok(Ok(Some(subscription))) = subscribing {
-            while subscription.is_open() {
-                subscription.received().await;
+        if let Ok(Ok(mut subscription)) = subscribing {
+            while subscription.next().await.is_some() {
                 announced.notify_one();
             }
         }
         sleep(SUBSCRIBE_AGAIN).await;
-    }
-}
-
-impl Connect for Sentinels {
-    fn connect<'a>(&'a self, terms: &'a Terms) -> BoxFuture<'a, Result<Link, String>> {
-        Box::pin(self.connect_to_master(terms))
-    }
-
-    fn subscribe<'a>(
-        &'a self,
-        prefix: &'a str,
-        channel: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Subscription>, String>> {
-        Box::pin(async move {
-            let (host, port) = elect(&self.all, &self.service).await?.master;
-            self.master.at(&host, port).subscribe(prefix, channel).await
-        })
     }
 }

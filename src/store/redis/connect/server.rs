@@ -1,19 +1,17 @@
 //! Connections to one server, by its address.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_core::future::BoxFuture;
 use redis::ConnectionAddr;
 use redis::ProtocolVersion;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2};
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisError, RedisResult};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisError};
 
 use super::super::greeting::{self, in_words};
 use super::super::terms::Terms;
-use super::subscription::{Messages, Subscription};
-use super::{Connect, Link, Provider, turned_away};
+use super::subscription::{self, Subscription};
+use super::{Provider, turned_away};
 
 /// The idle time before the first keepalive probe.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
@@ -104,11 +102,34 @@ impl Server {
         Ok(connection)
     }
 
+    /// Subscribes to a channel, on a connection of its own.
+    pub(super) async fn subscribe(
+        &self,
+        prefix: &str,
+        channel: &str,
+    ) -> Result<Subscription, String> {
+        let info = self.login().await?;
+        // Version 3 of the protocol sends messages to a connection that also has other uses.
+        let settings = info
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3);
+        let (push, messages) = subscription::messages();
+        let config = self.config.clone().set_push_sender(push);
+        let mut connection = open(info.set_redis_settings(settings), &config, prefix).await?;
+        let subscribed = connection.subscribe(channel).await;
+        subscribed.map_err(|error| in_words(&error, prefix))?;
+        Ok(Subscription {
+            messages,
+            _connection: connection,
+        })
+    }
+
     /// The server, with the credentials of now.
     async fn login(&self) -> Result<ConnectionInfo, String> {
         let mut info = self.info.clone();
         if let Some(provider) = &self.credentials {
-            let credentials = provider.provide().await?;
+            let credentials = provider().await?;
             let settings = info
                 .redis_settings()
                 .clone()
@@ -127,74 +148,29 @@ async fn open(
     prefix: &str,
 ) -> Result<MultiplexedConnection, String> {
     let address = info.addr().clone();
-    match connect(info, config).await {
-        Ok(mut connection) => match turned_away::last_answer(&mut connection).await {
-            None => Ok(connection),
-            Some(error) if error.is_connection_dropped() => {
-                Err(dropped(&error, &address, prefix).await)
-            }
-            // Another error is of what does not speak the protocol of Redis.
-            Some(error) => Err(match turned_away::sentence_of(&error) {
-                Some(sentence) => turned_away::in_words(&sentence),
-                None => in_words(&error, prefix),
-            }),
-        },
-        Err(error) if error.is_connection_dropped() => Err(dropped(&error, &address, prefix).await),
-        Err(error) => Err(in_words(&error, prefix)),
-    }
-}
-
-async fn connect(
-    info: ConnectionInfo,
-    config: &AsyncConnectionConfig,
-) -> RedisResult<MultiplexedConnection> {
-    let client = Client::open(info)?;
-    let connection = client.get_multiplexed_async_connection_with_config(config);
-    connection.await
-}
-
-/// Why a server dropped a new connection, in its own words, if it has any.
-async fn dropped(error: &RedisError, address: &ConnectionAddr, prefix: &str) -> String {
-    match turned_away::why(address).await {
+    let connected = async {
+        let client = Client::open(info)?;
+        let mut connection = client
+            .get_multiplexed_async_connection_with_config(config)
+            .await?;
+        let last = turned_away::last_answer(&mut connection).await;
+        Ok::<_, RedisError>((connection, last))
+    };
+    let (error, is_connected) = match connected.await {
+        Ok((connection, None)) => return Ok(connection),
+        Ok((_, Some(error))) => (error, true),
+        Err(error) => (error, false),
+    };
+    let sentence = match error.is_connection_dropped() {
+        true => turned_away::why(&address).await,
+        // Another error after connecting is of what does not speak the protocol of Redis.
+        false if is_connected => turned_away::sentence_of(&error),
+        false => None,
+    };
+    Err(match sentence {
         Some(sentence) => turned_away::in_words(&sentence),
-        None => in_words(error, prefix),
-    }
-}
-
-impl Connect for Server {
-    fn connect<'a>(&'a self, terms: &'a Terms) -> BoxFuture<'a, Result<Link, String>> {
-        Box::pin(async { Ok(Link::Own(self.connect_to(terms).await?)) })
-    }
-
-    fn subscribe<'a>(
-        &'a self,
-        prefix: &'a str,
-        channel: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Subscription>, String>> {
-        Box::pin(async move {
-            let info = self.login().await?;
-            // Version 3 of the protocol sends messages to a connection that also has other uses.
-            let settings = info
-                .redis_settings()
-                .clone()
-                .set_protocol(ProtocolVersion::RESP3);
-            let messages = Arc::<Messages>::default();
-            let received = Arc::clone(&messages);
-            let config = self
-                .config
-                .clone()
-                .set_push_sender(move |push| received.push(&push));
-            let mut connection = open(info.set_redis_settings(settings), &config, prefix).await?;
-            connection
-                .subscribe(channel)
-                .await
-                .map_err(|error| in_words(&error, prefix))?;
-            Ok(Some(Subscription {
-                messages,
-                _connection: connection,
-            }))
-        })
-    }
+        None => in_words(&error, prefix),
+    })
 }
 
 /// A dead peer closes the connection before the first check after a pause needs it.
@@ -214,6 +190,7 @@ fn tcp_settings() -> TcpSettings {
 mod tests {
     use std::future::pending;
     use std::net::SocketAddr;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU16, Ordering};
 
     use redis::RedisFuture;
@@ -221,7 +198,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::time::Instant;
 
-    use super::super::{Target, Topology};
+    use super::super::{Endpoint, Topology};
     use super::*;
     use crate::model::{Check, Limit, Operation};
     use crate::store::{RedisStore, Store};
@@ -259,12 +236,9 @@ mod tests {
         let client = Client::open("redis://redis.internal/").unwrap();
         let mut server = Server::new(client.get_connection_info(), None);
         server.config = server.config.set_dns_resolver(Silent);
-        let topology = Topology::One(Arc::new(server));
+        let topology = Topology::One(Endpoint::Server(server).into());
         let store = RedisStore::builder("tollgate").without_circuit_breaker();
-        let store = store.build_on(Target {
-            topology,
-            name: "redis.internal".to_owned(),
-        });
+        let store = store.build_on(topology, "redis.internal");
         let limit = Limit::gcra("api", Quota::per_second(1)).unwrap();
         for number in 0..3 {
             let asked = Instant::now();

@@ -1,13 +1,11 @@
 //! A channel of a server, and a connection for its messages.
 
-use std::mem;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use redis::aio::{MultiplexedConnection, SendError};
+use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::{PushInfo, PushKind, Value};
-use tokio::sync::Notify;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::{self, Receiver};
 
+use crate::store::Announcement;
 use crate::units::Mutex;
 
 /// The most messages that wait to be taken, so that they cannot pile up.
@@ -18,99 +16,118 @@ pub(in crate::store::redis) const LONGEST: usize = 256;
 
 /// A subscription, which ends with its connection.
 pub(in crate::store::redis) struct Subscription {
-    pub(super) messages: Arc<Messages>,
+    pub(super) messages: Receiver<Announcement>,
     pub(super) _connection: MultiplexedConnection,
 }
 
-/// The messages that a subscription has received.
-#[derive(Default)]
-pub(super) struct Messages {
-    received: Notify,
-    is_closed: AtomicBool,
-    waiting: Mutex<Received>,
-}
-
-/// Messages, the oldest first.
-#[derive(Default)]
-pub(in crate::store::redis) struct Received {
-    pub(in crate::store::redis) texts: Vec<String>,
-    /// Whether there were others, which were not kept.
-    pub(in crate::store::redis) has_lost_some: bool,
-}
-
-impl Received {
-    fn add(&mut self, message: Option<&Value>) {
-        let text = match message {
-            Some(Value::BulkString(bytes)) if bytes.len() <= LONGEST => str::from_utf8(bytes).ok(),
-            _ => None,
-        };
-        match text {
-            Some(text) if self.texts.len() < MOST_WAITING => self.texts.push(text.to_owned()),
-            _ => self.has_lost_some = true,
-        }
-    }
-}
-
-impl Messages {
-    pub(super) fn push(&self, push: &PushInfo) -> Result<(), SendError> {
-        match push.kind {
-            PushKind::Message => {
-                // The channel, and the message.
-                self.waiting.lock().add(push.data.get(1));
-                self.received.notify_one();
-            }
-            PushKind::Disconnection => {
-                self.is_closed.store(true, Ordering::Release);
-                self.received.notify_one();
-            }
-            // Such as that the subscription is made.
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
 impl Subscription {
-    /// Waits for messages, or for the end of the connection.
-    pub(in crate::store::redis) async fn received(&self) -> Received {
-        self.messages.received.notified().await;
-        mem::take(&mut *self.messages.waiting.lock())
+    /// Waits for a message. `None` at the end of the connection.
+    pub(in crate::store::redis) async fn next(&mut self) -> Option<Announcement> {
+        next(&mut self.messages).await
+    }
+
+    /// Forgets the messages that wait.
+    pub(in crate::store::redis) fn skip_waiting(&mut self) {
+        self.messages = self.messages.resubscribe();
     }
 
     pub(in crate::store::redis) fn is_open(&self) -> bool {
-        !self.messages.is_closed.load(Ordering::Acquire)
+        !self.messages.is_closed()
     }
+}
+
+async fn next(messages: &mut Receiver<Announcement>) -> Option<Announcement> {
+    match messages.recv().await {
+        Ok(message) => Some(message),
+        Err(RecvError::Lagged(_)) => Some(Announcement::Any),
+        Err(RecvError::Closed) => None,
+    }
+}
+
+/// What a connection pushes its messages to, and where they arrive.
+pub(super) fn messages() -> (impl AsyncPushSender, Receiver<Announcement>) {
+    let (sender, messages) = broadcast::channel(MOST_WAITING);
+    let sender = Mutex::new(Some(sender));
+    let push = move |push: PushInfo| {
+        let mut sender = sender.lock();
+        match (&*sender, push.kind) {
+            (Some(sender), PushKind::Message) => {
+                // The channel, and the message.
+                drop(sender.send(announcement(push.data.get(1))));
+            }
+            (_, PushKind::Disconnection) => *sender = None,
+            // Such as that the subscription is made.
+            _ => {}
+        }
+        Ok::<_, SendError>(())
+    };
+    (push, messages)
+}
+
+/// What a message announces. One that is not kept may have been of any id.
+fn announcement(message: Option<&Value>) -> Announcement {
+    let text = match message {
+        Some(Value::BulkString(bytes)) if bytes.len() <= LONGEST => str::from_utf8(bytes).ok(),
+        _ => None,
+    };
+    text.map_or(Announcement::Any, |text| Announcement::One(text.to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn messages_that_nobody_takes_do_not_pile_up() {
-        let mut received = Received::default();
-        let message = Value::BulkString(b"alice".to_vec());
-        for number in 0..MOST_WAITING + 5 {
-            assert_eq!(received.has_lost_some, number > MOST_WAITING);
-            received.add(Some(&message));
+    fn message(text: &[u8]) -> PushInfo {
+        let channel = Value::BulkString(b"plans".to_vec());
+        PushInfo {
+            kind: PushKind::Message,
+            data: vec![channel, Value::BulkString(text.to_vec())],
         }
-        assert_eq!(received.texts.len(), MOST_WAITING);
     }
 
-    #[test]
-    fn message_that_is_no_short_text_counts_as_lost() {
-        let long = vec![b'x'; LONGEST + 1];
-        for message in [
-            Some(Value::BulkString(long)),
-            Some(Value::BulkString(vec![0xff])),
-            None,
-        ] {
-            let mut received = Received::default();
-            received.add(message.as_ref());
-            assert!(
-                received.has_lost_some && received.texts.is_empty(),
-                "{message:?}"
-            );
+    #[tokio::test]
+    async fn messages_that_nobody_takes_do_not_pile_up() {
+        let (push, mut messages) = messages();
+        for _ in 0..MOST_WAITING + 5 {
+            push.send(message(b"alice")).unwrap();
         }
+        assert_eq!(
+            messages.len(),
+            MOST_WAITING + 5,
+            "counts those that are gone"
+        );
+        assert_eq!(next(&mut messages).await, Some(Announcement::Any));
+        let alice = Announcement::One("alice".to_owned());
+        for _ in 0..MOST_WAITING {
+            assert_eq!(next(&mut messages).await.as_ref(), Some(&alice));
+        }
+        assert!(messages.is_empty());
+    }
+
+    #[tokio::test]
+    async fn message_that_is_no_short_text_may_be_of_any_id() {
+        let (push, mut messages) = messages();
+        for text in [&[b'x'; LONGEST + 1][..], &[0xff]] {
+            push.send(message(text)).unwrap();
+            assert_eq!(next(&mut messages).await, Some(Announcement::Any));
+        }
+        assert_eq!(announcement(None), Announcement::Any);
+    }
+
+    #[tokio::test]
+    async fn messages_end_with_the_connection() {
+        let (push, mut messages) = messages();
+        push.send(message(b"alice")).unwrap();
+        push.send(PushInfo {
+            kind: PushKind::Disconnection,
+            data: Vec::new(),
+        })
+        .unwrap();
+        assert!(messages.is_closed());
+        assert_eq!(
+            next(&mut messages).await,
+            Some(Announcement::One("alice".to_owned()))
+        );
+        assert_eq!(next(&mut messages).await, None);
     }
 }

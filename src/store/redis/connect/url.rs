@@ -13,39 +13,31 @@ use super::super::tls::{self, Tls};
 use super::hosts::Hosts;
 use super::sentinel::Sentinels;
 use super::server::Server;
-use super::{Connect, Provider};
+use super::{Endpoint, Provider};
 use crate::units::ConfigError;
 
-/// The servers that a URL names, and how errors and events call them.
-pub(in crate::store::redis) struct Target {
-    pub(in crate::store::redis) topology: Topology,
-    pub(in crate::store::redis) name: String,
-}
-
+/// The servers that decide.
 pub(in crate::store::redis) enum Topology {
     /// One server decides at a time.
-    One(Arc<dyn Connect>),
+    One(Arc<Endpoint>),
     /// The nodes of a cluster decide, each for its slots. These tell which nodes there are.
     Cluster(Vec<Server>),
 }
 
-impl Target {
-    pub(in crate::store::redis) fn parse(
-        url: &str,
-        tls: Option<Tls>,
-        credentials: Option<Provider>,
-    ) -> Result<Self, ConfigError> {
-        check_encoding(url)?;
-        match scheme(url) {
-            "redis-sentinel" | "rediss-sentinel" => sentinels(url, tls, credentials),
-            "redis-cluster" | "rediss-cluster" => cluster(url, tls, credentials),
-            _ => {
-                let server = Server::new(&server(url, tls)?, credentials);
-                Ok(Self {
-                    name: server.address(),
-                    topology: Topology::One(Arc::new(server)),
-                })
-            }
+/// The servers that a URL names, and how errors and events call them.
+pub(in crate::store::redis) fn parse(
+    url: &str,
+    tls: Option<Tls>,
+    credentials: Option<Provider>,
+) -> Result<(Topology, String), ConfigError> {
+    check_encoding(url)?;
+    match scheme(url) {
+        "redis-sentinel" | "rediss-sentinel" => sentinels(url, tls, credentials),
+        "redis-cluster" | "rediss-cluster" => cluster(url, tls, credentials),
+        _ => {
+            let server = Server::new(&server(url, tls)?, credentials);
+            let name = server.address();
+            Ok((Topology::One(Endpoint::Server(server).into()), name))
         }
     }
 }
@@ -144,7 +136,7 @@ fn sentinels(
     url: &str,
     tls: Option<Tls>,
     credentials: Option<Provider>,
-) -> Result<Target, ConfigError> {
+) -> Result<(Topology, String), ConfigError> {
     const PORT: u16 = 26379;
     let wrong = |why: &str| {
         ConfigError::new(format!(
@@ -177,10 +169,7 @@ fn sentinels(
     let server = Server::new(&server(&url, tls.clone())?, credentials);
     let name = format!("the sentinels {} (service `{service}`)", hosts.all);
     let sentinels = Sentinels::new(sentinels, service, server);
-    Ok(Target {
-        topology: Topology::One(Arc::new(sentinels)),
-        name,
-    })
+    Ok((Topology::One(Endpoint::Sentinels(sentinels).into()), name))
 }
 
 /// The user and the password of sentinels, as in a URL, and the other settings. `None` if one is
@@ -212,7 +201,7 @@ fn cluster(
     url: &str,
     tls: Option<Tls>,
     credentials: Option<Provider>,
-) -> Result<Target, ConfigError> {
+) -> Result<(Topology, String), ConfigError> {
     const PORT: u16 = 6379;
     let wrong = |why: &str| {
         ConfigError::new(format!(
@@ -233,8 +222,5 @@ fn cluster(
     });
     let nodes = nodes.collect::<Result<_, ConfigError>>()?;
     let name = format!("the cluster {}", hosts.all);
-    Ok(Target {
-        topology: Topology::Cluster(nodes),
-        name,
-    })
+    Ok((Topology::Cluster(nodes), name))
 }

@@ -90,7 +90,7 @@ impl Call {
     /// Fails all checks, which were not asked.
     fn decline(&mut self, reason: &str) {
         let connections = &self.node.connections;
-        let error = format!("{}: {reason}", connections.events().server());
+        let error = format!("{}: {reason}", connections.events.server());
         let failed = self
             .place
             .batch

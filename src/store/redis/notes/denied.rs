@@ -15,24 +15,22 @@ pub(super) fn note(notes: &Arc<Notes>, keys: &[(&str, &str, u64)]) {
     let Ok(runtime) = Runtime::try_current() else {
         return;
     };
-    let keys = keys.iter().take(MOST);
-    let keys: Vec<_> = keys
-        .map(|(limit, key, denials)| ((*limit).to_owned(), (*key).to_owned(), *denials))
-        .collect();
+    let fields = |(limit, key, denials): &(&str, &str, u64)| {
+        [(*limit).to_owned(), (*key).to_owned(), denials.to_string()]
+    };
+    let fields: Vec<String> = keys.iter().take(MOST).flat_map(fields).collect();
     let notes = Arc::clone(notes);
-    runtime.spawn(async move { add(&notes, &keys).await });
+    runtime.spawn(async move { add(&notes, &fields).await });
 }
 
 /// Adds the keys. Not twice, because a note that may have arrived is not repeated.
-async fn add(notes: &Notes, keys: &[(String, String, u64)]) -> Option<()> {
+async fn add(notes: &Notes, fields: &[String]) -> Option<()> {
     let minute = seconds(notes).await? / 60;
     let mut command = redis::cmd("EVAL");
     command.arg(script::DENIED).arg(1);
     command.arg(format!("{}:denied:{minute}", notes.prefix));
-    for (limit, key, denials) in keys {
-        command.arg(limit).arg(key).arg(denials);
-    }
-    notes.run_once(&command).await
+    command.arg(fields);
+    notes.run(&command, false).await
 }
 
 /// The store's time.
@@ -40,6 +38,6 @@ async fn seconds(notes: &Notes) -> Option<u64> {
     if let Some(clock) = notes.clock() {
         return Some(clock.now().since_epoch().as_secs());
     }
-    let (seconds, _): (u64, u64) = notes.run(&redis::cmd("TIME")).await?;
+    let (seconds, _): (u64, u64) = notes.run(&redis::cmd("TIME"), true).await?;
     Some(seconds)
 }

@@ -11,7 +11,6 @@ use redis::{Cmd, FromRedisValue};
 
 use self::quotas::Quotas;
 use super::{Lanes, command};
-use crate::model::Group;
 use crate::store::Note;
 use crate::units::ManualClock;
 
@@ -42,23 +41,11 @@ impl Notes {
         }
     }
 
-    /// Samples a charge, whose limits may not be registered.
-    #[inline]
-    pub(super) fn sample(self: &Arc<Self>, group: &Group) {
-        quotas::sample(self, group);
-    }
-
-    /// Runs a command, and perhaps again. It must not matter how often. `None` if it failed. An
-    /// outage is known elsewhere, and the next minute brings another note.
-    async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Option<T> {
-        command::run(&self.lanes, command, &self.prefix).await.ok()
-    }
-
-    /// Runs a command, once at most.
-    async fn run_once(&self, command: &Cmd) -> Option<()> {
-        command::run_once(&self.lanes, command, &self.prefix)
-            .await
-            .ok()
+    /// Runs a command, and perhaps again if it `may_repeat`. `None` if it failed. An outage is
+    /// known elsewhere, and the next minute brings another note.
+    async fn run<T: FromRedisValue>(&self, command: &Cmd, may_repeat: bool) -> Option<T> {
+        let answer = command::run(&self.lanes, command, &self.prefix, may_repeat);
+        answer.await.ok()
     }
 
     /// The clock of the store, if it is set by hand.

@@ -53,12 +53,14 @@ pub(super) fn note(notes: &Arc<Notes>, owner: &Weak<()>, limits: &[&Limit], repl
     start(notes);
 }
 
-/// Samples a charge, whose limits may not be registered.
-#[inline]
-pub(super) fn sample(notes: &Arc<Notes>, group: &Group) {
-    if notes.quotas.sample.is_incomplete() {
-        notes.quotas.look_at(group);
-        start(notes);
+impl Notes {
+    /// Samples a charge, whose limits may not be registered.
+    #[inline]
+    pub(in crate::store::redis) fn sample(self: &Arc<Self>, group: &Group) {
+        if self.quotas.sample.is_incomplete() {
+            self.quotas.look_at(group);
+            start(self);
+        }
     }
 }
 
@@ -161,7 +163,7 @@ impl Task {
             let texts = notes.quotas.texts();
             let command = command(&notes, &texts);
             let found: Vec<(String, String, String)> =
-                notes.run(&command).await.unwrap_or_default();
+                notes.run(&command, true).await.unwrap_or_default();
             let is_several = |(_, quota, other): &&(String, String, String)| {
                 quota == SEVERAL || other == SEVERAL
             };
