@@ -9,9 +9,10 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::oneshot::{self, Receiver};
 use tokio::time::{Instant, timeout};
 
-use super::callers::PermitCaller;
+use super::callers::{PermitCaller, PermitOutcome};
 use super::local_holder::{Delivery, LocalHolder};
 use super::local_holders::{LocalHolders, MOST_QUEUED};
 use super::pace::Paces;
@@ -128,44 +129,39 @@ impl Agent {
         self.state.lock()
     }
 
-    /// Requests a permit, without a wait.
-    pub(super) fn request(self: &Arc<Self>, key: &Arc<Budget>, caller: PermitCaller) {
-        let mut state = self.lock();
-        if state.is_overloaded_for(key) {
-            drop(state);
-            caller.answer(Err(overloaded()));
-            return;
-        }
-        self.holder(&mut state, key, caller.limit)
-            .add_at_once(caller);
-        self.submit(state, key);
-    }
-
-    /// Queues for a permit. If `most_waiters` callers of the key wait already, this one gets none.
-    pub(super) fn enqueue_waiter(
+    /// Adds a caller, which wants a permit at once, or waits if it comes with the most waiters of
+    /// the key that it waits with. Returns its place among the waiters, if it waits, and where its
+    /// outcome will be. `None` if as many wait already.
+    pub(super) fn add_caller(
         self: &Arc<Self>,
         key: &Arc<Budget>,
-        caller: PermitCaller,
-        most_waiters: usize,
-    ) {
+        limit: u32,
+        most_waiters: Option<usize>,
+    ) -> Result<Option<(Option<u64>, Receiver<PermitOutcome>)>, Error> {
         let mut state = self.lock();
         if state.is_overloaded_for(key) {
-            drop(state);
-            caller.answer(Err(overloaded()));
-            return;
+            return Err(overloaded());
         }
-        let holder = self.holder(&mut state, key, caller.limit);
-        let denied = if holder.has_room(most_waiters) {
-            holder.add_waiter(caller);
-            state.watched.insert(key.clone());
-            None
-        } else {
-            Some(caller)
+        let (outcome, receiver) = oneshot::channel();
+        let caller = PermitCaller { outcome, limit };
+        let holder = self.holder(&mut state, key, limit);
+        let place = match most_waiters {
+            None => {
+                holder.add_at_once(caller);
+                None
+            }
+            Some(most) if holder.waiters() >= most => {
+                self.submit(state, key);
+                return Ok(None);
+            }
+            Some(_) => {
+                let place = holder.add_waiter(caller);
+                state.watched.insert(key.clone());
+                Some(place)
+            }
         };
         self.submit(state, key);
-        if let Some(caller) = denied {
-            caller.answer(Ok(None));
-        }
+        Ok(Some((place, receiver)))
     }
 
     /// The error for a caller whose outcome takes too long. If the store answers others, and the
@@ -184,11 +180,11 @@ impl Agent {
         }
     }
 
-    /// Gives up the place of a waiter that is gone.
-    pub(super) fn waiter_is_gone(self: &Arc<Self>, key: &Arc<Budget>, limit: u32) {
+    /// Gives up the place of a waiter.
+    pub(super) fn remove_waiter(self: &Arc<Self>, key: &Arc<Budget>, place: u64) {
         let mut state = self.lock();
         if let Some(holder) = state.holders.get_mut(key) {
-            holder.waiter_is_gone(limit);
+            holder.remove_waiter(place);
             self.submit(state, key);
         }
     }
@@ -280,20 +276,11 @@ impl Agent {
     /// Claims a holder that has changed, at once on an embedded store, else by the task. A wrapper
     /// of an embedded store may answer later, and then the task awaits its answer.
     fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, LocalHolders>, key: &Arc<Budget>) {
-        let LocalHolders {
-            holders, queues, ..
-        } = &mut *state;
-        let Some(holder) = holders.get_mut(key) else {
-            return;
-        };
         if self.is_embedded {
             self.claim_now(state, key);
             return;
         }
-        queues.enqueue(key, holder);
-        if holder.is_over() {
-            state.remove(key);
-        }
+        self.requeue_or_remove(&mut state, key);
         drop(state);
         self.ensure_task();
         self.wake.notify_one();
@@ -302,10 +289,7 @@ impl Agent {
     /// Claims a holder on an embedded store. The state stays locked meanwhile.
     fn claim_now(self: &Arc<Self>, mut state: MutexGuard<'_, LocalHolders>, key: &Arc<Budget>) {
         let LocalHolders {
-            holders,
-            queues,
-            watched,
-            ..
+            holders, queues, ..
         } = &mut *state;
         let Some(holder) = holders.get_mut(key) else {
             return;
@@ -333,12 +317,7 @@ impl Agent {
                 None => queues.keep_answer(key, holder, answer),
             }
         }
-        if holder.is_over() {
-            state.remove(key);
-        } else if !holder.is_confirmed() {
-            queues.enqueue(key, holder);
-            watched.insert(key.clone());
-        }
+        self.requeue_or_remove(&mut state, key);
         let needs_task = !self.has_nothing_to_do(&state);
         drop(state);
         self.deliver(key, deliveries, failure.as_ref());

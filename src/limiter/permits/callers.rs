@@ -1,6 +1,6 @@
 //! The callers of a holder: those that want a permit at once, and those that wait for one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
 use tokio::sync::oneshot::Sender;
@@ -18,11 +18,6 @@ pub(super) struct PermitCaller {
 }
 
 impl PermitCaller {
-    /// Gives it its outcome, unless it is gone.
-    pub(super) fn answer(self, outcome: PermitOutcome) {
-        drop(self.outcome.send(outcome));
-    }
-
     pub(super) fn is_gone(&self) -> bool {
         self.outcome.is_closed()
     }
@@ -85,102 +80,51 @@ impl AtOnceCallers {
     }
 }
 
-/// The callers that wait. Their limits are counted, because the smallest one decides for all of a
-/// claim.
+/// The callers that wait, each at a place of its own.
 #[derive(Default)]
 pub(super) struct Waiters {
-    callers: VecDeque<PermitCaller>,
-    /// Those of each limit. Usually all have the same.
-    limits: BTreeMap<u32, WaiterCount>,
-    /// At least as many as are gone and not removed.
-    gone: usize,
-}
-
-#[derive(Default)]
-struct WaiterCount {
-    /// Those in the queue, also those that are gone.
-    queued: usize,
-    /// At least as many as are gone and not removed.
-    gone: usize,
+    /// By place, so the first is the one that has waited longest.
+    callers: BTreeMap<u64, PermitCaller>,
+    /// Their limits, with their places. The smallest one decides for all of a claim.
+    limits: BTreeSet<(u32, u64)>,
+    /// Counts places, none of which is used twice.
+    places: u64,
 }
 
 impl Waiters {
-    pub(super) fn push(&mut self, caller: PermitCaller) {
-        self.limits.entry(caller.limit).or_default().queued += 1;
-        self.callers.push_back(caller);
+    /// Adds a waiter. Returns its place.
+    pub(super) fn push(&mut self, caller: PermitCaller) -> u64 {
+        self.places += 1;
+        self.limits.insert((caller.limit, self.places));
+        self.callers.insert(self.places, caller);
+        self.places
     }
 
-    fn pop(&mut self) -> Option<PermitCaller> {
-        let first = self.callers.pop_front()?;
-        uncount(&mut self.limits, first.limit);
-        Some(first)
+    /// Removes the waiter at a place, if it is still there.
+    pub(super) fn remove(&mut self, place: u64) -> Option<PermitCaller> {
+        let caller = self.callers.remove(&place)?;
+        self.limits.remove(&(caller.limit, place));
+        Some(caller)
     }
 
-    /// The first waiter that is still there, if it may have a permit that was granted under this
-    /// limit.
+    /// The first waiter, if it may have a permit that was granted under this limit.
     pub(super) fn pop_granted_under(&mut self, limit: u32) -> Option<PermitCaller> {
-        while self.callers.front()?.is_gone() {
-            self.pop();
+        let (&place, first) = self.callers.first_key_value()?;
+        match first.limit < limit {
+            true => None,
+            false => self.remove(place),
         }
-        let first = self.callers.front()?;
-        if first.limit < limit {
-            return None;
-        }
-        self.pop()
     }
 
     /// All waiters, in their order.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = PermitCaller> {
         self.limits.clear();
-        self.gone = 0;
-        self.callers.drain(..)
-    }
-
-    /// Counts a waiter that left. A removal looks at the whole queue. So it waits until half of the
-    /// queue is gone, or all that wait under the smallest limit. Returns whether any was removed.
-    pub(super) fn leave(&mut self, limit: u32) -> bool {
-        self.gone += 1;
-        if let Some(count) = self.limits.get_mut(&limit) {
-            count.gone += 1;
-        }
-        let is_smallest_gone = self.limits.len() > 1
-            && self
-                .limits
-                .values()
-                .next()
-                .is_some_and(|count| count.gone >= count.queued);
-        let are_many = self.gone >= self.callers.len().div_ceil(2);
-        (is_smallest_gone || are_many) && self.remove_gone()
-    }
-
-    /// Removes the waiters that are gone. Returns whether there were any.
-    pub(super) fn remove_gone(&mut self) -> bool {
-        let before = self.callers.len();
-        let Self {
-            callers,
-            limits,
-            gone,
-        } = self;
-        *gone = 0;
-        callers.retain(|caller| {
-            let is_gone = caller.is_gone();
-            if is_gone {
-                uncount(limits, caller.limit);
-            }
-            !is_gone
-        });
-        limits.values_mut().for_each(|count| count.gone = 0);
-        callers.len() < before
-    }
-
-    /// Whether some may be gone.
-    pub(super) const fn may_be_gone(&self) -> bool {
-        self.gone > 0
+        mem::take(&mut self.callers).into_values()
     }
 
     /// The smallest limit of a waiter.
     pub(super) fn smallest_limit(&self) -> Option<u32> {
-        self.limits.keys().next().copied()
+        self.limits.first().map(|(limit, _)| *limit)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -189,15 +133,6 @@ impl Waiters {
 
     pub(super) fn is_empty(&self) -> bool {
         self.callers.is_empty()
-    }
-}
-
-fn uncount(limits: &mut BTreeMap<u32, WaiterCount>, limit: u32) {
-    if let Some(count) = limits.get_mut(&limit) {
-        count.queued -= 1;
-        if count.queued == 0 {
-            limits.remove(&limit);
-        }
     }
 }
 
@@ -271,29 +206,31 @@ mod tests {
         assert!(callers.pop_claimed().is_none());
     }
 
+    /// Waiters under each of these limits. Their places are 1, 2 and so on.
     fn waiters(limits: &[u32]) -> (Waiters, Vec<Receiver<PermitOutcome>>) {
         let mut waiters = Waiters::default();
-        let receivers = push_all(limits, |waiter| waiters.push(waiter));
+        let receivers = push_all(limits, |waiter| {
+            waiters.push(waiter);
+        });
         (waiters, receivers)
     }
 
     #[test]
-    fn waiters_of_the_smallest_limit_are_removed_together_when_all_of_them_left() {
-        let (mut waiters, mut receivers) = waiters(&[5, 5, 5, 10, 10, 10, 10, 10]);
-        let removed: Vec<_> = (0..3)
-            .map(|_| {
-                drop(receivers.remove(0));
-                waiters.leave(5)
-            })
-            .collect();
-        assert_eq!(removed, [false, false, true]);
-        assert_eq!((waiters.smallest_limit(), waiters.len()), (Some(10), 5));
+    fn waiter_that_left_counts_no_more() {
+        let (mut waiters, _receivers) = waiters(&[10, 5, 5]);
+        assert_eq!((waiters.smallest_limit(), waiters.len()), (Some(5), 3));
+        assert!(waiters.remove(2).is_some());
+        assert!(waiters.remove(2).is_none(), "a place is given up once");
+        assert_eq!((waiters.smallest_limit(), waiters.len()), (Some(5), 2));
+        waiters.remove(3);
+        assert_eq!((waiters.smallest_limit(), waiters.len()), (Some(10), 1));
+        waiters.remove(1);
+        assert_eq!((waiters.smallest_limit(), waiters.len()), (None, 0));
     }
 
     #[test]
     fn waiter_gets_no_permit_that_was_granted_under_a_larger_limit() {
-        let (mut waiters, mut receivers) = waiters(&[10, 5, 10]);
-        drop(receivers.remove(0));
+        let (mut waiters, _receivers) = waiters(&[5, 10]);
         assert!(waiters.pop_granted_under(10).is_none());
         let first = waiters.pop_granted_under(5).map(|caller| caller.limit);
         assert_eq!(first, Some(5));

@@ -98,10 +98,11 @@ impl LocalHolder {
         }
     }
 
-    pub(super) fn add_waiter(&mut self, caller: PermitCaller) {
+    /// Adds a caller that waits. Returns its place.
+    pub(super) fn add_waiter(&mut self, caller: PermitCaller) -> u64 {
         self.limit = caller.limit;
-        self.waiters.push(caller);
         self.is_changed = true;
+        self.waiters.push(caller)
     }
 
     pub(super) fn add_at_once(&mut self, caller: PermitCaller) {
@@ -126,17 +127,13 @@ impl LocalHolder {
         is_free
     }
 
-    /// A waiter of this limit is gone. Its place is given up, at once or with others.
-    pub(super) fn waiter_is_gone(&mut self, limit: u32) {
-        self.is_changed |= self.waiters.leave(limit);
+    /// Gives up the place of a waiter.
+    pub(super) fn remove_waiter(&mut self, place: u64) {
+        self.is_changed |= self.waiters.remove(place).is_some();
     }
 
-    /// Returns whether fewer than `most` callers wait.
-    pub(super) fn has_room(&mut self, most: usize) -> bool {
-        if self.waiters.len() >= most && self.waiters.may_be_gone() {
-            self.is_changed |= self.waiters.remove_gone();
-        }
-        self.waiters.len() < most
+    pub(super) fn waiters(&self) -> usize {
+        self.waiters.len()
     }
 
     pub(super) const fn held(&self) -> u64 {
@@ -308,7 +305,6 @@ impl LocalHolder {
     /// The claim ended without an answer. It is repeated.
     pub(super) fn apply_loss(&mut self, now: Instant) {
         self.stage = ClaimStage::None;
-        self.waiters.remove_gone();
         self.is_changed = true;
         self.history.note_loss(now);
     }

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use super::AGENTS;
 use super::local_holder::{ClaimKind, LocalHolder};
-use super::task_state::TaskState;
 use crate::model::{Budget, Operation};
 use crate::store::Answer;
+use crate::store::heartbeat::Heartbeat;
 
 /// The memory for so many holders is kept.
 const KEPT_CAPACITY: usize = 1_024;
@@ -41,7 +41,12 @@ pub(super) struct LocalHolders {
     pub(super) unconfirmed: HashSet<Arc<Budget>>,
     /// The time of the last scan of all holders.
     pub(super) scanned: Option<Instant>,
-    pub(super) task: TaskState,
+    /// The number of the task that runs.
+    pub(super) running: Option<u64>,
+    /// Counts tasks.
+    pub(super) started: u64,
+    /// The task's last round.
+    pub(super) rounds: Heartbeat,
     /// When the store last answered a claim.
     pub(super) answered_at: Option<Instant>,
     /// Counts the holders so far, for their ids.
@@ -192,6 +197,12 @@ impl LocalHolders {
     /// changed holder is queued.
     pub(super) fn are_confirmed(&self) -> bool {
         !self.queues.has_changes() && self.holders.values().all(LocalHolder::is_confirmed)
+    }
+
+    /// The task has ended.
+    pub(super) const fn end_task(&mut self) {
+        self.running = None;
+        self.rounds.end();
     }
 
     /// Removes a holder. Frees unused memory.
@@ -385,8 +396,7 @@ mod tests {
         ));
         let mut held = Vec::new();
         for number in 0..50_000 {
-            let (outcome, receiver) = oneshot::channel();
-            agent.request(&key(number), PermitCaller { outcome, limit: 1 });
+            let (_, receiver) = agent.add_caller(&key(number), 1, None).unwrap().unwrap();
             held.push(receiver.await.unwrap().unwrap());
         }
         assert!(agent.lock().holders.capacity() >= 50_000);

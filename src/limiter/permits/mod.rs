@@ -8,7 +8,6 @@ mod pace;
 mod permit;
 mod runtimes;
 mod task;
-mod task_state;
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout_at};
 
 use self::agent::{Agent, PermitEvents};
-use self::callers::{PermitCaller, PermitOutcome};
+use self::callers::PermitOutcome;
 pub(crate) use self::permit::Acquired;
 pub use self::permit::Permit;
 use self::runtimes::Runtimes;
@@ -235,13 +234,7 @@ impl RateLimiter {
 
     /// Asks for a permit, without a wait.
     pub(crate) async fn request_permit(&self, check: &Check) -> Result<Acquired, Error> {
-        let budget = Arc::new(check.budget().clone());
-        let agent = self.agent_for(check, &budget)?;
-        let (caller, mut outcome) = permit_caller(check);
-        agent.request(&budget, caller);
-        let outcome = within(agent, ANSWERS_WITHIN, &mut outcome).await;
-        let outcome = outcome.unwrap_or_else(|| Err(agent.late_error(&budget)));
-        or_decide_locally(agent, &budget, check, outcome)
+        self.claim_permit(check, ANSWERS_WITHIN, None).await
     }
 
     /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this
@@ -252,18 +245,46 @@ impl RateLimiter {
         max_wait: Duration,
         most_waiters: usize,
     ) -> Result<Acquired, Error> {
+        self.claim_permit(check, max_wait, Some(most_waiters)).await
+    }
+
+    async fn claim_permit(
+        &self,
+        check: &Check,
+        max_wait: Duration,
+        most_waiters: Option<usize>,
+    ) -> Result<Acquired, Error> {
         let budget = Arc::new(check.budget().clone());
         let agent = self.agent_for(check, &budget)?;
-        let (caller, outcome) = permit_caller(check);
-        let mut waiter = PermitWaiter {
-            agent,
-            budget: &budget,
-            limit: check.limit().permits(),
-            outcome: Some(outcome),
+        let outcome = match agent.add_caller(&budget, check.limit().permits(), most_waiters)? {
+            None => Ok(None),
+            Some((place, outcome)) => {
+                let mut waiter = PermitWaiter {
+                    agent,
+                    budget: &budget,
+                    place,
+                    outcome,
+                };
+                match within(agent, max_wait, &mut waiter.outcome).await {
+                    Some(outcome) => {
+                        waiter.place = None;
+                        outcome
+                    }
+                    None if place.is_some() => Ok(None),
+                    None => Err(agent.late_error(&budget)),
+                }
+            }
         };
-        agent.enqueue_waiter(&budget, caller, most_waiters);
-        let outcome = waiter.outcome_within(max_wait).await;
-        or_decide_locally(agent, &budget, check, outcome.unwrap_or(Ok(None)))
+        match outcome {
+            Ok(permit) => Ok(Acquired {
+                permit,
+                source: Source::Store,
+                limit: check.limit().clone(),
+            }),
+            // The limit's policy decides.
+            Err(error) if error.is_unavailable() => agent.decide_locally(&budget, check, error),
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits until the store has confirmed all released permits, for at most a second.
@@ -301,55 +322,21 @@ impl RateLimiter {
     }
 }
 
-fn permit_caller(check: &Check) -> (PermitCaller, oneshot::Receiver<PermitOutcome>) {
-    let (outcome, receiver) = oneshot::channel();
-    let limit = check.limit().permits();
-    (PermitCaller { outcome, limit }, receiver)
-}
-
-/// The outcome of a caller. While the store is unavailable, the limit's policy decides.
-fn or_decide_locally(
-    agent: &Arc<Agent>,
-    budget: &Arc<Budget>,
-    check: &Check,
-    outcome: PermitOutcome,
-) -> Result<Acquired, Error> {
-    match outcome {
-        Ok(permit) => Ok(Acquired {
-            permit,
-            source: Source::Store,
-            limit: check.limit().clone(),
-        }),
-        Err(error) if error.is_unavailable() => agent.decide_locally(budget, check, error),
-        Err(error) => Err(error),
-    }
-}
-
-/// A caller that waits for a permit. If it is dropped before its outcome, its place is given up.
+/// A caller that may wait for a permit. If it is dropped before its outcome, its place is given up.
 struct PermitWaiter<'a> {
     agent: &'a Arc<Agent>,
     budget: &'a Arc<Budget>,
-    limit: u32,
-    /// `None` after the outcome.
-    outcome: Option<oneshot::Receiver<PermitOutcome>>,
-}
-
-impl PermitWaiter<'_> {
-    async fn outcome_within(&mut self, max_wait: Duration) -> Option<PermitOutcome> {
-        let outcome = within(self.agent, max_wait, self.outcome.as_mut()?).await;
-        if outcome.is_some() {
-            self.outcome = None;
-        }
-        outcome
-    }
+    /// `None` after the outcome, and for a caller that does not wait.
+    place: Option<u64>,
+    outcome: oneshot::Receiver<PermitOutcome>,
 }
 
 impl Drop for PermitWaiter<'_> {
     fn drop(&mut self) {
-        if let Some(outcome) = self.outcome.take() {
-            // The agent finds it closed.
-            drop(outcome);
-            self.agent.waiter_is_gone(self.budget, self.limit);
+        // The agent, which is locked when it removes the place, must not wake this caller.
+        self.outcome.close();
+        if let Some(place) = self.place {
+            self.agent.remove_waiter(self.budget, place);
         }
     }
 }

@@ -31,7 +31,7 @@ impl Agent {
     /// one runs it.
     pub(super) fn ensure_task(self: &Arc<Self>) {
         let mut state = self.lock();
-        if state.task.rounds.is_alive(Instant::now(), BLOCKED_AFTER) {
+        if state.rounds.is_alive(Instant::now(), BLOCKED_AFTER) {
             return;
         }
         let runtime = match Runtime::try_current() {
@@ -46,7 +46,7 @@ impl Agent {
             },
         };
         // The answers to its claims are awaited in its runtime, which is blocked.
-        let stuck = match state.task.running {
+        let stuck = match state.running {
             Some(_) => state.queues.sent(),
             None => Vec::new(),
         };
@@ -62,14 +62,14 @@ impl Agent {
         if self.has_nothing_to_do(state) {
             return None;
         }
-        state.task.started += 1;
-        state.task.running = Some(state.task.started);
+        state.started += 1;
+        state.running = Some(state.started);
         // The task that is replaced ends, and leaves the next signal to the new one.
         self.wake.notify_waiters();
-        state.task.rounds.beat(Instant::now());
+        state.rounds.beat(Instant::now());
         Some(AgentTask {
             agent: Arc::clone(self),
-            task: state.task.started,
+            task: state.started,
             runtime,
         })
     }
@@ -131,14 +131,14 @@ impl Agent {
     /// Begins a round of the task, and returns the time until the next. `None` if the task ends.
     fn begin_round(&self, task: u64) -> Option<Duration> {
         let mut state = self.lock();
-        if state.task.running != Some(task) {
+        if state.running != Some(task) {
             return None;
         }
         if self.has_nothing_to_do(&state) {
-            state.task.end();
+            state.end_task();
             return None;
         }
-        state.task.rounds.beat(Instant::now());
+        state.rounds.beat(Instant::now());
         Some(if state.watched.is_empty() {
             self.paces.retry
         } else {
@@ -177,7 +177,7 @@ impl Agent {
 
     /// Queues a holder whose claim is over if it has changed meanwhile, and forgets it if nothing
     /// is left.
-    fn requeue_or_remove(&self, state: &mut LocalHolders, key: &Arc<Budget>) {
+    pub(super) fn requeue_or_remove(&self, state: &mut LocalHolders, key: &Arc<Budget>) {
         let Some(holder) = state.holders.get_mut(key) else {
             return;
         };
@@ -279,10 +279,10 @@ impl Drop for AgentTask {
     /// The task moves to another runtime when its own shuts down.
     fn drop(&mut self) {
         let mut state = self.agent.lock();
-        if state.task.running != Some(self.task) {
+        if state.running != Some(self.task) {
             return;
         }
-        state.task.end();
+        state.end_task();
         let runtimes = &self.agent.runtimes;
         runtimes.remove(self.runtime.id());
         let next = runtimes.newest();

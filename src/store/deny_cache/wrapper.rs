@@ -6,36 +6,33 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{
-    ChangeUnderWay, DEFAULT_CAPACITY, DEFAULT_DENY_BLOCKED_FOR, DEFAULT_DENY_FOR, DenyCache,
-};
-use crate::model::{Decision, Error, Group, Limit, Operation};
+use super::{DEFAULT_CAPACITY, DEFAULT_DENY_BLOCKED_FOR, DEFAULT_DENY_FOR, DenyCache};
+use crate::model::{Limit, Operation};
 use crate::store::{Answer, Note, Store};
 use crate::units::ConfigError;
 
 /// Any store with a memory of its denials. It exists for tests in virtual time, because
 /// `RedisStore` has its own, which notes a denial also if its caller is gone.
+#[derive(Clone)]
 pub struct WithDenyCache<S> {
     store: S,
-    deny_cache: Option<Arc<DenyCache>>,
-    max_age: Duration,
-    deny_blocked_for: Duration,
+    deny_cache: Arc<DenyCache>,
+    ages: [Duration; 2],
     capacity: usize,
 }
 
 impl<S: Store> WithDenyCache<S> {
-    /// Wraps a store.
+    /// Wraps a store. A clone shares the denials, so the store's clone has to be a handle on the
+    /// same store.
     pub fn new(store: S) -> Self {
-        let max_age = DEFAULT_DENY_FOR;
-        let deny_blocked_for = DEFAULT_DENY_BLOCKED_FOR;
+        let ages = [DEFAULT_DENY_FOR, DEFAULT_DENY_BLOCKED_FOR];
+        let capacity = DEFAULT_CAPACITY;
         Self {
             store,
-            deny_cache: None,
-            max_age,
-            deny_blocked_for,
-            capacity: DEFAULT_CAPACITY,
+            deny_cache: Arc::new(DenyCache::new(ages, capacity)),
+            ages,
+            capacity,
         }
-        .rebuilt()
     }
 
     /// Sets the longest time for which a denial is answered without asking the store. Default: 1
@@ -44,7 +41,7 @@ impl<S: Store> WithDenyCache<S> {
     /// store is unavailable, a denial stands in any case.
     #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> Self {
-        self.max_age = max_age;
+        self.ages[0] = max_age;
         self.rebuilt()
     }
 
@@ -53,12 +50,12 @@ impl<S: Store> WithDenyCache<S> {
     /// ends the block. Zero always asks the store. At most 366 days.
     #[must_use]
     pub fn deny_blocked_for(mut self, at_most: Duration) -> Self {
-        self.deny_blocked_for = at_most;
+        self.ages[1] = at_most;
         self.rebuilt()
     }
 
     /// Sets the number of denials that are remembered at most. Default: 100,000, about 40 MB. A
-    /// denial of several limits counts as one more for each four of them. Zero turns the cache off.
+    /// denial of several limits counts as one more for each four of them.
     #[must_use]
     pub fn capacity(mut self, denials: usize) -> Self {
         self.capacity = denials;
@@ -66,54 +63,33 @@ impl<S: Store> WithDenyCache<S> {
     }
 
     fn rebuilt(mut self) -> Self {
-        let ages = [self.max_age, self.deny_blocked_for];
-        self.deny_cache =
-            (self.capacity > 0).then(|| Arc::new(DenyCache::new(ages, self.capacity)));
+        self.deny_cache = Arc::new(DenyCache::new(self.ages, self.capacity));
         self
     }
 }
 
-impl<S: Store> WithDenyCache<S> {
-    /// Asks the store, and remembers a denial.
-    fn apply_remembering(&self, deny_cache: &Arc<DenyCache>, group: Group) -> Answer {
-        let asked = deny_cache.asked(Instant::now());
-        let deny_cache = Arc::clone(deny_cache);
-        let answer = self.store.apply(Operation::Charge(group.clone()));
-        answer.resolved(move |answer| {
-            if let Some(denial) = denial(&answer) {
-                deny_cache.record(&group, asked, denial);
-            }
-            answer
-        })
-    }
-
-    /// Asks the store for a change.
-    fn ask_change(&self, mut change: ChangeUnderWay, operation: Operation) -> Answer {
-        change.set_sent(true);
-        let answer = self.store.apply(operation);
-        answer.resolved(move |answer| {
-            change.answered(&answer);
-            answer
-        })
-    }
-}
-
-fn denial(answer: &Result<Decision, Error>) -> Option<&Decision> {
-    answer.as_ref().ok().filter(|decision| !decision.allowed())
-}
-
 impl<S: Store> Store for WithDenyCache<S> {
     fn apply(&self, operation: Operation) -> Answer {
-        let Some(deny_cache) = &self.deny_cache else {
-            return self.store.apply(operation);
-        };
         match operation {
-            Operation::Charge(group) => {
-                deny_cache.answer_or_ask(group, |group| self.apply_remembering(deny_cache, group))
-            }
+            Operation::Charge(group) => self.deny_cache.answer_or_ask(group, |group| {
+                let asked = self.deny_cache.asked(Instant::now());
+                let deny_cache = Arc::clone(&self.deny_cache);
+                let answer = self.store.apply(Operation::Charge(group.clone()));
+                answer.resolved(move |answer| {
+                    if let Some(denial) = answer.as_ref().ok().filter(|it| !it.allowed()) {
+                        deny_cache.record(&group, asked, denial);
+                    }
+                    answer
+                })
+            }),
             Operation::Peek(_) => self.store.apply(operation),
             Operation::Change(ref budget, _) => {
-                self.ask_change(deny_cache.change(budget), operation)
+                let mut change = self.deny_cache.change(budget);
+                change.set_sent(true);
+                self.store.apply(operation).resolved(move |answer| {
+                    change.answered(&answer);
+                    answer
+                })
             }
         }
     }
@@ -131,24 +107,10 @@ impl<S: Store> Store for WithDenyCache<S> {
     }
 }
 
-impl<S: Clone> Clone for WithDenyCache<S> {
-    /// Shares the denials. The store's clone has to be a handle on the same store.
-    fn clone(&self) -> Self {
-        Self {
-            store: self.store.clone(),
-            deny_cache: self.deny_cache.clone(),
-            ..*self
-        }
-    }
-}
-
 impl<S: fmt::Debug> fmt::Debug for WithDenyCache<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WithDenyCache")
             .field("store", &self.store)
-            .field("max_age", &self.max_age)
-            .field("deny_blocked_for", &self.deny_blocked_for)
-            .field("capacity", &self.capacity)
             .finish_non_exhaustive()
     }
 }

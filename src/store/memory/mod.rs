@@ -51,7 +51,9 @@ const MIN_PER_SHARD: usize = 64;
 pub struct MemoryStore {
     hasher: DefaultHashBuilder,
     shards: Box<[Mutex<Shard>]>,
-    clock: Clock,
+    process: ProcessClock,
+    /// In place of the time of the process.
+    clock: Option<ManualClock>,
     /// Whether there is a cap on the budgets.
     capped: bool,
     /// The next shard to be swept by an operation on another shard.
@@ -62,7 +64,7 @@ pub struct MemoryStore {
 #[derive(Clone, Debug)]
 #[must_use = "call `build`"]
 pub struct MemoryStoreBuilder {
-    clock: Clock,
+    clock: Option<ManualClock>,
     max_keys: Option<usize>,
 }
 
@@ -82,7 +84,7 @@ impl MemoryStoreBuilder {
 
     /// Sets a clock that is set by hand. Default: the time of the process.
     pub fn clock(mut self, clock: ManualClock) -> Self {
-        self.clock = Clock::Manual(clock);
+        self.clock = Some(clock);
         self
     }
 
@@ -102,17 +104,12 @@ impl MemoryStoreBuilder {
         MemoryStore {
             shards: (0..shards).map(shard).collect(),
             hasher: DefaultHashBuilder::default(),
+            process: ProcessClock::new(),
             clock: self.clock,
             capped: cap.is_some(),
             idle: AtomicUsize::new(0),
         }
     }
-}
-
-#[derive(Clone, Debug)]
-enum Clock {
-    Process(ProcessClock),
-    Manual(ManualClock),
 }
 
 impl Default for MemoryStore {
@@ -138,7 +135,7 @@ impl MemoryStore {
     /// Returns a builder of an empty store, for a cap.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder {
-            clock: Clock::Process(ProcessClock::new()),
+            clock: None,
             max_keys: None,
         }
     }
@@ -288,7 +285,7 @@ impl MemoryStore {
     /// Sweeps the shard if enough places are due. At the end of a round, also sweeps another shard,
     /// so that the traffic of one key is enough to sweep all shards.
     fn sweep(&self, shard: &mut Shard, now: Timestamp) {
-        if matches!(self.clock, Clock::Manual(_)) || !shard.sweep(now) {
+        if self.clock.is_some() || !shard.sweep(now) {
             return;
         }
         let idle = self.idle.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
@@ -310,7 +307,10 @@ impl MemoryStore {
     }
 
     fn now(&self) -> Timestamp {
-        self.clock.now()
+        match &self.clock {
+            None => self.process.now(),
+            Some(clock) => clock.now(),
+        }
     }
 }
 
@@ -332,15 +332,6 @@ fn make_room(
         }
     }
     Ok(())
-}
-
-impl Clock {
-    fn now(&self) -> Timestamp {
-        match self {
-            Self::Process(clock) => clock.now(),
-            Self::Manual(clock) => clock.now(),
-        }
-    }
 }
 
 impl Store for MemoryStore {

@@ -15,11 +15,12 @@ use crate::model::{Budget, Change, Check, Error, Operation};
 use crate::store::Store;
 use crate::telemetry;
 
-/// Guards a charge of a block that is in flight.
+/// Guards a charge of a block that is in flight. Dropped, it notes that no block was charged, unless
+/// one was granted.
 pub(super) struct Refilling<S: Store> {
     shared: Weak<SharedBlocks<S>>,
     pub(super) block: Check,
-    pub(super) refill: Refill,
+    refill: Refill,
 }
 
 impl<S: Store> Refilling<S> {
@@ -30,11 +31,6 @@ impl<S: Store> Refilling<S> {
             block,
             refill,
         }
-    }
-
-    /// Disarms the guard, because the store answered, and the stock is up to date.
-    pub(super) fn end(mut self) {
-        self.shared = Weak::new();
     }
 }
 

@@ -117,14 +117,11 @@ impl<S: Store> Store for Prefetch<S> {
     fn apply(&self, operation: Operation) -> Answer {
         let shared = &self.shared;
         let prefetched = match &operation {
-            Operation::Charge(group) => match &**group {
-                [check] => Ok(shared.charge(check)),
-                _ => shared.check_group(group),
-            },
-            Operation::Peek(group) => match &**group {
-                [check] => Ok(shared.peek(check)),
-                _ => shared.check_group(group),
-            },
+            Operation::Charge(group) | Operation::Peek(group) if group.len() > 1 => {
+                shared.check_group(group)
+            }
+            Operation::Charge(group) => Ok(shared.charge(&group[0])),
+            Operation::Peek(group) => Ok(shared.peek(&group[0])),
             // A reset also voids the prefetched units.
             Operation::Change(budget, Change::Reset) => {
                 shared.forget(budget);
@@ -139,7 +136,9 @@ impl<S: Store> Store for Prefetch<S> {
     }
 
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
-        let prefetched = limits.iter().find(|limit| self.shared.prefetches(limit));
+        let prefetched = limits
+            .iter()
+            .find(|limit| self.shared.max_block(limit).is_some());
         if let (Some(prefetched), 2..) = (prefetched, limits.len()) {
             return Err(ConfigError::new(ALONE).of_limit(prefetched.name()));
         }
@@ -159,36 +158,29 @@ const ALONE: &str = "a prefetched limit cannot be charged with other limits, all
                      a layer of its own, or do not prefetch it";
 
 impl<S: Store> SharedBlocks<S> {
-    fn prefetches(&self, limit: &Limit) -> bool {
-        let known = self.limits.get(limit.name());
-        limit.blocking().is_none() && known.is_some_and(|(known, _)| known.decides_as(limit))
-    }
-
     /// Returns no decision of a group, or an error if it has a prefetched limit.
     fn check_group(&self, group: &[Check]) -> Result<Option<Decision>, Error> {
-        match group.iter().find(|check| self.prefetches(check.limit())) {
-            Some(check) => Err(Error::misuse(
-                ConfigError::new(ALONE).of_limit(check.limit().name()),
-            )),
+        let mut limits = group.iter().map(Check::limit);
+        match limits.find(|limit| self.max_block(limit).is_some()) {
+            Some(limit) => Err(ConfigError::new(ALONE).of_limit(limit.name()).into()),
             None => Ok(None),
         }
     }
 
-    /// The largest block of a check's limit, if that is prefetched. A limit of the same name with
-    /// another quota is not prefetched, nor one that blocks keys, because a blocked key could spend
-    /// its stock.
-    fn max_block(&self, check: &Check) -> Option<u64> {
-        let (limit, max) = self.limits.get(check.limit().name())?;
-        let is_plain = !check.is_shadow() && check.limit().blocking().is_none();
-        (is_plain && limit.decides_as(check.limit())).then_some(*max)
+    /// The largest block of a limit, if that is prefetched. A limit of the same name with another
+    /// quota is not prefetched, nor one that blocks keys, because a blocked key could spend its
+    /// stock.
+    fn max_block(&self, limit: &Limit) -> Option<u64> {
+        let (known, max) = self.limits.get(limit.name())?;
+        (limit.blocking().is_none() && known.decides_as(limit)).then_some(*max)
     }
 
     /// The decision of a charge, if the prefetched units are enough. `None` if the store has to
     /// decide.
     fn charge(self: &Arc<Self>, check: &Check) -> Option<Decision> {
-        let max = self.max_block(check)?;
+        let max = self.max_block(check.limit())?;
         // Without a reaper, unspent units would be stranded.
-        if check.cost() == 0 || !self.ensure_reaper() {
+        if check.is_shadow() || check.cost() == 0 || !self.ensure_reaper() {
             return None;
         }
         let now = Instant::now();
@@ -203,68 +195,46 @@ impl<S: Store> SharedBlocks<S> {
     }
 
     fn peek(&self, check: &Check) -> Option<Decision> {
-        self.max_block(check)?;
+        self.max_block(check.limit())
+            .filter(|_| !check.is_shadow())?;
         let (hash, entries) = self.shard(check.budget());
         let entry = entries.find(hash, |entry| entry.budget == *check.budget())?;
         entry.stock.peek(check.cost(), Instant::now())
     }
 
-    /// Charges a block in the background.
+    /// Charges a block in the background. If its stock is gone then, gives it back.
     fn refill(self: &Arc<Self>, check: &Check, refill: Refill) {
+        let Ok(runtime) = Runtime::try_current() else {
+            return;
+        };
         let refilling = Refilling::new(self, check, refill);
         let shared = Arc::clone(self);
-        let refill = async move {
+        runtime.spawn(async move {
             let asked = Instant::now();
-            let answer = shared
-                .store
-                .apply(Operation::Charge(refilling.block.clone().into()))
-                .await;
-            let lost = shared.stock_up(&refilling, answer, asked);
-            refilling.end();
-            // If the refund fails, fewer units are allowed, not more.
-            drop(refund(&*shared.store, lost.into_iter().collect()).await);
-        };
-        if let Ok(runtime) = Runtime::try_current() {
-            runtime.spawn(refill);
-        }
-    }
-
-    /// Adds a charged block to its stock, or notes the denial. Returns the block if the stock is
-    /// gone.
-    fn stock_up(
-        self: &Arc<Self>,
-        refilling: &Refilling<S>,
-        answer: Result<Decision, Error>,
-        asked: Instant,
-    ) -> Option<Refunding<S>> {
-        let Refilling { block, refill, .. } = refilling;
-        let units = refill.units;
-        let granted = answer.ok().filter(Decision::allowed);
-        if granted.is_some() {
+            let block = &refilling.block;
+            let charge = Operation::Charge(block.clone().into());
+            let answer = shared.store.apply(charge).await;
+            // Without a grant, the guard notes that no block was charged.
+            let Some(decision) = answer.ok().filter(Decision::allowed) else {
+                return;
+            };
+            let Refill { units, .. } = refill;
             telemetry::prefetched(block.limit().name(), "charged", units.into());
-        }
-        let (hash, mut entries) = self.shard(block.budget());
-        let entry = entries.find_mut(hash, |entry| entry.budget == *block.budget());
-        match (
-            entry.filter(|entry| entry.stock.is_refilled_by(*refill)),
-            granted,
-        ) {
-            (Some(entry), Some(decision)) => {
-                entry.stock.grant(units, &decision, asked, self.max_age);
-                None
-            }
-            (Some(entry), None) => {
-                entry.stock.deny(Instant::now());
-                None
-            }
+            let mut is_granted = false;
+            shared.with_known(block.budget(), |stock| {
+                is_granted = stock.is_refilled_by(refill);
+                if is_granted {
+                    stock.grant(units, &decision, asked, shared.max_age);
+                }
+            });
             // The key was reset meanwhile. If that was after the charge, the receipt is void.
-            (None, Some(decision)) => {
-                let receipt = decision.receipt()?;
-                let unspent = Unspent { units, receipt };
-                Some(Refunding::new(Weak::new(), block.budget(), unspent))
+            if !is_granted && let Some(receipt) = decision.receipt() {
+                let lost = Unspent { units, receipt };
+                let lost = Refunding::new(Weak::new(), block.budget(), lost);
+                // If the refund fails, fewer units are allowed, not more.
+                drop(refund(&*shared.store, vec![lost]).await);
             }
-            (None, None) => None,
-        }
+        });
     }
 
     /// Calls `act` with the stock of a budget, if it has one.
