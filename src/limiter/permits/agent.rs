@@ -9,16 +9,16 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::sync::oneshot::{self, Receiver};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use super::callers::{PermitCaller, PermitOutcome};
+use super::callers::PermitCaller;
 use super::local_holder::{Delivery, LocalHolder};
 use super::local_holders::{LocalHolders, MOST_QUEUED};
 use super::pace::Paces;
 use super::permit::{Acquired, Grantor, Permit};
 use super::runtimes::Runtimes;
-use super::{AGENTS, LOOK_AFTER};
+use super::{AGENTS, LOOK_AFTER, PermitWaiter};
 use crate::model::{Budget, Check, Error, OnStoreFailure, Source};
 use crate::store::Store;
 use crate::telemetry::{self, Throttle};
@@ -130,38 +130,45 @@ impl Agent {
     }
 
     /// Adds a caller, which wants a permit at once, or waits if it comes with the most waiters of
-    /// the key that it waits with. Returns its place among the waiters, if it waits, and where its
-    /// outcome will be. `None` if as many wait already.
-    pub(super) fn add_caller(
-        self: &Arc<Self>,
-        key: &Arc<Budget>,
+    /// the key that it waits with. `None` if as many wait already.
+    pub(super) fn add_caller<'a>(
+        self: &'a Arc<Self>,
+        budget: &'a Arc<Budget>,
         limit: u32,
         most_waiters: Option<usize>,
-    ) -> Result<Option<(Option<u64>, Receiver<PermitOutcome>)>, Error> {
+    ) -> Result<Option<PermitWaiter<'a>>, Error> {
         let mut state = self.lock();
-        if state.is_overloaded_for(key) {
+        if state.is_overloaded_for(budget) {
             return Err(overloaded());
         }
-        let (outcome, receiver) = oneshot::channel();
-        let caller = PermitCaller { outcome, limit };
-        let holder = self.holder(&mut state, key, limit);
+        let (sender, outcome) = oneshot::channel();
+        let caller = PermitCaller {
+            outcome: sender,
+            limit,
+        };
+        let holder = self.holder(&mut state, budget, limit);
         let place = match most_waiters {
             None => {
                 holder.add_at_once(caller);
                 None
             }
             Some(most) if holder.waiters() >= most => {
-                self.submit(state, key);
+                self.submit(state, budget);
                 return Ok(None);
             }
             Some(_) => {
                 let place = holder.add_waiter(caller);
-                state.watched.insert(key.clone());
+                state.watched.insert(budget.clone());
                 Some(place)
             }
         };
-        self.submit(state, key);
-        Ok(Some((place, receiver)))
+        self.submit(state, budget);
+        Ok(Some(PermitWaiter {
+            agent: self,
+            budget,
+            place,
+            outcome,
+        }))
     }
 
     /// The error for a caller whose outcome takes too long. If the store answers others, and the

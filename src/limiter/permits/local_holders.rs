@@ -396,8 +396,9 @@ mod tests {
         ));
         let mut held = Vec::new();
         for number in 0..50_000 {
-            let (_, receiver) = agent.add_caller(&key(number), 1, None).unwrap().unwrap();
-            held.push(receiver.await.unwrap().unwrap());
+            let key = key(number);
+            let mut caller = agent.add_caller(&key, 1, None).unwrap().unwrap();
+            held.push((&mut caller.outcome).await.unwrap().unwrap());
         }
         assert!(agent.lock().holders.capacity() >= 50_000);
         drop(held);

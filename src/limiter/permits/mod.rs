@@ -258,22 +258,14 @@ impl RateLimiter {
         let agent = self.agent_for(check, &budget)?;
         let outcome = match agent.add_caller(&budget, check.limit().permits(), most_waiters)? {
             None => Ok(None),
-            Some((place, outcome)) => {
-                let mut waiter = PermitWaiter {
-                    agent,
-                    budget: &budget,
-                    place,
-                    outcome,
-                };
-                match within(agent, max_wait, &mut waiter.outcome).await {
-                    Some(outcome) => {
-                        waiter.place = None;
-                        outcome
-                    }
-                    None if place.is_some() => Ok(None),
-                    None => Err(agent.late_error(&budget)),
+            Some(mut waiter) => match within(agent, max_wait, &mut waiter.outcome).await {
+                Some(outcome) => {
+                    waiter.place = None;
+                    outcome
                 }
-            }
+                None if most_waiters.is_some() => Ok(None),
+                None => Err(agent.late_error(&budget)),
+            },
         };
         match outcome {
             Ok(permit) => Ok(Acquired {
