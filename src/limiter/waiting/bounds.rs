@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::WaitSettings;
 use crate::model::{Decision, Error, Source, Verdict};
 use crate::units::later;
 
@@ -25,7 +26,8 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    pub(super) fn new(max_wait: Duration, waits_for_store: bool) -> Self {
+    pub(super) fn new(settings: &WaitSettings) -> Self {
+        let max_wait = settings.max_wait;
         let now = Instant::now();
         let half = max_wait.checked_div(2).unwrap_or_default();
         let peek_at = max_wait.saturating_sub(PEEK_BEFORE.min(half));
@@ -35,7 +37,7 @@ impl Bounds {
             max_wait,
             deadline,
             peek_at,
-            waits_for_store,
+            waits_for_store: settings.waits_for_store,
         }
     }
 

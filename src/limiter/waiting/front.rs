@@ -14,7 +14,7 @@ use super::held::Held;
 use super::reservation::Reservation;
 use super::turns::Turn;
 use super::width::UnitsFound;
-use super::{AskAgain, TICK, Unserved, in_time, patient};
+use super::{TICK, in_time, patient};
 use crate::limiter::RateLimiter;
 use crate::model::{Check, Decision, Error, Group, Operation, Source};
 use crate::store::Answer;
@@ -22,39 +22,43 @@ use crate::units::later;
 
 impl RateLimiter {
     /// Charges as soon as the units are available. No other waiter is in front, for the `contested`
-    /// checks. `Break` is the decision. `Continue` is a denial by other checks of the group. The
-    /// caller queues for these.
+    /// checks. The store is asked at `ask_at`, or at once if the budgets had other changes since the
+    /// last answer. `Break` is the answer. `Continue` has the checks of the group that were denied
+    /// in place of the contested ones. The caller queues for these.
     pub(super) async fn acquire_in_front(
         &self,
         group: &Group,
         contested: &[Check],
-        turn: Turn,
-        mut again: AskAgain,
+        turn: Turn<'_>,
+        (ask_at, changes): &mut (Instant, u64),
         bounds: Bounds,
-    ) -> Result<ControlFlow<Decision, (Vec<Check>, AskAgain)>, Unserved> {
+    ) -> ControlFlow<Result<Decision, Error>, Vec<Check>> {
         // Single checks before may have handed units over. They are given back.
         drop(turn.take_handed_over());
         let mut replenished = Box::pin(turn.replenished());
         // Changes from now on wake the caller. Those before did not.
-        if self.shared.turns.changes(group) != again.changes {
-            again.at = Instant::now();
+        if self.shared.turns.changes(group) != *changes {
+            *ask_at = Instant::now();
         }
         let mut repeat = None;
         loop {
-            if again.at > Instant::now() && repeat.is_none() {
+            if *ask_at > Instant::now() && repeat.is_none() {
                 let waiting = in_time(turn.wait_to_repeat(), bounds);
                 repeat = Some(self.unless_late(group, bounds, waiting).await?);
             }
-            if again.at > Instant::now() {
-                drop(timeout_at(again.at, &mut replenished).await);
+            if *ask_at > Instant::now() {
+                drop(timeout_at(*ask_at, &mut replenished).await);
             }
             // Registered before the store is asked, so that no refund is missed.
             replenished.set(turn.replenished());
-            again.changes = self.shared.turns.changes(group);
+            *changes = self.shared.turns.changes(group);
             let asked = Instant::now();
             let left = bounds.left();
             let answer = self.apply_unobserved(Operation::Charge(patient(group, left, left)));
-            let decision = answer.await.map_err(Unserved::Failed)?;
+            let decision = match answer.await {
+                Ok(decision) => decision,
+                Err(error) => return ControlFlow::Break(Err(error)),
+            };
             if decision.allowed() {
                 turn.adapt(
                     contested,
@@ -65,8 +69,7 @@ impl RateLimiter {
                 drop(replenished);
                 drop(repeat);
                 drop(turn);
-                let waited_out = self.wait_out(decision, group, left).await;
-                return waited_out.map(ControlFlow::Break).map_err(Unserved::Failed);
+                return ControlFlow::Break(self.wait_out(decision, group, left).await);
             }
             let denied = decision.denied_checks(group);
             turn.adapt(
@@ -77,12 +80,12 @@ impl RateLimiter {
             );
             match bounds.retry_after(&decision) {
                 Some(wait) if bounds.may_end(&decision) => {
-                    again.at = later(Instant::now(), wait);
+                    *ask_at = later(Instant::now(), wait);
                     if !is_denied_by(&decision, group, contested) {
-                        return Ok(ControlFlow::Continue((denied, again)));
+                        return ControlFlow::Continue(denied);
                     }
                 }
-                _ => return Ok(ControlFlow::Break(decision)),
+                _ => return ControlFlow::Break(Ok(decision)),
             }
         }
     }
@@ -94,7 +97,7 @@ impl RateLimiter {
     pub(super) async fn acquire_reserved(
         &self,
         group: &Group,
-        turn: Turn,
+        turn: Turn<'_>,
         bounds: Bounds,
     ) -> Result<Decision, Error> {
         loop {
@@ -119,7 +122,7 @@ impl RateLimiter {
     async fn reserve(
         &self,
         group: &Group,
-        turn: &Turn,
+        turn: &Turn<'_>,
         bounds: Bounds,
     ) -> Result<ControlFlow<Decision, Reservation>, Error> {
         loop {

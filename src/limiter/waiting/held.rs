@@ -10,13 +10,13 @@ use crate::model::Decision;
 /// the next one.
 pub(super) struct Held<'a> {
     reservation: Option<Reservation>,
-    turn: &'a Turn,
+    turn: &'a Turn<'a>,
     turn_at: Instant,
     decision: Decision,
 }
 
 impl<'a> Held<'a> {
-    pub(super) fn new(reservation: Reservation, turn: &'a Turn) -> Self {
+    pub(super) fn new(reservation: Reservation, turn: &'a Turn<'a>) -> Self {
         let turn_at = reservation.turn();
         let decision = reservation.decision().clone();
         turn.note_reserved(turn_at);

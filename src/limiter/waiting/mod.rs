@@ -23,7 +23,6 @@ use tokio::time::{Instant, sleep_until};
 
 use self::bounds::Bounds;
 pub(crate) use self::settings::WaitSettings;
-use self::settings::WaiterGuard;
 use self::turns::Turn;
 pub(super) use self::turns::Turns;
 use super::RateLimiter;
@@ -33,35 +32,6 @@ use crate::units::later;
 
 /// The resolution of a store's time.
 const TICK: Duration = Duration::from_micros(1);
-
-/// When a denied caller asks again: when its units are available, or at once if a budget has
-/// changed since it asked.
-#[derive(Clone, Copy)]
-struct AskAgain {
-    at: Instant,
-    /// The changes of its budgets before it asked.
-    changes: u64,
-}
-
-/// The first charge of a group.
-struct FirstCharge {
-    /// The place of a waiter, taken before the charge.
-    place: Option<WaiterGuard>,
-    /// The longest delay of an allowed check that the caller waits out: of those that the store
-    /// allowed, all.
-    longest_delay: Duration,
-    /// `None` if the group was not charged, because others wait.
-    answer: Option<Answer>,
-}
-
-/// Why a waiter was not served in its turn.
-enum Unserved {
-    /// The queue has no place, or is so long that the turn cannot be in time.
-    QueueFull,
-    /// The turn did not come in time. This is the denial.
-    Late(Decision),
-    Failed(Error),
-}
 
 /// The group of a caller that waits. Its denial is not an offence if the wait may end it. A place
 /// in a queue whose delay is longer is denied by the store. A refund would leave a gap, because
@@ -186,42 +156,44 @@ impl RateLimiter {
 
     async fn acquire_group(&self, group: &Group, max_wait: Duration) -> Result<Decision, Error> {
         let observation = self.observe(group);
-        let mut acquiring = pin!(self.acquire_unobserved(group, max_wait));
+        let mut acquiring = pin!(async {
+            // Timers need a runtime.
+            Runtime::try_current().map_err(Error::outside_of_runtime)?;
+            let settings = WaitSettings::unbounded(max_wait);
+            self.charge_within(group.clone(), &settings).await
+        });
         let answer = poll_fn(|cx| observation.span.poll(&mut acquiring, cx)).await;
         self.observe_answer(&observation, &answer);
         answer
     }
 
-    async fn acquire_unobserved(
-        &self,
-        group: &Group,
-        max_wait: Duration,
-    ) -> Result<Decision, Error> {
-        // Timers need a runtime.
-        Runtime::try_current().map_err(Error::outside_of_runtime)?;
-        let bounds = Bounds::new(max_wait, true);
-        let settings = WaitSettings::unbounded();
-        let changes = self.shared.turns.changes(group);
-        let first = FirstCharge {
-            place: settings.take_place(),
-            longest_delay: max_wait,
-            answer: self.charge_at_once(group, max_wait, max_wait),
-        };
-        self.wait_in_bounds(group, first, changes, bounds, &settings)
-            .await
-    }
-
     /// Charges a group, and waits for its units as the settings say. A request that need not wait
     /// is decided like any other. No delay is left to be waited out.
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
-        let bounds = Bounds::new(settings.max_wait, false);
+        let bounds = Bounds::new(settings);
         let changes = self.shared.turns.changes(&group);
-        let mut first = self.charge_first(&group, settings);
-        if let Some(answer) = first.answer.as_mut().and_then(Answer::take_ready) {
+        // Where an allowed check has a delay, only a waiter with a place may have one, so the place
+        // is taken before.
+        let queues = queues(&group);
+        let place = match queues {
+            true => settings.take_place(),
+            false => None,
+        };
+        let longest_delay = match queues && place.is_none() {
+            true => Duration::ZERO,
+            false => settings.max_wait,
+        };
+        // First come, first served.
+        let is_behind_others = !self.shared.turns.contested(&group).is_empty() && may_wait(&group);
+        let mut first = (!is_behind_others).then(|| {
+            let patient = patient(&group, settings.max_wait, longest_delay);
+            self.apply_unobserved(Operation::Charge(patient))
+        });
+        if let Some(answer) = first.as_mut().and_then(Answer::take_ready) {
             if !bounds.has_to_wait(&answer) {
                 return Answer::ready(answer);
             }
-            first.answer = Some(Answer::ready(answer));
+            first = Some(Answer::ready(answer));
         }
         if let Err(error) = Runtime::try_current() {
             // Timers need a runtime.
@@ -230,71 +202,40 @@ impl RateLimiter {
         let limiter = self.clone();
         let settings = settings.clone();
         Answer::later(async move {
+            let denied = match first {
+                None => None,
+                Some(first) => match first.await {
+                    answer if !bounds.has_to_wait(&answer) => return answer,
+                    Ok(queued) if queued.allowed() => {
+                        return limiter.wait_out(queued, &group, longest_delay).await;
+                    }
+                    answer => Some(answer?),
+                },
+            };
+            // A request that need not wait has no place, however many are in flight.
+            let place = match queues {
+                true => place,
+                false => settings.take_place(),
+            };
+            let most = place.as_ref().map(|_| settings.max_waiters_per_key);
             limiter
-                .wait_in_bounds(&group, first, changes, bounds, &settings)
+                .wait_in_bounds(&group, denied, changes, bounds, most)
                 .await
         })
     }
 
-    /// Charges a group for the first time. Where an allowed check has a delay, only a waiter with a
-    /// place may have one, so the place is taken before.
-    fn charge_first(&self, group: &Group, settings: &WaitSettings) -> FirstCharge {
-        let place = match queues(group) {
-            true => settings.take_place(),
-            false => None,
-        };
-        let longest_delay = match place {
-            Some(_) => settings.max_wait,
-            None => Duration::ZERO,
-        };
-        FirstCharge {
-            place,
-            longest_delay,
-            answer: self.charge_at_once(group, settings.max_wait, longest_delay),
-        }
-    }
-
-    /// Charges a group, unless others wait for one of its budgets, first come, first served.
-    fn charge_at_once(
-        &self,
-        group: &Group,
-        max_wait: Duration,
-        longest_delay: Duration,
-    ) -> Option<Answer> {
-        let is_behind_others = !self.shared.turns.contested(group).is_empty() && may_wait(group);
-        let patient = || patient(group, max_wait, longest_delay);
-        (!is_behind_others).then(|| self.apply_unobserved(Operation::Charge(patient())))
-    }
-
-    /// Waits for the units of a group that is denied at `first`, or was not charged because others
-    /// wait. `changes` is the number of changes of its budgets before that.
+    /// Waits for the units of a group that was `denied`, or was not charged because others wait.
+    /// `changes` is the number of changes of its budgets before that. A caller with a place waits
+    /// behind at most `most` others.
     async fn wait_in_bounds(
         &self,
         group: &Group,
-        first: FirstCharge,
+        denied: Option<Decision>,
         changes: u64,
         bounds: Bounds,
-        settings: &WaitSettings,
+        most: Option<usize>,
     ) -> Result<Decision, Error> {
-        let denied = match first.answer {
-            None => None,
-            Some(first) => {
-                let answer = first.await;
-                if !bounds.has_to_wait(&answer) {
-                    return answer;
-                }
-                Some(answer?)
-            }
-        };
-        // A request that need not wait has no place, however many are in flight.
-        let place = match queues(group) {
-            true => first.place,
-            false => settings.take_place(),
-        };
         let denied = match denied {
-            Some(queued) if queued.allowed() => {
-                return self.wait_out(queued, group, first.longest_delay).await;
-            }
             Some(denied) if !bounds.may_end(&denied) => return Ok(denied),
             denied => denied,
         };
@@ -303,19 +244,11 @@ impl RateLimiter {
             None => self.shared.turns.contested(group),
         };
         let wait = denied.as_ref().and_then(Decision::retry_after);
-        let again = AskAgain {
-            at: later(Instant::now(), wait.unwrap_or_default()),
-            changes,
-        };
-        if place.is_some() {
-            let most = settings.max_waiters_per_key;
-            match self
-                .acquire_in_turn(group, contested, again, bounds, most)
-                .await
-            {
-                Ok(decision) | Err(Unserved::Late(decision)) => return Ok(decision),
-                Err(Unserved::Failed(error)) => return Err(error),
-                Err(Unserved::QueueFull) => {}
+        let ask_at = later(Instant::now(), wait.unwrap_or_default());
+        if let Some(most) = most {
+            let acquiring = self.acquire_in_turn(group, contested, ask_at, changes, bounds, most);
+            if let ControlFlow::Break(answer) = acquiring.await {
+                return answer;
             }
         }
         match denied {
@@ -338,8 +271,9 @@ impl RateLimiter {
         }
     }
 
-    /// Charges a group when it is its turn in the queues of the `contested` checks, unless one of
-    /// them has `most` waiters, or is so long that the turn cannot be in time.
+    /// Charges a group when it is its turn in the queues of the `contested` checks, which were denied
+    /// until `ask_at`. `Break` is the answer. `Continue`: one of them has `most` waiters, or is so
+    /// long that the turn cannot be in time.
     ///
     /// A group does not queue for a budget that has room, because others would wait behind it for
     /// nothing.
@@ -347,47 +281,46 @@ impl RateLimiter {
         &self,
         group: &Group,
         contested: Vec<Check>,
-        mut again: AskAgain,
+        ask_at: Instant,
+        changes: u64,
         bounds: Bounds,
         most: usize,
-    ) -> Result<Decision, Unserved> {
+    ) -> ControlFlow<Result<Decision, Error>> {
         let least_wait = self.shared.turns.least_wait(group);
         if least_wait.is_some_and(|wait| wait > bounds.left()) {
-            return Err(Unserved::QueueFull);
+            return ControlFlow::Continue(());
         }
         if let [check] = &**group
             && check.limit().reserves()
         {
-            let turn = self.turn(group, group, bounds, most).await?;
-            let acquired = self.acquire_reserved(group, turn, bounds).await;
-            return acquired.map_err(Unserved::Failed);
+            return match self.turn(group, group, bounds, most).await? {
+                Some(turn) => ControlFlow::Break(self.acquire_reserved(group, turn, bounds).await),
+                None => ControlFlow::Continue(()),
+            };
         }
-        let mut contested = if group.len() == 1 {
-            group.to_vec()
-        } else {
-            contested
+        let mut contested = match group.len() {
+            1 => group.to_vec(),
+            _ => contested,
         };
-        loop {
-            let turn = self.turn(group, &contested, bounds, most).await?;
-            let acquired = self.acquire_in_front(group, &contested, turn, again, bounds);
-            match acquired.await? {
-                ControlFlow::Break(decision) => return Ok(decision),
-                ControlFlow::Continue(denied) => (contested, again) = denied,
-            }
+        let mut asking = (ask_at, changes);
+        while let Some(turn) = self.turn(group, &contested, bounds, most).await? {
+            contested = self
+                .acquire_in_front(group, &contested, turn, &mut asking, bounds)
+                .await?;
         }
+        ControlFlow::Continue(())
     }
 
-    /// Waits for the caller's turn.
+    /// Waits for the caller's turn. `None` if a queue has no place.
     async fn turn(
         &self,
         group: &Group,
         contested: &[Check],
         bounds: Bounds,
         most: usize,
-    ) -> Result<Turn, Unserved> {
+    ) -> ControlFlow<Result<Decision, Error>, Option<Turn<'_>>> {
         let waiting = in_time(self.shared.turns.wait(contested, most), bounds);
-        let turn = self.unless_late(group, bounds, waiting).await?;
-        turn.ok_or(Unserved::QueueFull)
+        self.unless_late(group, bounds, waiting).await
     }
 
     /// Waits for something of a queue. If it does not come in time, the caller is denied.
@@ -396,16 +329,14 @@ impl RateLimiter {
         group: &Group,
         bounds: Bounds,
         waiting: impl Future<Output = T>,
-    ) -> Result<T, Unserved> {
+    ) -> ControlFlow<Result<Decision, Error>, T> {
         let mut waiting = pin!(waiting);
         let mut denial = pin!(self.deny_at_the_deadline(group, bounds));
-        let first = poll_fn(|cx| match waiting.as_mut().poll(cx) {
-            Poll::Ready(place) => Poll::Ready(Ok(place)),
-            Poll::Pending => denial.as_mut().poll(cx).map(Err),
-        });
-        first
-            .await
-            .map_err(|denial| denial.map_or_else(Unserved::Failed, Unserved::Late))
+        poll_fn(|cx| match waiting.as_mut().poll(cx) {
+            Poll::Ready(place) => Poll::Ready(ControlFlow::Continue(place)),
+            Poll::Pending => denial.as_mut().poll(cx).map(ControlFlow::Break),
+        })
+        .await
     }
 
     /// The denial of a waiter that is still queued at its deadline. The peek is sent shortly

@@ -14,6 +14,8 @@ use crate::units::ConfigError;
 pub(crate) struct WaitSettings {
     /// Zero means that requests do not wait.
     pub(super) max_wait: Duration,
+    /// Whether a store that is unavailable is asked again.
+    pub(super) waits_for_store: bool,
     pub(crate) max_waiters: usize,
     pub(crate) max_waiters_per_key: usize,
     /// The number of waiters, in all layers that share these settings. `None` means that they are
@@ -28,6 +30,7 @@ impl Default for WaitSettings {
     fn default() -> Self {
         Self {
             max_wait: Duration::ZERO,
+            waits_for_store: false,
             max_waiters: 1_024,
             max_waiters_per_key: 64,
             waiting: Some(Arc::default()),
@@ -37,9 +40,10 @@ impl Default for WaitSettings {
 
 impl WaitSettings {
     /// Any number of waiters, because the application calls.
-    pub(super) const fn unbounded() -> Self {
+    pub(super) const fn unbounded(max_wait: Duration) -> Self {
         Self {
-            max_wait: Duration::ZERO,
+            max_wait,
+            waits_for_store: true,
             max_waiters: usize::MAX,
             max_waiters_per_key: usize::MAX,
             waiting: None,

@@ -10,24 +10,22 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
 use super::reservation::Reservation;
-use super::width::{UnitsFound, Width};
+use super::width::{FrontPlace, UnitsFound, Width};
 use crate::model::{Budget, Check, Group};
 use crate::units::Mutex;
-
-type Queues = Arc<Mutex<HashMap<Budget, Arc<WaitingQueue>>>>;
 
 /// The waiters for one budget.
 #[derive(Default)]
 struct WaitingQueue {
-    front: Width,
+    front: Arc<Width>,
     /// The waiters at the front that were denied there. They ask again in the order of their
     /// denials.
-    repeats: Width,
+    repeats: Arc<Width>,
     waiting: AtomicUsize,
     /// The costs of all waiters.
     units: AtomicU64,
@@ -74,35 +72,35 @@ impl WaitingQueue {
 /// A queue for each budget that has waiters.
 #[derive(Default)]
 pub(in crate::limiter) struct Turns {
-    queues: Queues,
+    queues: Mutex<HashMap<Budget, Arc<WaitingQueue>>>,
     /// The number of places in all queues, so that a check that need not wait takes no lock.
-    places: Arc<AtomicUsize>,
+    places: AtomicUsize,
     /// How often budgets were refunded, settled, reset or blocked, by a hash of the budget.
     changes: [AtomicU64; 32],
 }
 
 /// A place at the front of the queue for every budget of a group.
-pub(super) struct Turn {
-    places: Vec<Place>,
+pub(super) struct Turn<'a> {
+    places: Vec<Place<'a>>,
 }
 
-/// A place in one queue, at the front if `front` is set.
-struct Place {
+/// A place in one queue, at the front if `front` is set. When it is dropped, the fields are dropped
+/// without the lock of the queues, because that wakes the next waiter, and gives back units that
+/// were handed over.
+struct Place<'a> {
+    turns: &'a Turns,
     budget: Budget,
-    queue: Option<Arc<WaitingQueue>>,
+    queue: Arc<WaitingQueue>,
     units: u64,
     /// Whether its cost is counted, because it reserves nothing.
     has_cost: bool,
-    front: Option<OwnedSemaphorePermit>,
-    queues: Queues,
-    /// The number of places in all queues.
-    places: Arc<AtomicUsize>,
+    front: Option<FrontPlace>,
 }
 
 impl Turns {
     /// Waits for the front of the queue of every budget of the group. `None` if one of the queues
     /// has `most` waiters.
-    pub(super) async fn wait(&self, group: &[Check], most: usize) -> Option<Turn> {
+    pub(super) async fn wait(&self, group: &[Check], most: usize) -> Option<Turn<'_>> {
         let costs = group.iter().map(|check| u64::from(check.cost()));
         let mut budgets: Vec<(Budget, u64)> = group
             .iter()
@@ -117,19 +115,17 @@ impl Turns {
         let reserves = matches!(group, [check] if check.limit().reserves());
         for (budget, units) in budgets {
             let mut place = self.enqueue(budget, units, most)?;
-            if let Some(queue) = &place.queue {
-                if !reserves {
-                    queue.add_cost(units);
-                    place.has_cost = true;
-                }
-                place.front = Width::take_place(queue.front.places()).await;
+            if !reserves {
+                place.queue.add_cost(units);
+                place.has_cost = true;
             }
+            place.front = place.queue.front.take_place().await;
             places.push(place);
         }
         Some(Turn { places })
     }
 
-    fn enqueue(&self, budget: Budget, units: u64, most: usize) -> Option<Place> {
+    fn enqueue(&self, budget: Budget, units: u64, most: usize) -> Option<Place<'_>> {
         let mut queues = self.queues.lock();
         let queue = Arc::clone(queues.entry(budget.clone()).or_default());
         // Counted under the lock, so that the last waiter before does not remove the queue.
@@ -137,16 +133,13 @@ impl Turns {
         drop(queues);
         queue.units.fetch_add(units, Ordering::AcqRel);
         self.places.fetch_add(1, Ordering::SeqCst);
-        let queues = Arc::clone(&self.queues);
-        let places = Arc::clone(&self.places);
         let place = Place {
+            turns: self,
             budget,
-            queue: Some(queue),
+            queue,
             units,
             has_cost: false,
             front: None,
-            queues,
-            places,
         };
         (before < most).then_some(place)
     }
@@ -227,7 +220,7 @@ impl Turns {
     }
 }
 
-impl Turn {
+impl Turn<'_> {
     /// Completes when one of the budgets is refunded, settled or reset after this call.
     pub(super) fn replenished(&self) -> impl Future<Output = ()> {
         self.notified(|queue| &queue.replenished)
@@ -241,24 +234,20 @@ impl Turn {
     /// Notes when a waiter at the front may use its units, for those that come later.
     pub(super) fn note_reserved(&self, turn: Instant) {
         let [place] = &*self.places else { return };
-        if let Some(queue) = &place.queue {
-            let mut reserved = queue.reserved.lock();
-            reserved.units += place.units;
-            *reserved.turns.entry(turn).or_default() += place.units;
-        }
+        let mut reserved = place.queue.reserved.lock();
+        reserved.units += place.units;
+        *reserved.turns.entry(turn).or_default() += place.units;
     }
 
     /// The units that were noted with this turn are used or given up.
     pub(super) fn note_unreserved(&self, turn: Instant) {
         let [place] = &*self.places else { return };
-        if let Some(queue) = &place.queue {
-            let mut reserved = queue.reserved.lock();
-            reserved.units = reserved.units.saturating_sub(place.units);
-            if let Some(units) = reserved.turns.get_mut(&turn) {
-                *units = units.saturating_sub(place.units);
-                if *units == 0 {
-                    reserved.turns.remove(&turn);
-                }
+        let mut reserved = place.queue.reserved.lock();
+        reserved.units = reserved.units.saturating_sub(place.units);
+        if let Some(units) = reserved.turns.get_mut(&turn) {
+            *units = units.saturating_sub(place.units);
+            if *units == 0 {
+                reserved.turns.remove(&turn);
             }
         }
     }
@@ -274,9 +263,9 @@ impl Turn {
         is_repeat: bool,
     ) {
         let is_checked =
-            |place: &&Place| checks.iter().any(|check| *check.budget() == place.budget);
+            |place: &&Place<'_>| checks.iter().any(|check| *check.budget() == place.budget);
         for place in self.places.iter().filter(is_checked) {
-            let Some(queue) = &place.queue else { continue };
+            let queue = &place.queue;
             let keeps_order = found != UnitsFound::Free || queue.costs.lock().len() <= 1;
             if keeps_order {
                 let width = if is_repeat {
@@ -290,12 +279,10 @@ impl Turn {
     }
 
     /// Waits until the waiters that were denied before have asked again.
-    pub(super) async fn wait_to_repeat(&self) -> Repeat<'_> {
-        let mut repeat = Repeat(Vec::with_capacity(self.places.len()));
-        for queue in self.places.iter().filter_map(|place| place.queue.as_ref()) {
-            if let Some(place) = Width::take_place(queue.repeats.places()).await {
-                repeat.0.push((&queue.repeats, Some(place)));
-            }
+    pub(super) async fn wait_to_repeat(&self) -> Vec<FrontPlace> {
+        let mut repeat = Vec::with_capacity(self.places.len());
+        for place in &self.places {
+            repeat.extend(place.queue.repeats.take_place().await);
         }
         repeat
     }
@@ -303,7 +290,7 @@ impl Turn {
     /// Hands units over to a waiter that has none. Without one, they are given back.
     pub(super) fn hand_over(&self, reservation: Reservation) {
         let [place] = &*self.places else { return };
-        let Some(queue) = &place.queue else { return };
+        let queue = &place.queue;
         let mut handed_over = queue.handed_over.lock();
         let with_units = queue.reserved.lock().units + place.units * (handed_over.len() as u64 + 1);
         if queue.units.load(Ordering::Acquire) > with_units {
@@ -313,9 +300,9 @@ impl Turn {
 
     /// Takes all units that waiters handed over, of each budget.
     pub(super) fn take_handed_over(&self) -> Vec<Reservation> {
-        let queues = self.places.iter().filter_map(|place| place.queue.as_ref());
-        queues
-            .flat_map(|queue| mem::take(&mut *queue.handed_over.lock()))
+        let places = self.places.iter();
+        places
+            .flat_map(|place| mem::take(&mut *place.queue.handed_over.lock()))
             .collect()
     }
 
@@ -335,9 +322,10 @@ impl Turn {
     }
 
     fn notified(&self, of: impl Fn(&WaitingQueue) -> &Notify) -> impl Future<Output = ()> {
-        let queues = self.places.iter().filter_map(|place| place.queue.as_ref());
-        let mut all: Vec<Pin<Box<Notified<'_>>>> =
-            queues.map(|queue| Box::pin(of(queue).notified())).collect();
+        let places = self.places.iter();
+        let mut all: Vec<Pin<Box<Notified<'_>>>> = places
+            .map(|place| Box::pin(of(&place.queue).notified()))
+            .collect();
         for notified in &mut all {
             notified.as_mut().enable();
         }
@@ -350,43 +338,22 @@ impl Turn {
     }
 }
 
-/// A place among the waiters that ask again, in the queue of every budget of a group.
-pub(super) struct Repeat<'a>(Vec<(&'a Width, Option<OwnedSemaphorePermit>)>);
-
-impl Drop for Repeat<'_> {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        for (width, place) in &mut self.0 {
-            drop(place.take().and_then(|place| width.leave(place)));
+        let queue = &self.queue;
+        let mut queues = self.turns.queues.lock();
+        // Counted under the lock, so that the last of several concurrent drops removes the queue.
+        let is_last = queue.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
+        queue.units.fetch_sub(self.units, Ordering::AcqRel);
+        if self.has_cost {
+            queue.remove_cost(self.units);
         }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut queues = self.queues.lock();
-        let mut left = None;
-        let mut is_last = false;
-        if let Some(queue) = self.queue.take() {
-            // Counted under the lock, so that the last of several concurrent drops removes the
-            // queue.
-            is_last = queue.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
-            queue.units.fetch_sub(self.units, Ordering::AcqRel);
-            if self.has_cost {
-                queue.remove_cost(self.units);
-            }
-            left = self.front.take().and_then(|front| queue.front.leave(front));
+        if is_last {
+            // This place still has the queue.
+            queues.remove(&self.budget);
         }
-        let unused = if is_last {
-            queues.remove(&self.budget)
-        } else {
-            None
-        };
         drop(queues);
-        self.places.fetch_sub(1, Ordering::AcqRel);
-        // Without the lock: the next waiter is woken, and units that were handed over are given
-        // back.
-        drop(left);
-        drop(unused);
+        self.turns.places.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

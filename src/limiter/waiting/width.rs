@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::units::Mutex;
 
@@ -17,7 +17,7 @@ const WIDEST: usize = 1_024;
 /// The front of a queue, where one waiter has a place, or several. The semaphore is fair, first
 /// come, first served.
 pub(super) struct Width {
-    places: Arc<Semaphore>,
+    places: Semaphore,
     size: Mutex<Size>,
 }
 
@@ -45,7 +45,7 @@ impl Default for Width {
             ending: 0,
         });
         Self {
-            places: Arc::new(Semaphore::new(1)),
+            places: Semaphore::new(1),
             size,
         }
     }
@@ -53,25 +53,10 @@ impl Default for Width {
 
 impl Width {
     /// A place at the front, in the order of the calls.
-    pub(super) async fn take_place(places: Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    pub(super) async fn take_place(self: &Arc<Self>) -> Option<FrontPlace> {
         // The semaphore is never closed.
-        places.acquire_owned().await.ok()
-    }
-
-    pub(super) fn places(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.places)
-    }
-
-    /// Leaves a place. Returns it if the next waiter gets it. Dropping it wakes that waiter, so no
-    /// lock may be held then.
-    pub(super) fn leave(&self, place: OwnedSemaphorePermit) -> Option<OwnedSemaphorePermit> {
-        let mut size = self.size.lock();
-        if size.ending == 0 {
-            return Some(place);
-        }
-        size.ending -= 1;
-        place.forget();
-        None
+        self.places.acquire().await.ok()?.forget();
+        Some(FrontPlace(Arc::clone(self)))
     }
 
     /// Adapts the number of places to an answer that took `round_trip`, for a queue of `waiting`.
@@ -106,6 +91,22 @@ impl Width {
     }
 }
 
+/// A place at the front. Dropped, it is the next waiter's, or ends. That wakes the waiter, so no lock
+/// may be held then.
+pub(super) struct FrontPlace(Arc<Width>);
+
+impl Drop for FrontPlace {
+    fn drop(&mut self) {
+        let mut size = self.0.size.lock();
+        if size.ending > 0 {
+            size.ending -= 1;
+            return;
+        }
+        drop(size);
+        self.0.places.add_permits(1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,15 +132,15 @@ mod tests {
 
     #[tokio::test]
     async fn places_that_are_taken_end_when_they_are_left() {
-        let width = Width::default();
+        let width = Arc::new(Width::default());
         width.adapt(UnitsFound::Free, MS, 3);
         width.adapt(UnitsFound::Free, MS, 3);
         let mut taken = Vec::new();
         for _ in 0..3 {
-            taken.push(Width::take_place(width.places()).await.unwrap());
+            taken.push(width.take_place().await.unwrap());
         }
         width.adapt(UnitsFound::Missing, MS, 3);
-        taken.into_iter().for_each(|place| drop(width.leave(place)));
+        drop(taken);
         assert_eq!(free(&width), 1, "one stays");
     }
 
@@ -156,14 +157,14 @@ mod tests {
 
     #[tokio::test]
     async fn place_that_was_to_end_stays_if_units_are_free_again() {
-        let width = Width::default();
+        let width = Arc::new(Width::default());
         width.adapt(UnitsFound::Free, MS, 2);
-        let first = Width::take_place(width.places()).await.unwrap();
-        let second = Width::take_place(width.places()).await.unwrap();
+        let first = width.take_place().await.unwrap();
+        let second = width.take_place().await.unwrap();
         width.adapt(UnitsFound::Missing, MS, 2);
         width.adapt(UnitsFound::Free, MS, 2);
-        drop(width.leave(first));
-        drop(width.leave(second));
+        drop(first);
+        drop(second);
         assert_eq!(free(&width), 2);
     }
 }
