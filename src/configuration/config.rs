@@ -76,7 +76,7 @@ pub(crate) struct LimitConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schema",
-        schemars(with = "Option<super::quota_schema::QuotaSchema>")
+        schemars(schema_with = "super::quota_schema::quota")
     )]
     pub(crate) quota: Option<Written>,
     /// The most requests of a key at once, on all replicas, of a concurrency limit: 1 to 1,000,000.
@@ -247,7 +247,7 @@ pub(crate) struct PlanConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schema",
-        schemars(with = "Option<super::quota_schema::QuotaSchema>")
+        schemars(schema_with = "super::quota_schema::quota")
     )]
     pub(crate) quota: Option<Written>,
     /// The most units at once, of a bucket. Default: the units of this quota.

@@ -17,7 +17,7 @@ use crate::units::ConfigError;
 /// send, or that authentication has verified. Otherwise every new value is a fresh budget. A header
 /// that is missing, empty or sent more than once gives no key.
 #[derive(Clone, Debug)]
-pub struct Header(HeaderName);
+pub struct Header(pub(super) HeaderName);
 
 impl Header {
     /// Creates an extractor for the header `name`.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use http::HeaderMap;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName};
 use tonic::metadata::{AsciiMetadataKey, BinaryMetadataKey, MetadataMap};
 
 use super::{Header, KeyExtractor, MissingKey};
@@ -16,12 +16,10 @@ use crate::units::ConfigError;
 /// key. **Clients choose their metadata.** Use an entry that a gateway sets, or that authentication
 /// has verified. An entry that is missing, empty or sent more than once gives no key.
 #[derive(Clone, Debug)]
-pub struct GrpcMetadata(Name);
-
-#[derive(Clone, Debug)]
-enum Name {
-    Ascii(Header),
-    Binary(HeaderName, BinaryMetadataKey),
+pub struct GrpcMetadata {
+    header: Header,
+    /// If it ends with `-bin`.
+    binary: Option<BinaryMetadataKey>,
 }
 
 impl GrpcMetadata {
@@ -39,22 +37,26 @@ impl GrpcMetadata {
                 name.escape_debug()
             ))
         };
-        if name.ends_with("-bin") {
-            let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
-            let name = BinaryMetadataKey::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
-            return Ok(Self(Name::Binary(header, name)));
-        }
-        AsciiMetadataKey::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
-        Ok(Self(Name::Ascii(Header::new(name)?)))
+        let binary = match name.ends_with("-bin") {
+            true => Some(BinaryMetadataKey::from_bytes(name.as_bytes()).map_err(|_| invalid())?),
+            false => {
+                AsciiMetadataKey::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
+                None
+            }
+        };
+        Ok(Self {
+            header: Header::new(name)?,
+            binary,
+        })
     }
 }
 
 impl KeyExtractor for GrpcMetadata {
     fn extract(&self, parts: &Parts) -> Result<Key, MissingKey> {
-        let (header, name) = match &self.0 {
-            Name::Ascii(header) => return header.extract(parts),
-            Name::Binary(header, name) => (header, name),
+        let Some(name) = &self.binary else {
+            return self.header.extract(parts);
         };
+        let header = &self.header.0;
         // tonic decodes metadata, which it makes of headers. A second value is enough to reject
         // both.
         let mut headers = HeaderMap::new();

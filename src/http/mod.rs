@@ -22,6 +22,7 @@ mod layer;
 mod limits;
 #[cfg(feature = "config")]
 mod live;
+mod names;
 mod number;
 mod path;
 mod peer;

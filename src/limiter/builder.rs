@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use super::failover::Failover;
 use super::registry::Registry;
-use super::unanswered::Unanswered;
 use super::waiting::Turns;
 use super::{DeniedKeys, RateLimiter, Shared};
 use crate::store::Store;
@@ -95,7 +96,7 @@ impl RateLimiterBuilder {
             denied_keys: self.denied_keys,
             agents: OnceLock::new(),
             permit_lease: self.permit_lease,
-            unanswered: Unanswered::default(),
+            unanswered: watch::Sender::default(),
             owner: Arc::default(),
         };
         RateLimiter {

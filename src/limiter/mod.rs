@@ -24,6 +24,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
+use tokio::sync::watch;
 
 pub use self::builder::RateLimiterBuilder;
 pub use self::denied_keys::{DeniedKey, DeniedKeys, DeniedSummary};
@@ -33,7 +34,6 @@ pub(crate) use self::permits::Acquired;
 use self::permits::Agents;
 pub use self::permits::Permit;
 use self::registry::Registry;
-use self::unanswered::Unanswered;
 pub(crate) use self::unanswered::UnansweredSettlement;
 use self::waiting::Turns;
 pub(crate) use self::waiting::WaitSettings;
@@ -110,7 +110,8 @@ struct Shared {
     /// The permits of this process.
     agents: OnceLock<Agents>,
     permit_lease: Duration,
-    unanswered: Unanswered,
+    /// The number of settlements in flight.
+    unanswered: watch::Sender<usize>,
     /// Owns the registered limits.
     owner: Arc<()>,
 }

@@ -19,7 +19,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::block::Block;
 #[cfg(feature = "config")]
 pub(crate) use self::block::BlockFields;
 pub use self::block::BlockPolicy;
@@ -30,6 +29,7 @@ use self::range::{check_name, check_quota};
 #[cfg(feature = "config")]
 pub(crate) use self::written::Written;
 use super::OnStoreFailure;
+use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Anchor, FixedWindow, Flavour, Mode, Rule, SlidingWindow};
 use crate::units::{ConfigError, Quota};
 
@@ -127,7 +127,8 @@ struct Definition {
     enforced: Enforced,
     /// In units.
     max_debt: Option<u64>,
-    block: Option<Block>,
+    /// The policy, with its numbers.
+    block: Option<(BlockPolicy, Blocking)>,
     /// The `Retry-After` of a concurrency limit.
     retry_after: Duration,
     /// Whether the requests that it denies are shed load, because the server is busy, not the

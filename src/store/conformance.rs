@@ -62,16 +62,16 @@ async fn permits_are_granted_as_by_the_algorithm(clock: &ManualClock, limiter: R
     }
     let mut holders = [1, 2, 3].map(|id| Claim::new([id; 8], Duration::from_secs(10)));
     let mut reference = Reference(HashMap::new());
-    let mut random = Random(1);
+    let mut below = random_below(1);
     let mut now = START;
     for step in 0..STEPS {
-        now += random.below(3_000_000);
+        now += below(3_000_000);
         clock.set(Duration::from_micros(now));
-        let holder = &mut holders[random.below(3) as usize];
+        let holder = &mut holders[below(3) as usize];
         let held = holder.granted - holder.released;
-        holder.released += random.below(held + 1);
-        holder.waiting = random.below(3) as u32;
-        holder.at_once = random.below(3) as u32;
+        holder.released += below(held + 1);
+        holder.waiting = below(3) as u32;
+        holder.at_once = below(3) as u32;
         let claim = Change::Claim(*holder);
         let claim = Operation::Change(Budget::new(&limit, "acme"), claim);
         let expected = reference.apply(&claim, now);
@@ -82,7 +82,7 @@ async fn permits_are_granted_as_by_the_algorithm(clock: &ManualClock, limiter: R
             "the store (left) differs from the algorithm (right) at step {step}: {claim:?} at \
              {now} us"
         );
-        let is_lost = random.below(4) == 0;
+        let is_lost = below(4) == 0;
         if !is_lost {
             holder.granted += decided.remaining();
         }
@@ -153,22 +153,22 @@ async fn sequences_are_decided_as_by_the_algorithm(
     let companion = Limit::gcra("companion", Quota::per_minute(90)).expect("it is in range");
     let keys = [Key::new("{k}\r\n"), Key::from_parts(["a:b", "c"])];
     let mut reference = Reference(HashMap::new());
-    let mut random = Random(seed);
+    let mut below = random_below(seed);
     let mut receipts = Vec::new();
     let mut now = START;
     for step in 0..STEPS {
-        now = match random.below(10) {
-            0 => now - random.below(3_000_000),
-            1 => now - random.below(3_000),
-            2 => now + random.below(90_000_000),
-            3..6 => now + random.below(700_000),
-            _ => now + random.below(40),
+        now = match below(10) {
+            0 => now - below(3_000_000),
+            1 => now - below(3_000),
+            2 => now + below(90_000_000),
+            3..6 => now + below(700_000),
+            _ => now + below(40),
         };
         clock.set(Duration::from_micros(now));
-        if random.below(25) == 0 {
+        if below(25) == 0 {
             limits.reverse();
         }
-        if random.below(50) == 0 {
+        if below(50) == 0 {
             let [first, _] = &mut limits;
             let percent = if first.shadow_percent() == 100 {
                 100
@@ -180,27 +180,27 @@ async fn sequences_are_decided_as_by_the_algorithm(
                 .with_shadow_percent(100 - percent)
                 .expect("it is in range");
         }
-        let max_wait = Duration::from_micros(match random.below(4) {
-            0 => random.below(3_000_000),
+        let max_wait = Duration::from_micros(match below(4) {
+            0 => below(3_000_000),
             _ => 0,
         });
-        let cost = u32::try_from(random.below(5)).unwrap_or(0);
-        let key = &keys[usize::from(random.below(3) == 0)];
-        let known = receipts.len().checked_sub(1 + random.below(4) as usize);
+        let cost = u32::try_from(below(5)).unwrap_or(0);
+        let key = &keys[usize::from(below(3) == 0)];
+        let known = receipts.len().checked_sub(1 + below(4) as usize);
         let receipt: Option<Receipt> = known.and_then(|place| receipts.get(place).copied());
         let receipt = receipt.unwrap_or_default();
-        let block = Duration::from_micros(random.below(3) * 700_000);
+        let block = Duration::from_micros(below(3) * 700_000);
         let mut group = vec![
             Check::new(&limits[0], key)
                 .with_cost(cost)
                 .with_max_wait(max_wait),
         ];
-        if random.below(4) == 0 {
+        if below(4) == 0 {
             group.push(Check::new(&companion, &keys[0]));
         }
         let group = Group::new(group).expect("its limits differ");
         let change = |change| Operation::Change(Budget::new(&limits[0], key), change);
-        let operation = match random.below(15) {
+        let operation = match below(15) {
             14 => change(Change::Block(block)),
             0 => change(Change::Reset),
             1 => change(Change::give_back(receipt)),
@@ -256,13 +256,11 @@ fn pairs() -> impl Iterator<Item = [Limit; 2]> {
         .map(|pair| pair.map(|limit| limit.expect("it is in range")))
 }
 
-/// A random number generator (splitmix64), so that the suite needs no other crate.
-struct Random(u64);
-
-impl Random {
-    const fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
+/// Random numbers below a bound (splitmix64), so that the suite needs no other crate.
+fn random_below(mut seed: u64) -> impl FnMut(u64) -> u64 {
+    move |bound| {
+        seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = seed;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed ^ (mixed >> 31)) % bound

@@ -34,7 +34,7 @@ pub(crate) use self::metrics::{
     waiting,
 };
 pub(crate) use self::outages::*;
-pub(crate) use self::redis::{Outage, RedisEvents, changes_not_followed, two_quotas};
+pub(crate) use self::redis::{RedisEvents, changes_not_followed, two_quotas};
 pub(crate) use self::requests::*;
 pub(crate) use self::spans::CheckSpan;
 pub(crate) use self::throttle::{Throttle, Throttles};

@@ -4,10 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::metrics::store;
-use super::{GaugeLevel, TARGET, Throttle, Throttles};
+use super::{GaugeLevel, TARGET, Throttle, Throttles, milliseconds};
 use crate::model::Budget;
 
 /// The events of one store, each once a second at most.
@@ -22,25 +20,6 @@ pub(crate) struct RedisEvents {
     recovered: Throttle,
     replaced: Throttle,
     blocked: Throttles,
-}
-
-/// An outage, from the first check that the server does not decide to the next that it decides.
-pub(crate) struct Outage {
-    since: Instant,
-    undecided: u64,
-}
-
-impl Outage {
-    pub(crate) fn begin() -> Self {
-        Self {
-            since: Instant::now(),
-            undecided: 0,
-        }
-    }
-
-    pub(crate) fn add(&mut self, checks: usize) {
-        self.undecided = self.undecided.saturating_add(checks as u64);
-    }
 }
 
 impl RedisEvents {
@@ -121,18 +100,18 @@ impl RedisEvents {
     }
 
     /// The server decides again. This sums up the events of the outage that were left out.
-    pub(crate) fn recovered(&self, outage: &Outage) {
+    pub(crate) fn recovered(&self, outage: Duration, undecided: u64) {
         self.unreachable.forget();
         self.closed.forget();
         let Some(unreported) = self.recovered.report() else {
             return;
         };
-        let outage_ms = u64::try_from(outage.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let outage_ms = milliseconds(outage);
         tracing::warn!(
             target: TARGET,
             server = &*self.server,
             outage_ms,
-            undecided = outage.undecided,
+            undecided,
             unreported,
             "Redis decides again"
         );

@@ -13,30 +13,25 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Lets one event a second through, and counts the others.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    state: Mutex<ThrottleState>,
+    /// When an event was last reported, and how many were counted since.
+    state: Mutex<(Option<Instant>, u64)>,
     /// Whether some were counted and not reported. Most of the time, none were.
     some_unreported: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct ThrottleState {
-    reported: Option<Instant>,
-    unreported: u64,
 }
 
 impl Throttle {
     /// Returns how many were not reported before this event, if this one is to be.
     pub(crate) fn report(&self) -> Option<u64> {
-        let mut state = self.state.lock();
+        let (reported, unreported) = &mut *self.state.lock();
         let now = Instant::now();
-        if state.is_recent(now) {
-            state.unreported += 1;
+        if is_recent(*reported, now) {
+            *unreported += 1;
             self.some_unreported.store(true, Ordering::Relaxed);
             return None;
         }
-        state.reported = Some(now);
+        *reported = Some(now);
         self.some_unreported.store(false, Ordering::Relaxed);
-        Some(std::mem::take(&mut state.unreported))
+        Some(std::mem::take(unreported))
     }
 
     /// Returns how many were not reported, when the last report is a second ago. It is called where
@@ -45,13 +40,23 @@ impl Throttle {
         if !self.some_unreported.load(Ordering::Relaxed) {
             return None;
         }
-        let mut state = self.state.lock();
-        if state.is_recent(Instant::now()) || state.unreported == 0 {
+        let (reported, unreported) = &mut *self.state.lock();
+        if is_recent(*reported, Instant::now()) || *unreported == 0 {
             return None;
         }
         self.some_unreported.store(false, Ordering::Relaxed);
-        Some(std::mem::take(&mut state.unreported))
+        Some(std::mem::take(unreported))
     }
+
+    /// Forgets what was not reported, because another event sums it up.
+    pub(crate) fn forget(&self) {
+        self.state.lock().1 = 0;
+        self.some_unreported.store(false, Ordering::Relaxed);
+    }
+}
+
+fn is_recent(reported: Option<Instant>, now: Instant) -> bool {
+    reported.is_some_and(|at| now.saturating_duration_since(at) < INTERVAL)
 }
 
 /// Lets sixteen events a second through, and of one subject one.
@@ -63,22 +68,6 @@ impl Throttles {
         let mut hasher = DefaultHasher::new();
         subject.hash(&mut hasher);
         &self.0[hasher.finish() as usize % self.0.len()]
-    }
-}
-
-impl Throttle {
-    /// Forgets what was not reported, because another event sums it up.
-    pub(crate) fn forget(&self) {
-        let mut state = self.state.lock();
-        state.unreported = 0;
-        self.some_unreported.store(false, Ordering::Relaxed);
-    }
-}
-
-impl ThrottleState {
-    fn is_recent(&self, now: Instant) -> bool {
-        self.reported
-            .is_some_and(|at| now.saturating_duration_since(at) < INTERVAL)
     }
 }
 

@@ -7,6 +7,7 @@ mod lock;
 mod outcome;
 pub(crate) mod quota;
 mod receipt;
+mod task;
 
 pub use self::claim::Claim;
 pub(crate) use self::claim::MAX_LEASE;
@@ -17,3 +18,4 @@ pub(crate) use self::lock::{Mutex, RwLock};
 pub(crate) use self::outcome::Outcome;
 pub use self::quota::{Period, Quota};
 pub use self::receipt::Receipt;
+pub(crate) use self::task::spawn_for;

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
@@ -13,6 +14,7 @@ use futures_core::future::BoxFuture;
 use http::request::Parts;
 
 use crate::http::copied_limit::CopiedLimit;
+use crate::http::names::add_name;
 use crate::http::request_fn::RequestFn;
 use crate::model::Limit;
 use crate::telemetry;
@@ -20,13 +22,16 @@ use crate::telemetry;
 /// After so many requests without a plan, one should have had one.
 const ENOUGH: u32 = 10_000;
 
-/// The name of a plan.
-pub(super) type Plan = Cow<'static, str>;
+/// The most unknown plans that are reported.
+const MOST_REPORTED: usize = 16;
+
+/// The longest name of a plan in an event, in characters.
+const LONGEST: usize = 64;
 
 /// Where the plan of a request comes from.
 #[derive(Clone)]
 pub(super) enum PlanSource {
-    Request(RequestFn<Option<Plan>>),
+    Request(RequestFn<Option<Cow<'static, str>>>),
     Lookup(RequestFn<LookedUp>),
 }
 
@@ -34,20 +39,13 @@ pub(super) enum PlanSource {
 pub(super) enum LookedUp {
     /// The request has no id.
     NoId,
-    Known(Option<Plan>),
-    Pending(BoxFuture<'static, Option<Plan>>),
+    Known(Option<Cow<'static, str>>),
+    Pending(BoxFuture<'static, Option<Cow<'static, str>>>),
 }
 
-/// The plan of a request, by one of the look-ups.
-struct LookedUpPlan {
-    lookup: Arc<str>,
-    plan: Option<Plan>,
-    has_id: bool,
-}
-
-/// The plans of a request that are looked up, each once, because a value may expire at any time.
+/// The plans of a request by look-up, each looked up once, because a value may expire at any time.
 #[derive(Default)]
-pub(in crate::http) struct LookedUpPlans(Vec<LookedUpPlan>);
+pub(in crate::http) struct LookedUpPlans(Vec<(Arc<str>, LookedUp)>);
 
 /// The look-ups of a request that have to end before its limits are known.
 pub(in crate::http) type PendingPlans = BoxFuture<'static, LookedUpPlans>;
@@ -60,54 +58,43 @@ impl LookedUpPlans {
         plans: impl Iterator<Item = &'a Plans>,
         parts: &Parts,
     ) -> Option<PendingPlans> {
-        let mut pending = Vec::new();
         for plans in plans {
-            let PlanSource::Lookup(lookup) = &plans.source else {
-                continue;
-            };
-            if self.find(&plans.name).is_some() {
-                continue;
+            if let PlanSource::Lookup(lookup) = &plans.source
+                && self.find(&plans.name).is_none()
+            {
+                self.0.push((Arc::clone(&plans.name), lookup(parts)));
             }
-            let (plan, has_id) = match lookup(parts) {
-                LookedUp::NoId => (None, false),
-                LookedUp::Known(plan) => (plan, true),
-                LookedUp::Pending(later) => {
-                    pending.push((self.0.len(), later));
-                    (None, true)
-                }
-            };
-            self.0.push(LookedUpPlan {
-                lookup: Arc::clone(&plans.name),
-                plan,
-                has_id,
-            });
         }
-        if pending.is_empty() {
+        let is_pending = |(_, plan): &(_, LookedUp)| matches!(plan, LookedUp::Pending(_));
+        if !self.0.iter().any(is_pending) {
             return None;
         }
-        let mut known = std::mem::take(&mut self.0);
+        let mut all = mem::take(&mut self.0);
+        // All at once: each polls a task of its own.
         Some(Box::pin(async move {
-            // All at once: each polls a task of its own.
             poll_fn(|cx| {
-                pending.retain_mut(|(place, later)| match later.as_mut().poll(cx) {
-                    Poll::Ready(plan) => {
-                        known[*place].plan = plan;
-                        false
+                let mut are_ready = true;
+                for (_, looked_up) in &mut all {
+                    if let LookedUp::Pending(later) = looked_up {
+                        match later.as_mut().poll(cx) {
+                            Poll::Ready(plan) => *looked_up = LookedUp::Known(plan),
+                            Poll::Pending => are_ready = false,
+                        }
                     }
-                    Poll::Pending => true,
-                });
-                match pending.is_empty() {
+                }
+                match are_ready {
                     true => Poll::Ready(()),
                     false => Poll::Pending,
                 }
             })
             .await;
-            Self(known)
+            Self(all)
         }))
     }
 
-    fn find(&self, lookup: &Arc<str>) -> Option<&LookedUpPlan> {
-        self.0.iter().find(|known| known.lookup == *lookup)
+    fn find(&self, lookup: &Arc<str>) -> Option<&LookedUp> {
+        let known = self.0.iter().find(|(name, _)| name == lookup);
+        known.map(|(_, looked_up)| looked_up)
     }
 }
 
@@ -130,7 +117,8 @@ pub(super) struct Plans {
     /// The outcome of requests with a plan that is not here. `None` means that they have the limit
     /// itself.
     pub(super) unknown: Option<PlanOutcome>,
-    pub(super) reported: Arc<ReportedPlans>,
+    /// The unknown plans that were reported.
+    pub(super) reported: Arc<ArcSwap<Vec<Box<str>>>>,
     /// The requests without a plan, until one has a plan, and then [`ENOUGH`].
     pub(super) without_plan: Arc<AtomicU32>,
 }
@@ -150,10 +138,10 @@ impl Plans {
                 of_function = plan_of(parts);
                 (of_function.as_ref(), of_function.is_some())
             }
-            PlanSource::Lookup(_) => {
-                let known = looked_up.find(&self.name)?;
-                (known.plan.as_ref(), known.has_id)
-            }
+            PlanSource::Lookup(_) => match looked_up.find(&self.name)? {
+                LookedUp::Known(plan) => (plan.as_ref(), true),
+                LookedUp::NoId | LookedUp::Pending(_) => (None, false),
+            },
         };
         if counts {
             self.count(is_found, limit);
@@ -161,7 +149,7 @@ impl Plans {
         let plan = plan?;
         let outcome = self.outcomes.get(&**plan);
         if outcome.is_none() && counts {
-            self.reported.report(plan, limit, self);
+            self.report(plan, limit);
         }
         outcome.or(self.unknown.as_ref())
     }
@@ -179,39 +167,15 @@ impl Plans {
             telemetry::no_plan_found(limit.name(), &self.name, ENOUGH);
         }
     }
-}
 
-/// The unknown plans that were reported, so that each is reported once. There are few, unless a
-/// client chooses them.
-#[derive(Default)]
-pub(super) struct ReportedPlans(ArcSwap<Vec<String>>);
-
-impl ReportedPlans {
-    const MOST: usize = 16;
-
-    /// The longest name in an event, in characters.
-    const LONGEST: usize = 64;
-
-    fn report(&self, plan: &str, limit: &Limit, plans: &Plans) {
-        let is_news = |reported: &[String]| {
-            reported.len() < Self::MOST && !reported.iter().any(|other| other == plan)
-        };
-        if !is_news(&self.0.load()) {
+    /// Reports a plan that is not here, once. There are few, unless a client chooses them.
+    fn report(&self, plan: &str, limit: &Limit) {
+        if !add_name(&self.reported, plan, MOST_REPORTED) {
             return;
         }
-        let before = self.0.rcu(|reported| {
-            let mut more = (**reported).clone();
-            if is_news(&more) {
-                more.push(plan.to_owned());
-            }
-            more
-        });
-        if !is_news(&before) {
-            return;
-        }
-        let plan: String = plan.chars().take(Self::LONGEST).collect();
-        let known: Vec<_> = plans.outcomes.keys().map(String::as_str).collect();
-        let outcome = match plans.unknown {
+        let plan: String = plan.chars().take(LONGEST).collect();
+        let known: Vec<_> = self.outcomes.keys().map(String::as_str).collect();
+        let outcome = match self.unknown {
             None => "limited without a plan",
             Some(_) if limit.shadow_percent() > 0 => "rejected where the limit is enforced",
             Some(_) => "rejected",

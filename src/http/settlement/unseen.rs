@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
+use crate::http::names::{add_name, has_name};
 use crate::units::Mutex;
 
 /// Counts the settlements that miss a name, until one has it.
@@ -23,7 +24,7 @@ impl Unseen {
     pub(super) fn count(&self, name: &str) -> u32 {
         let seen = self.seen.load();
         // With as many names as are kept, it is not known of others whether one was seen.
-        if is_in(&seen, name) || seen.len() >= Self::MOST_NAMES {
+        if has_name(&seen, name) || seen.len() >= Self::MOST_NAMES {
             return 0;
         }
         let mut missed = self.missed.lock();
@@ -40,26 +41,13 @@ impl Unseen {
 
     /// A settlement has the name.
     pub(super) fn see(&self, name: &str) {
-        let seen = self.seen.load();
-        if is_in(&seen, name) || seen.len() >= Self::MOST_NAMES {
-            return;
+        if add_name(&self.seen, name, Self::MOST_NAMES) {
+            self.missed.lock().remove(name);
         }
-        self.missed.lock().remove(name);
-        self.seen.rcu(|seen| {
-            let mut more = (**seen).clone();
-            if !is_in(&more, name) && more.len() < Self::MOST_NAMES {
-                more.push(name.into());
-            }
-            more
-        });
     }
 
     /// The names that a settlement has had.
     pub(super) fn seen(&self) -> Arc<Vec<Box<str>>> {
         self.seen.load_full()
     }
-}
-
-fn is_in(names: &[Box<str>], name: &str) -> bool {
-    names.iter().any(|known| **known == *name)
 }

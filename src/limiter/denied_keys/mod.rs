@@ -82,19 +82,14 @@ pub struct DeniedKeys {
 struct SharedCounts {
     secret: Option<DigestSecret>,
     hasher: DefaultHashBuilder,
-    period: Mutex<CountedPeriod>,
+    /// When the period started, and the summary of the one before.
+    period: Mutex<(Instant, DeniedSummary)>,
     shards: [Mutex<SketchShard>; SHARDS],
     /// Whether a task waits for the end of the period.
     report_is_due: AtomicBool,
     /// The stores of the limiters that count here. A single one gets the keys of each period.
     stores: Mutex<Vec<Weak<dyn Store>>>,
     stays_in_process: AtomicBool,
-}
-
-/// The periods of the summaries.
-struct CountedPeriod {
-    started: Instant,
-    previous: DeniedSummary,
 }
 
 impl DeniedKeys {
@@ -134,10 +129,7 @@ impl DeniedKeys {
     }
 
     fn build(secret: Option<DigestSecret>) -> Self {
-        let period = CountedPeriod {
-            started: Instant::now(),
-            previous: DeniedSummary::default(),
-        };
+        let period = (Instant::now(), DeniedSummary::default());
         let shards = std::array::from_fn(|_| Mutex::default());
         let hasher = DefaultHashBuilder::default();
         let period = Mutex::new(period);
@@ -158,14 +150,14 @@ impl DeniedKeys {
     #[must_use]
     pub fn current(&self) -> DeniedSummary {
         let shared = &self.shared;
-        let started = shared.period.lock().started;
+        let started = shared.period.lock().0;
         shared.summary(started.elapsed(), |shard, add| add(&shard.lock()))
     }
 
     /// The summary of the last period that has ended, which the last event reported.
     #[must_use]
     pub fn previous(&self) -> DeniedSummary {
-        self.shared.period.lock().previous.clone()
+        self.shared.period.lock().1.clone()
     }
 
     /// Counts the denials of a group.
@@ -214,14 +206,11 @@ impl SharedCounts {
     /// Ends the period, and begins another.
     fn next_period(&self) -> DeniedSummary {
         let mut period = self.period.lock();
-        let ended = self.summary(period.started.elapsed(), |shard, add| {
+        let ended = self.summary(period.0.elapsed(), |shard, add| {
             let shard = mem::take(&mut *shard.lock());
             add(&shard);
         });
-        *period = CountedPeriod {
-            started: Instant::now(),
-            previous: ended.clone(),
-        };
+        *period = (Instant::now(), ended.clone());
         ended
     }
 

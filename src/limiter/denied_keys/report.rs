@@ -3,8 +3,8 @@
 //! A period begins with its first denial, which starts a task that sleeps for the period. While
 //! nothing is denied, the limiter has no task.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{IN_EVENT, SharedCounts};
 use crate::telemetry;
+use crate::units::spawn_for;
 
 const PERIOD: Duration = Duration::from_secs(60);
 
@@ -27,35 +28,24 @@ impl SharedCounts {
             return;
         };
         if !is_due.swap(true, Ordering::AcqRel) {
-            shared.period.lock().started = Instant::now();
-            let report = PeriodEnd(Arc::downgrade(shared));
-            runtime.spawn(async move {
-                sleep(PERIOD).await;
-                drop(report);
-            });
+            shared.period.lock().0 = Instant::now();
+            // The period ends after its time, or with the runtime.
+            spawn_for(shared, &runtime, Self::end_period, sleep(PERIOD));
         }
     }
-}
-
-/// Ends the period when it is dropped, after its time, or with its runtime.
-struct PeriodEnd(Weak<SharedCounts>);
-
-impl Drop for PeriodEnd {
-    fn drop(&mut self) {
-        let Some(shared) = self.0.upgrade() else {
-            return;
-        };
+    /// Ends the period, and reports it.
+    fn end_period(&self) {
         // A denial that is counted from here on begins a period of its own, even if this one still
         // has it.
-        shared.report_is_due.store(false, Ordering::Release);
-        let ended = shared.next_period();
+        self.report_is_due.store(false, Ordering::Release);
+        let ended = self.next_period();
         let keys: Vec<_> = ended
             .keys()
             .iter()
             .take(IN_EVENT)
             .map(ToString::to_string)
             .collect();
-        shared.publish(&ended);
+        self.publish(&ended);
         telemetry::most_denied_keys(ended.period(), ended.denials(), &keys.join(", "));
     }
 }

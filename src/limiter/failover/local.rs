@@ -1,7 +1,6 @@
 //! The local limit, each limit's share, on an embedded store.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::ledger::Ledger;
 use crate::model::{Budget, Change, Check, Decision, Error, Group, Operation, Source, Verdict};
@@ -18,7 +17,7 @@ pub(super) struct Local {
     /// The throttles of events about blocks.
     blocked: Throttles,
     /// Whether a task charges what is owed.
-    pub(super) is_repaying: Arc<AtomicBool>,
+    pub(super) repaying: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Local {
@@ -30,7 +29,7 @@ impl Local {
             store,
             ledger,
             blocked,
-            is_repaying: Arc::default(),
+            repaying: Arc::default(),
         }
     }
 

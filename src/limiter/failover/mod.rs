@@ -31,25 +31,8 @@ pub(super) struct Failover {
     is_embedded: bool,
     /// Made for the first check that is decided locally.
     local: OnceLock<Local>,
-    events: OutageEvents,
-}
-
-/// A throttle for each policy, so that one does not hide the outcomes of another.
-#[derive(Default)]
-struct OutageEvents {
-    fail_open: Throttle,
-    local: Throttle,
-    fail_closed: Throttle,
-}
-
-impl OutageEvents {
-    const fn of_policy(&self, policy: OnStoreFailure) -> &Throttle {
-        match policy {
-            OnStoreFailure::FailOpen => &self.fail_open,
-            OnStoreFailure::Local { .. } => &self.local,
-            OnStoreFailure::FailClosed => &self.fail_closed,
-        }
-    }
+    /// A throttle for each policy, so that one does not hide the outcomes of another.
+    events: [Throttle; 3],
 }
 
 impl Failover {
@@ -58,8 +41,17 @@ impl Failover {
             is_embedded: store.is_embedded(),
             store: Arc::new(store),
             local: OnceLock::new(),
-            events: OutageEvents::default(),
+            events: Default::default(),
         })
+    }
+
+    const fn events_of(&self, policy: OnStoreFailure) -> &Throttle {
+        let [fail_open, local, fail_closed] = &self.events;
+        match policy {
+            OnStoreFailure::FailOpen => fail_open,
+            OnStoreFailure::Local { .. } => local,
+            OnStoreFailure::FailClosed => fail_closed,
+        }
     }
 
     pub(super) fn store(&self) -> &Arc<dyn Store> {
@@ -186,7 +178,7 @@ impl Failover {
             Err(error) => Err(error),
             Ok(decision) => {
                 if decision.source() == Source::Store {
-                    telemetry::available(self.events.of_policy(policy));
+                    telemetry::available(self.events_of(policy));
                     repayment::start(self);
                 }
                 Ok(decision)
@@ -206,7 +198,7 @@ impl Failover {
             Operation::Peek(group) => (group, false),
             Operation::Change(..) => return Err(error),
         };
-        telemetry::unavailable(self.events.of_policy(policy), group, &error, policy.name());
+        telemetry::unavailable(self.events_of(policy), group, &error, policy.name());
         let wait = error
             .probe_after()
             .unwrap_or(UNKNOWN_WAIT)

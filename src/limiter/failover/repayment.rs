@@ -3,11 +3,11 @@
 //! Without it, each outage would give every client a second budget. A charge is made once. If its
 //! answer is lost, it is not repeated.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
+use tokio::sync::OwnedMutexGuard;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
@@ -28,21 +28,6 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Held by the only task that repays.
-struct RepaymentTurn(Arc<AtomicBool>);
-
-impl RepaymentTurn {
-    fn take(taken: &Arc<AtomicBool>) -> Option<Self> {
-        (!taken.swap(true, Ordering::AcqRel)).then(|| Self(Arc::clone(taken)))
-    }
-}
-
-impl Drop for RepaymentTurn {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
 /// Starts a task that charges what is owed, if anything is. Outside of a runtime, a later answer of
 /// the store starts it.
 #[inline]
@@ -52,15 +37,16 @@ pub(super) fn start(failover: &Arc<Failover>) {
         .get()
         .filter(|local| !local.ledger.is_empty())
         && let Ok(runtime) = Runtime::try_current()
-        && let Some(turn) = RepaymentTurn::take(&local.is_repaying)
+        && let Ok(only_one) = Arc::clone(&local.repaying).try_lock_owned()
     {
-        runtime.spawn(repay(Arc::downgrade(failover), turn));
+        runtime.spawn(repay(Arc::downgrade(failover), only_one));
     }
 }
 
 /// Charges all that is owed. It does not keep the store.
-async fn repay(failover: Weak<Failover>, _turn: RepaymentTurn) {
-    let mut repaid = Repaid::default();
+async fn repay(failover: Weak<Failover>, _only_one: OwnedMutexGuard<()>) {
+    // The budgets and the units that were charged.
+    let mut repaid = (0, 0);
     let mut pause = PAUSE;
     loop {
         let Some(unpaid) = repay_once(&failover, &mut repaid).await else {
@@ -79,16 +65,10 @@ async fn repay(failover: Weak<Failover>, _turn: RepaymentTurn) {
         sleep(pause).await;
         pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
     }
-    if repaid.budgets > 0 {
-        telemetry::repaid(repaid.budgets, repaid.units);
+    let (budgets, units) = repaid;
+    if budgets > 0 {
+        telemetry::repaid(budgets, units);
     }
-}
-
-/// The charges that were made.
-#[derive(Default)]
-struct Repaid {
-    budgets: usize,
-    units: u64,
 }
 
 /// Charges what is owed, each budget once. Returns the units that are certainly not charged,
@@ -96,7 +76,7 @@ struct Repaid {
 /// gone.
 async fn repay_once(
     failover: &Weak<Failover>,
-    repaid: &mut Repaid,
+    (budgets, repaid): &mut (usize, u64),
 ) -> Option<Vec<(Check, Timestamp)>> {
     let mut unpaid = Vec::new();
     let mut failed_in_a_row = 0;
@@ -123,8 +103,8 @@ async fn repay_once(
         for (check, since, answer) in charges {
             match finish(&failover, &check, answer.await).await {
                 Ok(units) => {
-                    repaid.budgets += 1;
-                    repaid.units += units;
+                    *budgets += 1;
+                    *repaid += units;
                     failed_in_a_row = 0;
                 }
                 Err(left) => {

@@ -22,9 +22,9 @@ use crate::units::later;
 
 impl RateLimiter {
     /// Charges as soon as the units are available. No other waiter is in front, for the `contested`
-    /// checks. The store is asked at `ask_at`, or at once if the budgets had other changes since the
-    /// last answer. `Break` is the answer. `Continue` has the checks of the group that were denied
-    /// in place of the contested ones. The caller queues for these.
+    /// checks. The store is asked at `ask_at`, or at once if the budgets had other changes since
+    /// the last answer. `Break` is the answer. `Continue` has the checks of the group that were
+    /// denied in place of the contested ones. The caller queues for these.
     pub(super) async fn acquire_in_front(
         &self,
         group: &Group,

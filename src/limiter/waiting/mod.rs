@@ -271,9 +271,9 @@ impl RateLimiter {
         }
     }
 
-    /// Charges a group when it is its turn in the queues of the `contested` checks, which were denied
-    /// until `ask_at`. `Break` is the answer. `Continue`: one of them has `most` waiters, or is so
-    /// long that the turn cannot be in time.
+    /// Charges a group when it is its turn in the queues of the `contested` checks, which were
+    /// denied until `ask_at`. `Break` is the answer. `Continue`: one of them has `most` waiters, or
+    /// is so long that the turn cannot be in time.
     ///
     /// A group does not queue for a budget that has room, because others would wait behind it for
     /// nothing.

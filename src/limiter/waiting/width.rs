@@ -91,8 +91,8 @@ impl Width {
     }
 }
 
-/// A place at the front. Dropped, it is the next waiter's, or ends. That wakes the waiter, so no lock
-/// may be held then.
+/// A place at the front. Dropped, it is the next waiter's, or ends. That wakes the waiter, so no
+/// lock may be held then.
 pub(super) struct FrontPlace(Arc<Width>);
 
 impl Drop for FrontPlace {

@@ -216,13 +216,6 @@ impl fmt::Display for BlockPolicy {
     }
 }
 
-/// The policy of a limit, with its numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Block {
-    policy: BlockPolicy,
-    blocking: Blocking,
-}
-
 /// # Blocks
 impl Limit {
     /// Blocks keys that keep being denied. Default: only operators
@@ -241,7 +234,7 @@ impl Limit {
         let blocking = policy
             .blocking()
             .map_err(|error| error.at("block").of_limit(self.name()))?;
-        Ok(self.with(|definition| definition.block = Some(Block { policy, blocking })))
+        Ok(self.with(|definition| definition.block = Some((policy, blocking))))
     }
 
     /// The same limit, without blocks.
@@ -252,12 +245,12 @@ impl Limit {
     /// When the limit blocks keys. `None` if it does not.
     #[must_use]
     pub fn block_policy(&self) -> Option<BlockPolicy> {
-        self.shared.block.map(|block| block.policy)
+        self.shared.block.map(|(policy, _)| policy)
     }
 
     #[inline]
     pub(crate) fn blocking(&self) -> Option<&Blocking> {
-        self.shared.block.as_ref().map(|block| &block.blocking)
+        self.shared.block.as_ref().map(|(_, blocking)| blocking)
     }
 
     /// Returns whether denials may block a key.

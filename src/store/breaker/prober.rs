@@ -13,6 +13,7 @@ use super::BreakerSettings;
 use super::circuit::{Begun, BreakerState, Circuit, CircuitChange};
 use crate::model::Error;
 use crate::telemetry::BreakerEvents;
+use crate::units::spawn_for;
 
 /// A circuit, what probes its store, and its events.
 pub(crate) struct Breaker {
@@ -105,52 +106,42 @@ impl Breaker {
             return;
         };
         if !self.is_probed.swap(true, Ordering::AcqRel) {
-            runtime.spawn(Prober(Arc::downgrade(self)).run());
-        }
-    }
-}
-
-/// The task that probes. It does not keep the store.
-struct Prober(Weak<Breaker>);
-
-impl Prober {
-    async fn run(self) {
-        while let Some((next, opened)) = self.next() {
-            let has_opened = timeout_at(next, opened.notified()).await.is_ok();
-            let Some(breaker) = self.0.upgrade() else {
-                return;
+            let end = |breaker: &Self| {
+                // A probe that panicked, or whose runtime ended, has failed.
+                breaker.circuit.probed(false, Instant::now());
+                breaker.is_probed.store(false, Ordering::Release);
             };
-            if has_opened {
-                (breaker.on_opened)();
-                continue;
-            }
-            breaker.close(Instant::now());
-            if breaker.circuit.probe(Instant::now()) {
-                let begun = breaker.begin();
-                let answers = (breaker.probe)().await;
-                let now = Instant::now();
-                let succeeded = answers && !breaker.circuit.is_slow(begun, now);
-                breaker.circuit.probed(succeeded, now);
-                if succeeded {
-                    breaker.events.half_opened();
-                }
-            }
+            spawn_for(self, &runtime, end, probe(Arc::downgrade(self)));
         }
-    }
-
-    /// When to look again, at the next probe, or at the end of the recovery.
-    fn next(&self) -> Option<(Instant, Arc<Notify>)> {
-        let breaker = self.0.upgrade()?;
-        Some((breaker.circuit.next()?, Arc::clone(&breaker.opened)))
     }
 }
 
-impl Drop for Prober {
-    fn drop(&mut self) {
-        if let Some(breaker) = self.0.upgrade() {
-            // A probe that panicked, or whose runtime ended, has failed.
-            breaker.circuit.probed(false, Instant::now());
-            breaker.is_probed.store(false, Ordering::Release);
+/// Probes the store while the breaker is not closed. The task does not keep the store.
+async fn probe(breaker: Weak<Breaker>) {
+    // When to look again, at the next probe, or at the end of the recovery.
+    let next = || {
+        let breaker = breaker.upgrade()?;
+        Some((breaker.circuit.next()?, Arc::clone(&breaker.opened)))
+    };
+    while let Some((next, opened)) = next() {
+        let has_opened = timeout_at(next, opened.notified()).await.is_ok();
+        let Some(breaker) = breaker.upgrade() else {
+            return;
+        };
+        if has_opened {
+            (breaker.on_opened)();
+            continue;
+        }
+        breaker.close(Instant::now());
+        if breaker.circuit.probe(Instant::now()) {
+            let begun = breaker.begin();
+            let answers = (breaker.probe)().await;
+            let now = Instant::now();
+            let succeeded = answers && !breaker.circuit.is_slow(begun, now);
+            breaker.circuit.probed(succeeded, now);
+            if succeeded {
+                breaker.events.half_opened();
+            }
         }
     }
 }

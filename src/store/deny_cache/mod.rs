@@ -53,7 +53,7 @@ use tokio::time::Instant;
 
 use self::budget_changes::{BudgetChanges, PLACES};
 use super::Answer;
-use crate::model::{Budget, Change, Check, Decision, Error, Group, Operation, Source};
+use crate::model::{Budget, Check, Decision, Error, Group, Source};
 use crate::telemetry;
 use crate::units::later;
 
@@ -108,15 +108,6 @@ struct Denial {
     answers_until: Instant,
     /// Until then it stands in for a store that is unavailable, the end of its `retry_after`.
     falls_back_until: Instant,
-}
-
-/// How the answer of an operation changes the remembered denials.
-pub(super) enum DenialUpdate {
-    /// A charge, whose denial is remembered.
-    Charge(AskedAt),
-    /// A change, which voids denials.
-    /// In a box, because most operations are charges.
-    Change(Box<ChangeUnderWay>),
 }
 
 /// The time of a check.
@@ -379,22 +370,6 @@ impl DenyCache {
             self.cache.insert(id.hash, denial);
             self.last_expires
                 .fetch_max(self.micros(falls_back_until), Ordering::AcqRel);
-        }
-    }
-
-    /// How the answer of an operation will change the denials. To be called before it is sent.
-    /// Peeks and claims change none.
-    pub(super) fn update_by(
-        self: &Arc<Self>,
-        operation: &Operation,
-        now: Instant,
-    ) -> Option<DenialUpdate> {
-        match operation {
-            Operation::Charge(_) => Some(DenialUpdate::Charge(self.asked(now))),
-            Operation::Peek(_) | Operation::Change(_, Change::Claim(_)) => None,
-            Operation::Change(budget, _) => {
-                Some(DenialUpdate::Change(Box::new(self.change(budget))))
-            }
         }
     }
 

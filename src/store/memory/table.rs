@@ -18,11 +18,6 @@ const SHRINK: usize = 2;
 /// and the highest bits. The bits from 32 on choose the shard.
 const SEGMENT_BITS: u32 = 10;
 
-struct Bin<T> {
-    hash: u64,
-    value: T,
-}
-
 /// A place in the table, with or without an entry. It stays valid while the table changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cursor {
@@ -31,8 +26,8 @@ pub(super) struct Cursor {
 }
 
 pub(super) struct Table<T> {
-    /// Never empty.
-    segments: Vec<HashTable<Bin<T>>>,
+    /// Never empty. Each entry has its hash.
+    segments: Vec<HashTable<(u64, T)>>,
     len: usize,
 }
 
@@ -51,24 +46,24 @@ impl<T> Table<T> {
     pub(super) fn find_mut(&mut self, hash: u64, is: impl Fn(&T) -> bool) -> Option<&mut T> {
         let entry = self
             .segment_mut(hash)?
-            .find_mut(hash, |entry| is(&entry.value))?;
-        Some(&mut entry.value)
+            .find_mut(hash, |entry| is(&entry.1))?;
+        Some(&mut entry.1)
     }
 
     pub(super) fn remove(&mut self, hash: u64, is: impl Fn(&T) -> bool) -> Option<T> {
         let found = self
             .segment_mut(hash)?
-            .find_entry(hash, |entry| is(&entry.value))
+            .find_entry(hash, |entry| is(&entry.1))
             .ok()?;
         let (entry, _) = found.remove();
         self.removed();
-        Some(entry.value)
+        Some(entry.1)
     }
 
     /// Adds an entry that is not in the table.
     pub(super) fn insert(&mut self, hash: u64, value: T) {
         if let Some(segment) = self.segment_mut(hash) {
-            segment.insert_unique(hash, Bin { hash, value }, |entry| entry.hash);
+            segment.insert_unique(hash, (hash, value), |entry| entry.0);
             self.len += 1;
         }
         if self.len > self.segments.len() * PER_SEGMENT {
@@ -83,7 +78,7 @@ impl<T> Table<T> {
                 .segments
                 .get(place.segment)?
                 .get_bucket(place.bucket)?
-                .value,
+                .1,
         )
     }
 
@@ -142,7 +137,7 @@ impl<T> Table<T> {
         for bucket in before.bucket..end {
             if segment
                 .get_bucket(bucket)
-                .is_some_and(|entry| is_over(&entry.value))
+                .is_some_and(|entry| is_over(&entry.1))
                 && let Ok(entry) = segment.get_bucket_entry(bucket)
             {
                 entry.remove();
@@ -153,7 +148,7 @@ impl<T> Table<T> {
         if through {
             // A nearly empty segment frees memory.
             if segment.len() < segment.capacity() / 8 {
-                segment.shrink_to(segment.len() * 2, |entry| entry.hash);
+                segment.shrink_to(segment.len() * 2, |entry| entry.0);
             }
             let next = before.segment + 1;
             *from = Cursor {
@@ -179,7 +174,7 @@ impl<T> Table<T> {
             .unwrap_or_default()
     }
 
-    fn segment_mut(&mut self, hash: u64) -> Option<&mut HashTable<Bin<T>>> {
+    fn segment_mut(&mut self, hash: u64) -> Option<&mut HashTable<(u64, T)>> {
         let index = index(hash, self.segments.len());
         self.segments.get_mut(index)
     }
@@ -199,8 +194,8 @@ impl<T> Table<T> {
             return;
         };
         let mut segment = HashTable::with_capacity(buddy.len() / 2);
-        for entry in buddy.extract_if(|entry| index(entry.hash, new + 1) == new) {
-            segment.insert_unique(entry.hash, entry, |it| it.hash);
+        for entry in buddy.extract_if(|entry| index(entry.0, new + 1) == new) {
+            segment.insert_unique(entry.0, entry, |it| it.0);
         }
         self.segments.push(segment);
     }
@@ -212,9 +207,9 @@ impl<T> Table<T> {
         };
         let buddy = buddy(self.segments.len());
         if let Some(buddy) = self.segments.get_mut(buddy) {
-            buddy.reserve(last.len(), |entry| entry.hash);
+            buddy.reserve(last.len(), |entry| entry.0);
             for entry in last {
-                buddy.insert_unique(entry.hash, entry, |it| it.hash);
+                buddy.insert_unique(entry.0, entry, |it| it.0);
             }
         }
         if self.segments.len() < self.segments.capacity() / 8 {

@@ -3,7 +3,6 @@
 //! A task ends with its runtime, at any await. So each guard leaves its stock usable when it is
 //! dropped.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,8 +14,8 @@ use crate::model::{Budget, Change, Check, Error, Operation};
 use crate::store::Store;
 use crate::telemetry;
 
-/// Guards a charge of a block that is in flight. Dropped, it notes that no block was charged, unless
-/// one was granted.
+/// Guards a charge of a block that is in flight. Dropped, it notes that no block was charged,
+/// unless one was granted.
 pub(super) struct Refilling<S: Store> {
     shared: Weak<SharedBlocks<S>>,
     pub(super) block: Check,
@@ -91,34 +90,18 @@ pub(super) async fn refund<S: Store>(store: &S, blocks: Vec<Refunding<S>>) -> Re
     result
 }
 
-/// The reaper task. It refunds stale units until no stock is left, or its runtime ends.
-pub(super) struct Reaping<S: Store>(Weak<SharedBlocks<S>>);
-
-impl<S: Store> Reaping<S> {
-    pub(super) fn new(shared: &Arc<SharedBlocks<S>>) -> Self {
-        Self(Arc::downgrade(shared))
-    }
-
-    pub(super) async fn run(self, period: Duration) {
-        loop {
-            sleep(period).await;
-            let Some(shared) = self.0.upgrade() else {
-                return;
-            };
-            let now = Instant::now();
-            let unspent = shared.take(&self.0, |stock| stock.take_stale(now));
-            drop(refund(&*shared.store, unspent).await);
-            if shared.is_empty() {
-                return;
-            }
-        }
-    }
-}
-
-impl<S: Store> Drop for Reaping<S> {
-    fn drop(&mut self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.has_reaper.store(false, Ordering::Release);
+/// Refunds stale units until no stock is left.
+pub(super) async fn reap<S: Store>(blocks: Weak<SharedBlocks<S>>, period: Duration) {
+    loop {
+        sleep(period).await;
+        let Some(shared) = blocks.upgrade() else {
+            return;
+        };
+        let now = Instant::now();
+        let unspent = shared.take(&blocks, |stock| stock.take_stale(now));
+        drop(refund(&*shared.store, unspent).await);
+        if shared.is_empty() {
+            return;
         }
     }
 }

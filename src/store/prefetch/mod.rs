@@ -15,13 +15,13 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
-use self::background::{Reaping, Refilling, Refunding, refund};
+use self::background::{Refilling, Refunding, reap, refund};
 pub use self::builder::PrefetchBuilder;
 use self::stock::{Refill, Stock, Unspent};
 use super::{Answer, Note, Store};
 use crate::model::{Budget, Change, Check, Decision, Error, Limit, Operation};
 use crate::telemetry;
-use crate::units::{ConfigError, Mutex};
+use crate::units::{ConfigError, Mutex, spawn_for};
 
 /// A power of two, and large enough that threads rarely contend for a shard.
 const SHARDS: usize = 64;
@@ -305,8 +305,9 @@ impl<S: Store> SharedBlocks<S> {
             return false;
         };
         if !self.has_reaper.swap(true, Ordering::AcqRel) {
-            let reaping = Reaping::new(self);
-            runtime.spawn(reaping.run(self.max_age.checked_div(2).unwrap_or_default()));
+            let period = self.max_age.checked_div(2).unwrap_or_default();
+            let end = |shared: &Self| shared.has_reaper.store(false, Ordering::Release);
+            spawn_for(self, &runtime, end, reap(Arc::downgrade(self), period));
         }
         true
     }

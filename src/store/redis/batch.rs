@@ -16,7 +16,7 @@ use super::wire::{self, Op, WireCheck};
 use crate::algorithm::Rule;
 use crate::algorithm::offences::Blocking;
 use crate::model::{Budget, Change, Decision, Error, Limit, Operation};
-use crate::store::deny_cache::{DenialUpdate, DenyCache};
+use crate::store::deny_cache::{AskedAt, ChangeUnderWay, DenyCache};
 use crate::store::promise::{Promise, Promised};
 use crate::telemetry::Trace;
 use crate::units::Micros;
@@ -82,8 +82,11 @@ pub(super) struct BatchCaller {
     /// Whether its group is sent.
     sent: bool,
     deadline: Instant,
-    /// Is made before the caller gets the answer.
-    denial_update: Option<DenialUpdate>,
+    /// If a denial is remembered: when it was asked.
+    asked: Option<AskedAt>,
+    /// Voids denials, before the caller gets the answer. In a box, because most operations are
+    /// charges.
+    change: Option<Box<ChangeUnderWay>>,
     /// The answer to be delivered.
     answer: Option<Result<Decision, Error>>,
     /// `None` after the answer was delivered.
@@ -227,7 +230,7 @@ impl Batch {
         for caller in &mut self.callers {
             caller.sent = caller.promise.as_ref().is_some_and(Promise::mark_sent);
             self.runs[caller.run].times += u16::from(caller.sent);
-            if let Some(DenialUpdate::Change(change)) = &mut caller.denial_update {
+            if let Some(change) = &mut caller.change {
                 change.set_sent(caller.sent);
             }
         }
@@ -425,7 +428,7 @@ impl Batch {
             let Some(answer) = caller.answer.take() else {
                 continue;
             };
-            if let Some(DenialUpdate::Change(mut change)) = caller.denial_update.take() {
+            if let Some(mut change) = caller.change.take() {
                 change.answered(&answer);
             }
             caller.fulfil(answer);
@@ -436,7 +439,7 @@ impl Batch {
     fn remember(&mut self, deny_cache: &DenyCache) {
         for caller in self.callers.iter().rev() {
             let run = &mut self.runs[caller.run];
-            let Some(DenialUpdate::Charge(asked)) = caller.denial_update else {
+            let Some(asked) = caller.asked else {
                 continue;
             };
             if let (Operation::Charge(group), Some(Ok(decision))) = (&run.operation, &caller.answer)
@@ -483,13 +486,15 @@ impl BatchCaller {
     pub(super) fn new(
         deadline: Instant,
         promise: Promise,
-        denial_update: Option<DenialUpdate>,
+        asked: Option<AskedAt>,
+        change: Option<ChangeUnderWay>,
     ) -> Self {
         Self {
             run: 0,
             sent: false,
             deadline,
-            denial_update,
+            asked,
+            change: change.map(Box::new),
             answer: None,
             promise: Some(promise),
             trace: Trace::current(),

@@ -19,7 +19,7 @@ use super::backoff::Backoff;
 use super::connect::{Endpoint, Link, Subscription};
 use super::terms::Terms;
 use crate::store::heartbeat::Heartbeat;
-use crate::telemetry::{Outage, RedisEvents};
+use crate::telemetry::RedisEvents;
 use crate::units::Mutex;
 
 /// The most time that one attempt to connect takes.
@@ -52,8 +52,8 @@ struct ConnectionState {
     backoff: Backoff,
     /// The reason why no connection is open.
     failure: String,
-    /// The outage, from its first check without a decision.
-    outage: Option<Outage>,
+    /// When the outage began, with its first check without a decision, and how many there were.
+    outage: Option<(Instant, u64)>,
 }
 
 struct Current {
@@ -211,19 +211,18 @@ impl Connections {
         {
             current.heard = Instant::now();
         }
-        if let Some(outage) = state.outage.take_if(|_| in_time) {
+        if let Some((since, undecided)) = state.outage.take_if(|_| in_time) {
             drop(state);
-            self.events.recovered(&outage);
+            self.events.recovered(since.elapsed(), undecided);
         }
     }
 
     /// Counts checks without a decision.
     pub(super) fn count_undecided(&self, checks: usize) {
         if checks > 0 {
-            self.lock()
-                .outage
-                .get_or_insert_with(Outage::begin)
-                .add(checks);
+            let mut state = self.lock();
+            let (_, undecided) = state.outage.get_or_insert((Instant::now(), 0));
+            *undecided = undecided.saturating_add(checks as u64);
         }
     }
 }

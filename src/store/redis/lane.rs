@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::batch::{Batch, BatchCaller, MAX_CHARGES};
 use super::route::LaneRoute;
-use crate::model::{Error, Operation};
+use crate::model::{Change, Error, Operation};
 use crate::store::deny_cache::DenyCache;
 use crate::store::heartbeat::Heartbeat;
 use crate::store::promise::{Promise, Promised};
@@ -169,8 +169,14 @@ impl Lane {
         let deadline = later(now, *deadline);
         let (promise, promised) = Promise::new(deadline, self.route.events().server());
         let deny_cache = self.settings.deny_cache.as_ref();
-        let denial_update = deny_cache.and_then(|deny_cache| deny_cache.update_by(operation, now));
-        let caller = BatchCaller::new(deadline, promise, denial_update);
+        // Peeks and claims change no denial.
+        let (asked, change) = match (deny_cache, operation) {
+            (Some(denials), Operation::Charge(_)) => (Some(denials.asked(now)), None),
+            (_, Operation::Peek(_) | Operation::Change(_, Change::Claim(_))) => (None, None),
+            (Some(denials), Operation::Change(budget, _)) => (None, Some(denials.change(budget))),
+            (None, _) => (None, None),
+        };
+        let caller = BatchCaller::new(deadline, promise, asked, change);
         let is_alone = queue.in_flight == 0 && queue.batches.is_empty();
         let has_place = queue.has_place(now, self.settings.pace());
         queue.batch_for(operation).push(prefix, operation, caller);

@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use metrics::{Counter, Gauge, Recorder};
 
 use super::names::{DECISIONS, DENY_CACHE_HITS, KEYS, PERMITS_HELD};
-use super::recorder::{self, GaugeLevel, RecorderAddress};
+use super::recorder::{self, GaugeLevel};
 use super::{OutcomeLabel, source_name};
 use crate::model::Source;
 use crate::units::Mutex;
@@ -33,7 +33,8 @@ thread_local! {
 }
 
 struct Handles {
-    recorder: RecorderAddress,
+    /// The address of the recorder that made them.
+    recorder: *const (),
     of_limits: HashMap<Box<str>, OfLimit>,
     deny_cache_hits: Option<Counter>,
 }
@@ -208,7 +209,7 @@ fn with_handles<T>(limit: &str, act: impl FnOnce(&dyn Recorder, &mut OfLimit) ->
 
 /// Calls `act` with the handles that this thread has of a recorder.
 fn with_handles_of<T>(
-    recorder: RecorderAddress,
+    recorder: *const (),
     act: impl FnOnce(&mut Handles) -> Option<T>,
 ) -> Option<T> {
     let done = HANDLES.try_with(|handles| {

@@ -21,19 +21,16 @@ impl Metric {
     }
 }
 
-/// Which recorder it is, to compare.
-pub(super) type RecorderAddress = *const ();
-
 const METADATA: Metadata<'static> = Metadata::new("tollgate", Importance::INFO, None);
 
 thread_local! {
     /// The recorder that this thread has described the metrics to.
-    static DESCRIBED: Cell<RecorderAddress> = const { Cell::new(ptr::null()) };
+    static DESCRIBED: Cell<*const ()> = const { Cell::new(ptr::null()) };
 }
 
-/// Calls `act` with the recorder in force.
+/// Calls `act` with the recorder in force, and its address, to compare.
 #[inline]
-pub(super) fn with<T>(act: impl FnOnce(&dyn Recorder, RecorderAddress) -> T) -> T {
+pub(super) fn with<T>(act: impl FnOnce(&dyn Recorder, *const ()) -> T) -> T {
     metrics::with_recorder(|recorder| act(recorder, ptr::from_ref(recorder).cast()))
 }
 

@@ -14,7 +14,7 @@ mod slots;
 use std::collections::HashMap;
 use std::mem;
 use std::pin::pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
@@ -30,7 +30,7 @@ use super::greeting::in_words;
 use super::node::{Node, Nodes};
 use crate::store::heartbeat::Heartbeat;
 use crate::telemetry::RedisEvents;
-use crate::units::{Mutex, RwLock};
+use crate::units::{Mutex, RwLock, spawn_for};
 
 /// The deadline of one `CLUSTER SLOTS`, including the time to connect.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -166,11 +166,10 @@ impl Cluster {
         }
         refreshing.beat(Instant::now());
         drop(refreshing);
-        // The task does not keep the store.
-        let refreshing = Refreshing(Arc::downgrade(self));
-        runtime.spawn(async move {
+        let cluster = Arc::downgrade(self);
+        let reading = async move {
             let mut pause = PAUSE;
-            while let Some(cluster) = refreshing.0.upgrade() {
+            while let Some(cluster) = cluster.upgrade() {
                 cluster.refreshing.lock().beat(Instant::now());
                 let is_complete = cluster.read().await;
                 cluster.was_read.notify_waiters();
@@ -181,7 +180,14 @@ impl Cluster {
                 }
                 pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
             }
-        });
+        };
+        // When it ends, another may start.
+        spawn_for(
+            self,
+            &runtime,
+            |cluster| cluster.refreshing.lock().end(),
+            reading,
+        );
     }
 
     /// Reads the slots. Returns whether the nodes of all partitions are known.
@@ -301,15 +307,4 @@ async fn read_slots(
         text => text,
     })?;
     slots::ranges(reply).ok_or_else(|| "a malformed reply to CLUSTER SLOTS".to_owned())
-}
-
-/// Held by the task that refreshes. It ends with its runtime. Then another may start.
-struct Refreshing(Weak<Cluster>);
-
-impl Drop for Refreshing {
-    fn drop(&mut self) {
-        if let Some(cluster) = self.0.upgrade() {
-            cluster.refreshing.lock().end();
-        }
-    }
 }

@@ -19,7 +19,7 @@ use super::sample::{SEVERAL, Sample};
 use crate::model::{Group, Limit};
 use crate::store::redis::script;
 use crate::telemetry;
-use crate::units::Mutex;
+use crate::units::{Mutex, spawn_for};
 
 /// A service registers its limits before that, and a short program notes none.
 const FIRST_AFTER: Duration = Duration::from_secs(5);
@@ -71,8 +71,12 @@ fn start(notes: &Arc<Notes>) {
         && let Ok(runtime) = Runtime::try_current()
         && !has_task.swap(true, Ordering::Relaxed)
     {
-        let task = Task(Arc::downgrade(notes));
-        runtime.spawn(async move { task.keep_noting().await });
+        // If its runtime ends before the store, the next limit or check starts another.
+        let end = |notes: &Notes| {
+            notes.quotas.has_task.store(false, Ordering::Relaxed);
+            notes.quotas.sample.begin();
+        };
+        spawn_for(notes, &runtime, end, keep_noting(Arc::downgrade(notes)));
     }
 }
 
@@ -147,54 +151,39 @@ impl Quotas {
     }
 }
 
-/// The task that notes the quotas. If its runtime ends before the store, the next limit or check
-/// starts another.
-struct Task(Weak<Notes>);
-
-impl Task {
-    async fn keep_noting(&self) {
-        let mut reported = HashSet::new();
-        let mut pause = FIRST_AFTER;
-        loop {
-            sleep(pause).await;
-            let Some(notes) = self.0.upgrade() else {
-                return;
-            };
-            let texts = notes.quotas.texts();
-            let command = command(&notes, &texts);
-            let found: Vec<(String, String, String)> =
-                notes.run(&command, true).await.unwrap_or_default();
-            let is_several = |(_, quota, other): &&(String, String, String)| {
-                quota == SEVERAL || other == SEVERAL
-            };
-            let several: HashSet<&str> = found
-                .iter()
-                .filter(is_several)
-                .map(|(name, ..)| &**name)
-                .collect();
-            for (name, quota, other) in &found {
-                // After a lost reply, this could be the reply to another command.
-                let is_ours = texts.contains(&(name.clone(), quota.clone()));
-                if is_ours
-                    && !several.contains(&**name)
-                    && reported.len() < MOST_REPORTS
-                    && reported.insert((name.clone(), other.clone()))
-                {
-                    let limit = name.split_once(':').map_or(&**name, |(_, name)| name);
-                    telemetry::two_quotas(limit, &brief(quota), &brief(other));
-                }
+/// Notes the quotas, each minute.
+async fn keep_noting(notes: Weak<Notes>) {
+    let mut reported = HashSet::new();
+    let mut pause = FIRST_AFTER;
+    loop {
+        sleep(pause).await;
+        let Some(notes) = notes.upgrade() else {
+            return;
+        };
+        let texts = notes.quotas.texts();
+        let command = command(&notes, &texts);
+        let found: Vec<(String, String, String)> =
+            notes.run(&command, true).await.unwrap_or_default();
+        let is_several =
+            |(_, quota, other): &&(String, String, String)| quota == SEVERAL || other == SEVERAL;
+        let several: HashSet<&str> = found
+            .iter()
+            .filter(is_several)
+            .map(|(name, ..)| &**name)
+            .collect();
+        for (name, quota, other) in &found {
+            // After a lost reply, this could be the reply to another command.
+            let is_ours = texts.contains(&(name.clone(), quota.clone()));
+            if is_ours
+                && !several.contains(&**name)
+                && reported.len() < MOST_REPORTS
+                && reported.insert((name.clone(), other.clone()))
+            {
+                let limit = name.split_once(':').map_or(&**name, |(_, name)| name);
+                telemetry::two_quotas(limit, &brief(quota), &brief(other));
             }
-            pause = EVERY;
         }
-    }
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        if let Some(notes) = self.0.upgrade() {
-            notes.quotas.has_task.store(false, Ordering::Relaxed);
-            notes.quotas.sample.begin();
-        }
+        pause = EVERY;
     }
 }
 

@@ -37,17 +37,9 @@ pub(super) struct Sample {
 #[derive(Default)]
 struct SampledNames {
     round: u32,
-    /// By `kind:name`.
-    sampled: HashMap<String, Sampled>,
+    /// By `kind:name`: a quota, or [`SEVERAL`], and the last round with it.
+    sampled: HashMap<String, (String, u32)>,
     too_many: bool,
-}
-
-/// What is known of a name.
-struct Sampled {
-    /// A quota, or [`SEVERAL`].
-    quota: String,
-    /// The last round with this quota.
-    round: u32,
 }
 
 impl Default for Sample {
@@ -83,22 +75,21 @@ impl Sample {
         }
         match names.sampled.entry(name) {
             Entry::Vacant(entry) => {
-                entry.insert(Sampled { quota, round });
+                entry.insert((quota, round));
             }
             Entry::Occupied(mut entry) => {
-                let known = entry.get_mut();
-                if known.quota == SEVERAL {
+                let (known, last) = entry.get_mut();
+                if known == SEVERAL {
                     return;
                 }
-                if known.quota != quota {
-                    let is_replaced = round - known.round >= KEPT;
-                    known.quota = if is_replaced {
-                        quota
-                    } else {
-                        SEVERAL.to_owned()
+                if *known != quota {
+                    let is_replaced = round - *last >= KEPT;
+                    *known = match is_replaced {
+                        true => quota,
+                        false => SEVERAL.to_owned(),
                     };
                 }
-                known.round = round;
+                *last = round;
             }
         }
         if names.sampled.len() > MOST_NAMES {
@@ -111,16 +102,16 @@ impl Sample {
     pub(super) fn end_round(&self) -> Vec<(String, String)> {
         let mut names = self.names.lock();
         let round = names.round;
-        names.sampled.retain(|_, sampled| {
-            let kept = match sampled.quota.as_str() {
+        names.sampled.retain(|_, (quota, last)| {
+            let kept = match quota.as_str() {
                 SEVERAL => SEVERAL_KEPT,
                 _ => KEPT,
             };
-            round - sampled.round < kept
+            round - *last < kept
         });
         names.round += 1;
         let sampled = names.sampled.iter();
-        let quotas = sampled.map(|(name, it)| (name.clone(), it.quota.clone()));
+        let quotas = sampled.map(|(name, (quota, _))| (name.clone(), quota.clone()));
         let quotas = quotas.collect();
         drop(names);
         self.begin();
