@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::InFlight;
 use super::request_limiter::RequestLimiter;
-use crate::limiter::{Acquired, RateLimiter, WaitSettings};
+use crate::limiter::{PermitAnswer, RateLimiter, WaitSettings};
 use crate::model::{Check, Error, Limit};
 use crate::telemetry;
 
@@ -77,14 +77,14 @@ async fn acquire_all(
             .observe_permit(&check, is_enforced, acquiring)
             .await;
         let why = match acquired {
-            Ok(Acquired {
+            Ok(PermitAnswer {
                 permit: Some(permit),
                 ..
             }) => {
                 permits.push(permit);
                 continue;
             }
-            Ok(Acquired {
+            Ok(PermitAnswer {
                 permit: None,
                 limit,
                 ..
@@ -110,7 +110,7 @@ async fn acquire(
     check: &Check,
     wait: &WaitSettings,
     since: Option<Instant>,
-) -> Result<Acquired, Error> {
+) -> Result<PermitAnswer, Error> {
     let acquired = limiter.request_permit(check).await?;
     // The answer of a distant store is part of the wait.
     let max_wait = since.map_or(Duration::ZERO, |since| wait.left_of(since));

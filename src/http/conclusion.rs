@@ -22,7 +22,7 @@ use crate::telemetry;
 
 /// A group that the store decides, as far as it has to be known at the end.
 pub(super) struct Charging {
-    partitions: Vec<Digest>,
+    key_digests: Vec<Digest>,
     /// Whether a limit is not in shadow mode.
     is_enforced: bool,
     /// If its costs may be settled.
@@ -53,7 +53,7 @@ impl RequestLimiter {
     #[inline]
     pub(super) fn begin_charge(&self, group: &Group) -> Charging {
         Charging {
-            partitions: self.headers.partitions(group),
+            key_digests: self.headers.key_digests(group),
             is_enforced: group.iter().any(|check| !check.is_shadow()),
             group: self.settlement.is_on().then(|| Box::new(group.clone())),
             observation: self.rate_limiter.observe(group),
@@ -159,7 +159,7 @@ impl RequestLimiter {
             Conclusion::Forward { delay, report }
         } else {
             telemetry::denied(decision);
-            Conclusion::Reject(self.deny(decision, &charging.partitions, request))
+            Conclusion::Reject(self.deny(decision, &charging.key_digests, request))
         }
     }
 
@@ -194,7 +194,8 @@ impl RequestLimiter {
         error: &Error,
         is_open_when_overloaded: bool,
     ) -> Option<(Reason, Option<Duration>)> {
-        let (events, names) = (&self.events, &self.names);
+        let events = &self.events;
+        let names = &self.names;
         if error.is_misuse() {
             // No outage: the limit would stay off for ever.
             telemetry::misconfigured(events, names, error);
@@ -265,7 +266,7 @@ impl RequestLimiter {
     fn deny<B>(
         &self,
         decision: &Decision,
-        partitions: &[Digest],
+        key_digests: &[Digest],
         request: &Parts,
     ) -> Response<ResponseBody<B>> {
         let (reason, status) = if decision.exceeds_capacity() {
@@ -285,7 +286,7 @@ impl RequestLimiter {
         };
         let mut response = self.responder.respond(&rejection, status, |headers| {
             self.headers
-                .write_denial(decision, partitions, rejection.retry_after, headers);
+                .write_denial(decision, key_digests, rejection.retry_after, headers);
         });
         response.extensions_mut().insert(decision.clone());
         response
@@ -302,7 +303,7 @@ impl RequestLimiter {
     fn report(&self, decision: &Decision, charging: &Charging, request: &mut Parts) -> Report {
         let mut fields = self
             .headers
-            .of_allowed(decision, &charging.partitions, &request.method);
+            .of_allowed(decision, &charging.key_digests, &request.method);
         let extensions = &mut request.extensions;
         if let Some(next_allowed) = fields.next_allowed() {
             next_allowed.leave_in(extensions);

@@ -22,8 +22,8 @@ impl ForwardingPeers {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Notes the first entry of a header. Returns whether the peer has now named [`MANY`] clients.
-    pub(super) fn note(&self, peer: IpAddr, header: &[u8]) -> bool {
+    /// Sees the first entry of a header. Returns whether the peer has now named [`MANY`] clients.
+    pub(super) fn see(&self, peer: IpAddr, header: &[u8]) -> bool {
         // A request does not wait for another one: there are more to come.
         let Some(mut peers) = self.0.try_lock() else {
             return false;
@@ -72,7 +72,7 @@ mod tests {
             let header = format!(" 203.0.113.{client} , 10.0.0.1");
             for repeated in [false, true] {
                 let is_proxy = client + 1 == MANY && !repeated;
-                assert_eq!(peers.note(peer(1), header.as_bytes()), is_proxy, "{client}");
+                assert_eq!(peers.see(peer(1), header.as_bytes()), is_proxy, "{client}");
             }
         }
     }
@@ -80,12 +80,12 @@ mod tests {
     #[test]
     fn proxy_is_found_among_any_number_of_peers_that_name_one_client() {
         let peers = ForwardingPeers::new();
-        assert!(!peers.note(peer(1), b"first"));
+        assert!(!peers.see(peer(1), b"first"));
         let mut found = 0;
         for client in 0..MANY {
-            found += u32::from(peers.note(peer(1), client.to_string().as_bytes()));
+            found += u32::from(peers.see(peer(1), client.to_string().as_bytes()));
             for other in 2..=255 {
-                assert!(!peers.note(peer(other), b"203.0.113.9"));
+                assert!(!peers.see(peer(other), b"203.0.113.9"));
             }
         }
         assert_eq!(found, 1);

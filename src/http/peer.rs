@@ -83,7 +83,7 @@ pub(super) fn warn_of_proxy(peer: IpAddr, headers: &HeaderMap, header: Option<&H
     let Some((header, value)) = known.find_map(|name| Some((name, headers.get(name)?))) else {
         return;
     };
-    let is_proxy = !is_public || PUBLIC_PEERS.note(peer, value.as_bytes());
+    let is_proxy = !is_public || PUBLIC_PEERS.see(peer, value.as_bytes());
     if !is_proxy || is_reported.swap(true, Ordering::Relaxed) {
         return;
     }

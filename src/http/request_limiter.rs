@@ -74,7 +74,7 @@ impl RequestLimiter {
         {
             found.push((setting, "wait_up_to"));
         }
-        if self.headers.has_unused_partition() {
+        if self.headers.has_unused_secret() {
             found.push(("partition_key", "ietf_headers(IetfDraft::Draft11)"));
         }
         let may_hold_permits =

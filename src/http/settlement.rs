@@ -86,17 +86,17 @@ pub(super) struct SettlingRecord {
 }
 
 impl SettlingRecord {
-    /// Notes a settlement of this cost. Returns whether it is time to report that the limit has no
+    /// Sees a settlement of this cost. Returns whether it is time to report that the limit has no
     /// estimates.
     #[inline]
-    fn note(&self, charge: &OpenCharge, cost: u32) -> bool {
+    fn see(&self, charge: &OpenCharge, cost: u32) -> bool {
         let is_free = charge.cost == 0 && cost > 0;
         (is_free || self.has_missed.load(Ordering::Relaxed) || is_sampled())
-            && self.note_in_full(charge, is_free)
+            && self.see_in_full(charge, is_free)
     }
 
     #[cold]
-    fn note_in_full(&self, charge: &OpenCharge, is_free: bool) -> bool {
+    fn see_in_full(&self, charge: &OpenCharge, is_free: bool) -> bool {
         let name = charge.limit_name();
         self.charged.see(name);
         if charge.cost > 0 {
@@ -223,13 +223,15 @@ impl Settlement {
             costs.iter().find(of_limit).map(|(_, cost)| *cost)
         });
         if count < costs.len() {
-            costs.iter().for_each(|(limit, _)| self.note_settled(limit));
+            costs
+                .iter()
+                .for_each(|(limit, _)| self.report_uncharged(limit));
         }
         count
     }
 
     /// Reports a name under which no request was charged. One that was settled before is known.
-    fn note_settled(&self, limit: &str) {
+    fn report_uncharged(&self, limit: &str) {
         // Copies: a subscriber of the event may settle, which locks the charges.
         let open: Vec<Limit> = {
             let charges = self.charges();
@@ -282,7 +284,7 @@ impl Settlement {
                 let Some(cost) = cost(charge) else {
                     return false;
                 };
-                if layer.note(charge, cost) {
+                if layer.see(charge, cost) {
                     without_estimate.push(charge.budget.limit().clone());
                 }
                 charge.cost = cost;
@@ -441,7 +443,7 @@ impl SettlementSettings {
                 Settled::At(limit, cost) => (**limit == *charge.limit_name()).then_some(*cost),
             });
             if let (0, Settled::At(limit, _)) = (count, &settled) {
-                settlement.note_settled(limit);
+                settlement.report_uncharged(limit);
             }
         }
         Response::from_parts(parts, body)

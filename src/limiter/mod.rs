@@ -4,7 +4,7 @@
 mod builder;
 mod constructors;
 
-mod calls;
+mod direct;
 
 mod waiting;
 
@@ -30,9 +30,9 @@ pub use self::builder::RateLimiterBuilder;
 pub use self::denied_keys::{DeniedKey, DeniedKeys, DeniedSummary};
 use self::failover::Failover;
 pub(crate) use self::observation::Observation;
-pub(crate) use self::permits::Acquired;
 use self::permits::Agents;
 pub use self::permits::Permit;
+pub(crate) use self::permits::PermitAnswer;
 use self::registry::Registry;
 pub(crate) use self::unanswered::UnansweredSettlement;
 use self::waiting::Turns;

@@ -7,7 +7,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 
 use super::RateLimiter;
-use super::permits::Acquired;
+use super::permits::PermitAnswer;
 use crate::model::{Check, Decision, Error, Group, Operation, Source};
 use crate::store::Answer;
 use crate::telemetry::{self, CheckSpan, OutcomeLabel};
@@ -99,8 +99,8 @@ impl RateLimiter {
         &self,
         check: &Check,
         is_enforced: bool,
-        acquiring: impl Future<Output = Result<Acquired, Error>>,
-    ) -> Result<Acquired, Error> {
+        acquiring: impl Future<Output = Result<PermitAnswer, Error>>,
+    ) -> Result<PermitAnswer, Error> {
         let limit = check.limit();
         let span = CheckSpan::begin();
         let mut acquiring = pin!(acquiring);
@@ -111,14 +111,14 @@ impl RateLimiter {
             false => OutcomeLabel::ShadowDenied,
         };
         match &answer {
-            Ok(Acquired {
+            Ok(PermitAnswer {
                 permit: Some(_),
                 source,
                 ..
             }) => {
                 telemetry::decided_in_flight(&span, limit, OutcomeLabel::Allowed, *source);
             }
-            Ok(Acquired {
+            Ok(PermitAnswer {
                 permit: None,
                 source,
                 ..

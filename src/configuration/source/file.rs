@@ -19,7 +19,7 @@ use crate::units::{ConfigError, Mutex};
 
 /// The time after a change until the file is read. Editors and deployments change a file in several
 /// steps.
-const SETTLE: Duration = Duration::from_millis(50);
+const QUIET_FOR: Duration = Duration::from_millis(50);
 
 /// After so many changes, the file is read although they go on.
 const MOST_CHANGES: usize = 10;
@@ -201,7 +201,7 @@ impl ConfigSource for FileSource {
             if self.last.is_some() && timeout(POLL, self.changes.notified()).await.is_ok() {
                 // Other files in a directory may change all the time.
                 for _ in 0..MOST_CHANGES {
-                    if timeout(SETTLE, self.changes.notified()).await.is_err() {
+                    if timeout(QUIET_FOR, self.changes.notified()).await.is_err() {
                         break;
                     }
                 }
@@ -209,7 +209,7 @@ impl ConfigSource for FileSource {
             let mut text = self.read_again().await?;
             if text.is_err() {
                 // A rename may be in progress.
-                sleep(SETTLE).await;
+                sleep(QUIET_FOR).await;
                 text = self.read_again().await?;
             }
             if self.last.as_ref() != Some(&text) {

@@ -59,8 +59,8 @@ impl Networks {
     /// ignored.
     ///
     /// Vendors publish such lists, for example `https://www.cloudflare.com/ips-v4`. The crate
-    /// contains none, because they change. To follow a change, write a new file, rename it over the
-    /// old one, read it again, and [replace](Self::replace) the set.
+    /// contains none, because they change. When a list changes, you write a new file, rename it
+    /// over the old one, read it again, and [replace](Self::replace) the set.
     ///
     /// # Errors
     ///

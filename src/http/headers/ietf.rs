@@ -71,7 +71,7 @@ struct ReportedBudget {
     /// If it is used up, the time until it allows the same request again, where that is known of
     /// all.
     next: Option<Duration>,
-    partition: Option<Digest>,
+    key_digest: Option<Digest>,
     /// Whether it is also in `RateLimit`, and not only in `RateLimit-Policy`.
     is_reported: bool,
 }
@@ -81,14 +81,14 @@ impl Ietf {
     pub(super) fn new(
         draft: IetfDraft,
         decision: &Decision,
-        partitions: &[Digest],
+        key_digests: &[Digest],
         retry_after: Option<Duration>,
     ) -> Self {
         let is_next_known = decision
             .verdicts()
             .iter()
             .all(|verdict| !verdict.is_used_up() || verdict.next_after().is_some());
-        let budget = |verdict: &Verdict, partition| ReportedBudget {
+        let budget = |verdict: &Verdict, key_digest| ReportedBudget {
             limit: verdict.limit().clone(),
             remaining: verdict.remaining(),
             reset: match (verdict.allowed(), verdict.retry_after()) {
@@ -102,12 +102,12 @@ impl Ietf {
                 .next_after()
                 .filter(|_| is_next_known)
                 .map(Duration::from_micros),
-            partition,
+            key_digest,
             // `Retry-After` must not be earlier than any reset, so a denial reports only the limits
             // that denied. Of a limit that failed open, nothing is known.
             is_reported: (decision.allowed() || !verdict.allowed()) && !verdict.is_unlimited(),
         };
-        let mut partitions = partitions
+        let mut key_digests = key_digests
             .iter()
             .copied()
             .map(Some)
@@ -120,9 +120,9 @@ impl Ietf {
             budgets: decision
                 .verdicts()
                 .iter()
-                .map(|verdict| (verdict, partitions.next().flatten()))
+                .map(|verdict| (verdict, key_digests.next().flatten()))
                 .filter(|(verdict, _)| !verdict.is_shadow())
-                .map(|(verdict, partition)| budget(verdict, partition))
+                .map(|(verdict, digest)| budget(verdict, digest))
                 .collect(),
             retry_after: None,
         }
@@ -248,8 +248,8 @@ fn named<'a>(
             continue;
         };
         let item = with_parameters(list.bare_item(name), parameters);
-        if let (Ok(name), Some(partition)) = (KeyRef::from_str("pk"), &budget.partition) {
-            let _last_parameter = item.parameter(name, partition.as_bytes());
+        if let (Ok(name), Some(digest)) = (KeyRef::from_str("pk"), &budget.key_digest) {
+            let _last_parameter = item.parameter(name, digest.as_bytes());
         }
     }
     list.finish()?.try_into().ok()

@@ -40,7 +40,7 @@ pub(super) struct HeaderSettings {
     pub(super) resets_in_delta_seconds: bool,
     pub(super) sends_reset_after: bool,
     pub(super) ietf: Option<IetfDraft>,
-    partition: Option<DigestSecret>,
+    digest_secret: Option<DigestSecret>,
     /// The most that is added to `Retry-After`, in seconds.
     jitter: u64,
 }
@@ -53,7 +53,7 @@ impl Default for HeaderSettings {
             resets_in_delta_seconds: false,
             sends_reset_after: false,
             ietf: None,
-            partition: None,
+            digest_secret: None,
             jitter: 0,
         }
     }
@@ -80,8 +80,8 @@ struct RareFields {
 }
 
 impl HeaderSettings {
-    pub(super) fn set_partition_secret(&mut self, secret: &[u8]) -> Result<(), ConfigError> {
-        self.partition = Some(DigestSecret::new("partition_key", secret)?);
+    pub(super) fn set_digest_secret(&mut self, secret: &[u8]) -> Result<(), ConfigError> {
+        self.digest_secret = Some(DigestSecret::new("partition_key", secret)?);
         Ok(())
     }
 
@@ -109,11 +109,11 @@ impl HeaderSettings {
         names
     }
 
-    /// The partition of each check, if responses report it.
+    /// The digest of each check's key, if responses report it.
     #[inline]
-    pub(super) fn partitions(&self, group: &Group) -> Vec<Digest> {
-        match &self.partition {
-            Some(secret) if self.reports_partitions() => group
+    pub(super) fn key_digests(&self, group: &Group) -> Vec<Digest> {
+        match &self.digest_secret {
+            Some(secret) if self.reports_digests() => group
                 .iter()
                 .map(|check| secret.digest(check.limit().name(), check.key().as_str()))
                 .collect(),
@@ -121,12 +121,12 @@ impl HeaderSettings {
         }
     }
 
-    /// Returns whether a secret for partitions was set, and no header has them.
-    pub(super) fn has_unused_partition(&self) -> bool {
-        self.partition.is_some() && !self.reports_partitions()
+    /// Returns whether a secret for key_digests was set, and no header has them.
+    pub(super) fn has_unused_secret(&self) -> bool {
+        self.digest_secret.is_some() && !self.reports_digests()
     }
 
-    fn reports_partitions(&self) -> bool {
+    fn reports_digests(&self) -> bool {
         self.ietf == Some(IetfDraft::Draft11) && self.report_on != ReportOn::Nothing
     }
 
@@ -135,14 +135,14 @@ impl HeaderSettings {
     pub(super) fn of_allowed(
         &self,
         decision: &Decision,
-        partitions: &[Digest],
+        key_digests: &[Digest],
         method: &Method,
     ) -> Fields {
         let is_reported = self.report_on == ReportOn::AllResponses
             && method != Method::CONNECT
             && !decision.deciding().is_shadow();
         let mut fields = if is_reported {
-            self.fields(decision, partitions, None)
+            self.fields(decision, key_digests, None)
         } else {
             Fields::default()
         };
@@ -164,12 +164,12 @@ impl HeaderSettings {
     pub(super) fn write_denial(
         &self,
         decision: &Decision,
-        partitions: &[Digest],
+        key_digests: &[Digest],
         retry_after: Option<Duration>,
         headers: &mut HeaderMap,
     ) {
         if self.report_on != ReportOn::Nothing {
-            self.fields(decision, partitions, retry_after)
+            self.fields(decision, key_digests, retry_after)
                 .write_all(headers, None);
             if decision.exceeds_capacity() {
                 x_ratelimit::remove_resets(headers);
@@ -183,14 +183,14 @@ impl HeaderSettings {
     fn fields(
         &self,
         decision: &Decision,
-        partitions: &[Digest],
+        key_digests: &[Digest],
         retry_after: Option<Duration>,
     ) -> Fields {
         let x_ratelimit = self
             .sends_x_ratelimit
             .then(|| XRateLimit::new(decision, self, retry_after));
         let sends_more = self.sends_more();
-        let more = sends_more.then(|| self.more(decision, partitions, retry_after));
+        let more = sends_more.then(|| self.more(decision, key_digests, retry_after));
         Fields { x_ratelimit, more }
     }
 
@@ -212,7 +212,7 @@ impl HeaderSettings {
     fn more(
         &self,
         decision: &Decision,
-        partitions: &[Digest],
+        key_digests: &[Digest],
         retry_after: Option<Duration>,
     ) -> Box<RareFields> {
         let reset_at = self
@@ -220,7 +220,7 @@ impl HeaderSettings {
             .then(|| x_ratelimit::reset_at(decision, retry_after));
         let ietf = self
             .ietf
-            .map(|draft| Ietf::new(draft, decision, partitions, retry_after));
+            .map(|draft| Ietf::new(draft, decision, key_digests, retry_after));
         Box::new(RareFields {
             reset_at,
             ietf,

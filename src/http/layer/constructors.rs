@@ -343,8 +343,8 @@ impl RateLimitLayer {
     /// outcome of an unknown id and of a look-up that failed.
     ///
     /// The look-up comes before all checks and permits of the layer, and a rejected request
-    /// consumes nothing. To protect the database from a client that sends many ids, put a limit by
-    /// address into a layer outside.
+    /// consumes nothing. If you want to protect your database from a client that sends many ids,
+    /// put a limit by address into a layer outside.
     ///
     /// # Errors
     ///

@@ -103,7 +103,7 @@ impl RateLimitLayer {
     pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
         Arc::make_mut(&mut self.limiter)
             .headers
-            .set_partition_secret(secret.as_ref())?;
+            .set_digest_secret(secret.as_ref())?;
         Ok(self)
     }
 

@@ -47,7 +47,7 @@ impl RateLimitLayer {
     /// ```
     ///
     /// A limit of a [configuration](Self::from_config) that does not match the route of the request
-    /// is left out. To ask for all of them, use `config::LimitSet::usage`. Concurrency limits are
+    /// is left out. If you want all of them, use `config::LimitSet::usage`. Concurrency limits are
     /// left out. While the store is unavailable, limits that fail open are also left out. A request
     /// that the layer skips, or rejects before it asks the store, has no limits.
     ///

@@ -1,7 +1,7 @@
 //! The changes of a new version of a configuration, for operators.
 
 use super::Version;
-use super::version::Applied;
+use super::version::CompiledLimit;
 use crate::configuration::LimitConfig;
 
 impl Version {
@@ -43,7 +43,7 @@ impl Version {
     }
 
     /// The limits of the file, and what became of them.
-    fn described(&self) -> impl Iterator<Item = (&LimitConfig, &Applied)> {
+    fn described(&self) -> impl Iterator<Item = (&LimitConfig, &CompiledLimit)> {
         self.config.limits.iter().zip(&self.limits)
     }
 }

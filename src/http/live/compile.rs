@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Names;
 use super::pattern::Pattern;
 use super::plans::{PlanOutcome, Plans};
-use super::version::{Applied, Version};
+use super::version::{CompiledLimit, Version};
 use crate::configuration::{
     Config, CostConfig, Field, KeyConfig, LimitConfig, Match, Misplaced, OneOrMany, PlanConfig,
     PlanRule, UnknownPlan,
@@ -27,14 +27,14 @@ impl Version {
     pub(super) fn compile(config: Config, names: &Names, number: u64) -> Result<Self, ConfigError> {
         config.check()?;
         let limits = config.limits.iter().enumerate();
-        let limits = limits.map(|(place, limit)| applied(limit, names, &Field::of_limit(place)));
+        let limits = limits.map(|(place, limit)| compiled(limit, names, &Field::of_limit(place)));
         let limits = limits.collect::<Result<_, _>>();
-        let limits: Vec<Applied> =
+        let limits: Vec<CompiledLimit> =
             limits.map_err(|(field, error)| config.error_at(&field, &error))?;
         Ok(Self {
             number,
             config: Arc::new(config),
-            looks_up: limits.iter().any(Applied::looks_up),
+            looks_up: limits.iter().any(CompiledLimit::looks_up),
             limits,
             requests: Arc::default(),
             is_examined: Arc::default(),
@@ -42,13 +42,13 @@ impl Version {
     }
 }
 
-fn applied(config: &LimitConfig, names: &Names, at: &Field) -> Result<Applied, Misplaced> {
+fn compiled(config: &LimitConfig, names: &Names, at: &Field) -> Result<CompiledLimit, Misplaced> {
     let field = |name: &str| at.clone().name(name);
     let limit = config.limit(at)?;
     let cost = cost(config, names).map_err(|error| (field("cost"), error))?;
     let key = key(&config.key, names).map_err(|error| (field("key"), error))?;
     let (key, key_name) = key;
-    Ok(Applied {
+    Ok(CompiledLimit {
         matches: patterns(&config.matches, &field("match"))?,
         except: patterns(&config.except, &field("except"))?,
         key: watched(key, limit.name()),

@@ -94,8 +94,8 @@ impl Names {
     /// Names a look-up of the plan of a request, such as in a database. `plan` says the plan by the
     /// result. Without a plan, and without an id, a request has the quota of the limit itself.
     ///
-    /// The look-up comes before all checks of the layer. To protect the database from a client that
-    /// sends many ids, put a limit by address into a layer outside.
+    /// The look-up comes before all checks of the layer. If you want to protect your database from
+    /// a client that sends many ids, put a limit by address into a layer outside.
     ///
     /// ```
     /// use tollgate::Key;

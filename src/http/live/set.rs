@@ -10,7 +10,7 @@ use http::request::Parts;
 use tokio::task::{JoinSet, yield_now};
 
 use super::plans::LookedUpPlans;
-use super::version::{Applied, Asks};
+use super::version::{Asks, CompiledLimit};
 use super::{Names, Version};
 use crate::configuration::{Config, ConfigSource, Field, Misplaced};
 use crate::limiter::{RateLimiter, WeakLimiter};
@@ -107,7 +107,7 @@ impl Replaced {
 struct Attached {
     limiter: WeakLimiter,
     /// The number of its fixed limits. Gone with the layer.
-    layer: Weak<AtomicUsize>,
+    fixed_limits: Weak<AtomicUsize>,
 }
 
 impl LimitSet {
@@ -250,7 +250,7 @@ impl LimitSet {
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Limit> {
         let version = self.shared.current.load();
-        version.find(name).map(Applied::limit).cloned()
+        version.find(name).map(CompiledLimit::limit).cloned()
     }
 
     /// The limit of this name for the requests of a plan, as it is in force. A plan that the limit
@@ -292,7 +292,7 @@ impl LimitSet {
     /// A limit is left out if the request has no key for it, or if its plan is unlimited or denied.
     /// So are concurrency limits. While the store is unavailable, so are limits that fail open.
     ///
-    /// For the limits of one request with its route, and for all settings of a layer, use
+    /// If you want the limits of one request with its route, and all settings of a layer, use
     /// [`RateLimitLayer::usage`](crate::RateLimitLayer::usage).
     ///
     /// # Errors
@@ -345,13 +345,13 @@ impl LimitSet {
     pub(super) fn attach(
         &self,
         limiter: &RateLimiter,
-        layer: &Arc<AtomicUsize>,
+        fixed_limits: &Arc<AtomicUsize>,
     ) -> Result<(), ConfigError> {
         let mut layers = self.shared.layers.lock();
         let version = self.shared.current.load_full();
         let attached = Attached {
             limiter: limiter.downgrade(),
-            layer: Arc::downgrade(layer),
+            fixed_limits: Arc::downgrade(fixed_limits),
         };
         attached.register(&self.shared.id, &version)?;
         layers.retain(Attached::exists);
@@ -364,7 +364,7 @@ impl LimitSet {
     /// Leaves room for so many fixed limits in a layer.
     pub(super) fn reserve(
         &self,
-        layer: &Arc<AtomicUsize>,
+        fixed_limits: &Arc<AtomicUsize>,
         fixed: usize,
     ) -> Result<(), ConfigError> {
         // While the limits are not replaced.
@@ -372,7 +372,7 @@ impl LimitSet {
         let version = self.shared.current.load();
         check_room(&version, fixed)
             .map_err(|(field, error)| version.config.error_at(&field, &error))?;
-        layer.fetch_max(fixed, Ordering::Relaxed);
+        fixed_limits.fetch_max(fixed, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -418,7 +418,7 @@ impl Drop for Following {
 
 impl Attached {
     fn exists(&self) -> bool {
-        self.layer.strong_count() > 0
+        self.fixed_limits.strong_count() > 0
     }
 
     fn register(&self, set: &Arc<()>, version: &Version) -> Result<(), ConfigError> {
@@ -430,7 +430,7 @@ impl Attached {
         let Some(limiter) = self.limiter.upgrade() else {
             return Ok(());
         };
-        let Some(fixed) = self.layer.upgrade() else {
+        let Some(fixed) = self.fixed_limits.upgrade() else {
             return Ok(());
         };
         check_room(version, fixed.load(Ordering::Relaxed))?;

@@ -8,7 +8,7 @@ use http::Method;
 
 use super::Version;
 use super::pattern::{Pattern, RequestRoute};
-use super::version::Applied;
+use super::version::CompiledLimit;
 
 /// All methods or paths that the configuration does not name.
 const OTHERS: &str = "*";
@@ -20,7 +20,7 @@ const WIDEST: usize = 120;
 impl Version {
     /// A method, a path, and the limits that apply there, for each path, and for each method to
     /// which other limits apply there.
-    fn rows(&self) -> Vec<(&str, &str, Vec<&Applied>)> {
+    fn rows(&self) -> Vec<(&str, &str, Vec<&CompiledLimit>)> {
         let patterns = || {
             self.limits
                 .iter()
@@ -34,7 +34,7 @@ impl Version {
         let mut rows = Vec::new();
         for path in paths.into_iter().chain([OTHERS]) {
             let of_others = self.applied_at(OTHERS, path);
-            let names = |limits: &[&Applied]| {
+            let names = |limits: &[&CompiledLimit]| {
                 limits
                     .iter()
                     .map(|applied| applied.limit().name().to_owned())
@@ -52,7 +52,7 @@ impl Version {
         rows
     }
 
-    fn applied_at(&self, method: &str, path: &str) -> Vec<&Applied> {
+    fn applied_at(&self, method: &str, path: &str) -> Vec<&CompiledLimit> {
         // `*` is a method that no limit has.
         let method = Cow::Owned(Method::from_bytes(method.as_bytes()).unwrap_or_default());
         let route = RequestRoute::new(method, Some(path), path);
@@ -60,7 +60,7 @@ impl Version {
     }
 }
 
-impl Applied {
+impl CompiledLimit {
     /// The quota in words, and the number of plans.
     pub(super) fn quota(&self) -> String {
         let limit = self.limit();

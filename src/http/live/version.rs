@@ -29,7 +29,7 @@ pub(in crate::http) struct Version {
     /// Counts up from 1.
     pub(super) number: u64,
     pub(super) config: Arc<Config>,
-    pub(super) limits: Vec<Applied>,
+    pub(super) limits: Vec<CompiledLimit>,
     /// About the requests since the last look for such limits.
     pub(super) requests: Arc<AtomicU32>,
     /// Whether the limits that applied to no request are known.
@@ -40,7 +40,7 @@ pub(in crate::http) struct Version {
 
 /// A limit, the requests that it applies to, and what they are counted by.
 #[derive(Clone)]
-pub(in crate::http) struct Applied {
+pub(in crate::http) struct CompiledLimit {
     pub(super) matches: Vec<Pattern>,
     pub(super) except: Vec<Pattern>,
     pub(in crate::http) key: Arc<dyn KeyExtractor>,
@@ -114,7 +114,7 @@ impl Version {
     pub(in crate::http) fn limits_at(
         &self,
         route: &RequestRoute<'_>,
-    ) -> impl Iterator<Item = &Applied> {
+    ) -> impl Iterator<Item = &CompiledLimit> {
         self.limits.iter().filter(|limit| limit.includes(route))
     }
 
@@ -143,7 +143,7 @@ impl Version {
     }
 
     /// The limit of this name.
-    pub(super) fn find(&self, name: &str) -> Option<&Applied> {
+    pub(super) fn find(&self, name: &str) -> Option<&CompiledLimit> {
         self.limits
             .iter()
             .find(|applied| applied.limit().name() == name)
@@ -151,7 +151,7 @@ impl Version {
 
     /// All limits, also the limits of plans.
     pub(super) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
-        self.limits.iter().flat_map(Applied::all_limits)
+        self.limits.iter().flat_map(CompiledLimit::all_limits)
     }
 
     /// The same, with other settings of each limit.
@@ -168,7 +168,7 @@ impl Version {
     }
 }
 
-impl Applied {
+impl CompiledLimit {
     fn includes(&self, route: &RequestRoute<'_>) -> bool {
         (self.matches.is_empty() || self.matches.iter().any(|pattern| pattern.may_match(route)))
             && !self.except.iter().any(|pattern| pattern.must_match(route))

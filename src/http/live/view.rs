@@ -18,7 +18,7 @@ pub(in crate::http) struct LimitSetView {
     view: Arc<ArcSwapOption<Version>>,
     /// The number of fixed limits beside the set. Shared by the clones of a layer, whatever their
     /// settings.
-    layer: Arc<AtomicUsize>,
+    fixed_limits: Arc<AtomicUsize>,
 }
 
 impl LimitSetView {
@@ -26,18 +26,18 @@ impl LimitSetView {
         Self {
             set,
             view: Arc::default(),
-            layer: Arc::default(),
+            fixed_limits: Arc::default(),
         }
     }
 
     /// Registers the limits with the limiter of the layer.
     pub(in crate::http) fn attach(&self, limiter: &RateLimiter) -> Result<(), ConfigError> {
-        self.set.attach(limiter, &self.layer)
+        self.set.attach(limiter, &self.fixed_limits)
     }
 
     /// Leaves room for so many fixed limits beside the set.
     pub(in crate::http) fn reserve(&self, fixed: usize) -> Result<(), ConfigError> {
-        self.set.reserve(&self.layer, fixed)
+        self.set.reserve(&self.fixed_limits, fixed)
     }
 
     /// Returns an error if a limit in force without a failure policy cannot have this one.

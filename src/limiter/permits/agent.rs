@@ -16,7 +16,7 @@ use super::callers::PermitCaller;
 use super::local_holder::{Delivery, LocalHolder};
 use super::local_holders::{LocalHolders, MOST_QUEUED};
 use super::pace::Paces;
-use super::permit::{Acquired, Grantor, Permit};
+use super::permit::{Grantor, Permit, PermitAnswer};
 use super::runtimes::Runtimes;
 use super::{AGENTS, LOOK_AFTER, PermitWaiter};
 use crate::model::{Budget, Check, Error, OnStoreFailure, Source};
@@ -130,7 +130,7 @@ impl Agent {
     }
 
     /// Adds a caller, which wants a permit at once, or waits if it comes with the most waiters of
-    /// the key that it waits with. `None` if as many wait already.
+    /// the budget that it waits with. `None` if as many wait already.
     pub(super) fn add_caller<'a>(
         self: &'a Arc<Self>,
         budget: &'a Arc<Budget>,
@@ -174,13 +174,15 @@ impl Agent {
     /// The error for a caller whose outcome takes too long. If the store answers others, and the
     /// claim for this caller had to wait for them, there are too many callers. That is not an
     /// outage.
-    pub(super) fn late_error(&self, key: &Budget) -> Error {
+    pub(super) fn late_error(&self, budget: &Budget) -> Error {
         let now = Instant::now();
         let state = self.lock();
         let age = |at| now.saturating_duration_since(at);
         let answers_others = state.answered_at.is_some_and(|at| age(at) <= RECENT_ANSWER);
-        let holder = state.holders.get(key);
-        if answers_others && holder.is_some_and(|holder| holder.is_sent_late(now, RECENT_ANSWER)) {
+        let holder = state.holders.get(budget);
+        if answers_others
+            && holder.is_some_and(|holder| holder.is_unsent_or_recent(now, RECENT_ANSWER))
+        {
             overloaded()
         } else {
             Error::timeout()
@@ -188,21 +190,21 @@ impl Agent {
     }
 
     /// Gives up the place of a waiter.
-    pub(super) fn remove_waiter(self: &Arc<Self>, key: &Arc<Budget>, place: u64) {
+    pub(super) fn remove_waiter(self: &Arc<Self>, budget: &Arc<Budget>, place: u64) {
         let mut state = self.lock();
-        if let Some(holder) = state.holders.get_mut(key) {
+        if let Some(holder) = state.holders.get_mut(budget) {
             holder.remove_waiter(place);
-            self.submit(state, key);
+            self.submit(state, budget);
         }
     }
 
     /// Decides by the failure policy, while the store is unavailable.
     pub(super) fn decide_locally(
         self: &Arc<Self>,
-        key: &Arc<Budget>,
+        budget: &Arc<Budget>,
         check: &Check,
         error: Error,
-    ) -> Result<Acquired, Error> {
+    ) -> Result<PermitAnswer, Error> {
         let limit = check.limit();
         let policy = check.failure_policy().unwrap_or(OnStoreFailure::FailOpen);
         telemetry::permits_unavailable(
@@ -225,12 +227,12 @@ impl Agent {
         let granted_here = Instant::now();
         let mut state = self.lock();
         let is_free = self
-            .holder(&mut state, key, limit.permits())
+            .holder(&mut state, budget, limit.permits())
             .take_locally(most);
-        self.submit(state, key);
-        let permit =
-            is_free.then(|| Permit::new(self.grantor(), key.clone(), source, Some(granted_here)));
-        Ok(Acquired {
+        self.submit(state, budget);
+        let permit = is_free
+            .then(|| Permit::new(self.grantor(), budget.clone(), source, Some(granted_here)));
+        Ok(PermitAnswer {
             permit,
             source,
             limit: limit_in_force,
@@ -260,20 +262,20 @@ impl Agent {
         self.lock().holders.len()
     }
 
-    pub(super) fn held(&self, key: &Budget) -> u64 {
-        self.lock().holders.get(key).map_or(0, LocalHolder::held)
+    pub(super) fn held(&self, budget: &Budget) -> u64 {
+        self.lock().holders.get(budget).map_or(0, LocalHolder::held)
     }
 
     fn holder<'a>(
         &self,
         state: &'a mut LocalHolders,
-        key: &Arc<Budget>,
+        budget: &Arc<Budget>,
         limit: u32,
     ) -> &'a mut LocalHolder {
         let LocalHolders {
             holders, created, ..
         } = state;
-        holders.entry(key.clone()).or_insert_with(|| {
+        holders.entry(budget.clone()).or_insert_with(|| {
             *created += 1;
             let id = self.hasher.hash_one(*created);
             LocalHolder::new(id.to_be_bytes(), limit)
@@ -282,23 +284,23 @@ impl Agent {
 
     /// Claims a holder that has changed, at once on an embedded store, else by the task. A wrapper
     /// of an embedded store may answer later, and then the task awaits its answer.
-    fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, LocalHolders>, key: &Arc<Budget>) {
+    fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, LocalHolders>, budget: &Arc<Budget>) {
         if self.is_embedded {
-            self.claim_now(state, key);
+            self.claim_now(state, budget);
             return;
         }
-        self.requeue_or_remove(&mut state, key);
+        self.requeue_or_remove(&mut state, budget);
         drop(state);
         self.ensure_task();
         self.wake.notify_one();
     }
 
     /// Claims a holder on an embedded store. The state stays locked meanwhile.
-    fn claim_now(self: &Arc<Self>, mut state: MutexGuard<'_, LocalHolders>, key: &Arc<Budget>) {
+    fn claim_now(self: &Arc<Self>, mut state: MutexGuard<'_, LocalHolders>, budget: &Arc<Budget>) {
         let LocalHolders {
             holders, queues, ..
         } = &mut *state;
-        let Some(holder) = holders.get_mut(key) else {
+        let Some(holder) = holders.get_mut(budget) else {
             return;
         };
         let mut deliveries = Vec::new();
@@ -310,7 +312,7 @@ impl Agent {
             if holder.next_claim().is_none() {
                 break;
             }
-            let claim = holder.claim(key, self.lease, now);
+            let claim = holder.claim(budget, self.lease, now);
             let mut answer = self.store.apply(claim);
             match answer.take_ready() {
                 Some(Ok(decision)) => {
@@ -321,13 +323,13 @@ impl Agent {
                     failure = Some(error);
                 }
                 // A wrapper of the store does not answer at once. The task awaits it.
-                None => queues.keep_answer(key, holder, answer),
+                None => queues.keep_answer(budget, holder, answer),
             }
         }
-        self.requeue_or_remove(&mut state, key);
+        self.requeue_or_remove(&mut state, budget);
         let needs_task = !self.has_nothing_to_do(&state);
         drop(state);
-        self.deliver(key, deliveries, failure.as_ref());
+        self.deliver(budget, deliveries, failure.as_ref());
         if needs_task {
             // Another limiter on this store may give back what a caller waits for.
             self.ensure_task();
@@ -339,7 +341,7 @@ impl Agent {
     /// drops its permit.
     pub(super) fn deliver(
         self: &Arc<Self>,
-        key: &Arc<Budget>,
+        budget: &Arc<Budget>,
         deliveries: Vec<Delivery>,
         error: Option<&Error>,
     ) {
@@ -347,7 +349,7 @@ impl Agent {
             drop(match delivery {
                 Delivery::Permit(caller) => caller.send(Ok(Some(Permit::new(
                     self.grantor(),
-                    key.clone(),
+                    budget.clone(),
                     Source::Store,
                     None,
                 )))),
@@ -372,40 +374,41 @@ impl Agent {
             scanned,
             ..
         } = &mut *guard;
-        watched.retain(|key| holders.get(key).is_some_and(LocalHolder::is_watched));
+        watched.retain(|budget| holders.get(budget).is_some_and(LocalHolder::is_watched));
         let mut due = Vec::new();
         let mut unrenewed = Vec::new();
-        let mut claim_if_due = |key: &Arc<Budget>, holder: &mut LocalHolder| {
+        let mut claim_if_due = |budget: &Arc<Budget>, holder: &mut LocalHolder| {
             if !holder.mark_if_due(now, &self.paces) {
                 return;
             }
             match self.is_embedded {
-                true => due.push(key.clone()),
-                false => queues.enqueue(key, holder),
+                true => due.push(budget.clone()),
+                false => queues.enqueue(budget, holder),
             }
         };
         let is_recent = |at: Instant| now.saturating_duration_since(at) < self.paces.retry;
         // Nothing expires in an embedded store.
         if self.is_embedded || scanned.is_some_and(is_recent) {
-            for key in watched.iter() {
-                if let Some(holder) = holders.get_mut(key) {
-                    claim_if_due(key, holder);
+            for budget in watched.iter() {
+                if let Some(holder) = holders.get_mut(budget) {
+                    claim_if_due(budget, holder);
                 }
             }
         } else {
             *scanned = Some(now);
-            for (key, holder) in holders {
-                claim_if_due(key, holder);
+            for (budget, holder) in holders {
+                claim_if_due(budget, holder);
                 if holder.has_expired(now, self.lease) {
-                    unrenewed.push((key.clone(), holder.held()));
+                    unrenewed.push((budget.clone(), holder.held()));
                 }
             }
         }
         drop(guard);
-        for (key, held) in unrenewed {
-            telemetry::permits_not_renewed(&self.reports.not_renewed, key.limit().name(), held);
+        for (budget, held) in unrenewed {
+            telemetry::permits_not_renewed(&self.reports.not_renewed, budget.limit().name(), held);
         }
-        due.iter().for_each(|key| self.submit(self.lock(), key));
+        due.iter()
+            .for_each(|budget| self.submit(self.lock(), budget));
     }
 
     /// Returns whether no task is needed.

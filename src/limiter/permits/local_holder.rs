@@ -226,7 +226,7 @@ impl LocalHolder {
     }
 
     /// Returns whether its claim waits to be sent, or was sent at most so long ago.
-    pub(super) fn is_sent_late(&self, now: Instant, at_most: Duration) -> bool {
+    pub(super) fn is_unsent_or_recent(&self, now: Instant, at_most: Duration) -> bool {
         match self.stage {
             ClaimStage::None => false,
             ClaimStage::Queued(_) => true,
@@ -240,7 +240,7 @@ impl LocalHolder {
     }
 
     /// Claims this holder.
-    pub(super) fn claim(&mut self, key: &Budget, lease: Duration, now: Instant) -> Operation {
+    pub(super) fn claim(&mut self, budget: &Budget, lease: Duration, now: Instant) -> Operation {
         // No caller may get more than its own limit allows, so the smallest limit counts.
         let at_once = self.at_once.choose_claimed();
         let waiting = self.waiters.smallest_limit();
@@ -258,7 +258,7 @@ impl LocalHolder {
         self.is_changed = false;
         self.is_due = false;
         self.history.note_sent(now);
-        Operation::Change(permit::under(key, limit), Change::Claim(claim))
+        Operation::Change(permit::under(budget, limit), Change::Claim(claim))
     }
 
     /// The claim was sent, and its answer is awaited.

@@ -70,16 +70,16 @@ pub(super) struct ClaimQueues {
 
 /// A claim in flight.
 struct SentClaim {
-    key: Arc<Budget>,
+    budget: Arc<Budget>,
     at: Instant,
     kind: ClaimKind,
 }
 
 impl ClaimQueues {
     /// Queues a holder, if it has to be claimed.
-    pub(super) fn enqueue(&mut self, key: &Arc<Budget>, holder: &mut LocalHolder) {
+    pub(super) fn enqueue(&mut self, budget: &Arc<Budget>, holder: &mut LocalHolder) {
         if let Some(kind) = holder.enter_queue() {
-            self.queued[kind as usize].push_back(key.clone());
+            self.queued[kind as usize].push_back(budget.clone());
         }
     }
 
@@ -93,17 +93,17 @@ impl ClaimQueues {
         let now = Instant::now();
         for kind in ClaimKind::ALL {
             while self.in_flight[kind as usize] < most_in_flight(kind)
-                && let Some(key) = self.queued[kind as usize].pop_front()
+                && let Some(budget) = self.queued[kind as usize].pop_front()
             {
                 // The holder may be gone, or claimed since.
                 let Some(holder) = holders
-                    .get_mut(&key)
+                    .get_mut(&budget)
                     .filter(|holder| holder.is_queued_for(kind))
                 else {
                     continue;
                 };
-                let claim = holder.claim(&key, lease, now);
-                let number = self.depart(key, holder, now, kind);
+                let claim = holder.claim(&budget, lease, now);
+                let number = self.depart(budget, holder, now, kind);
                 taken.push((number, claim));
             }
         }
@@ -113,7 +113,7 @@ impl ClaimQueues {
     /// Counts a claim in flight. Returns its number.
     fn depart(
         &mut self,
-        key: Arc<Budget>,
+        budget: Arc<Budget>,
         holder: &mut LocalHolder,
         at: Instant,
         kind: ClaimKind,
@@ -121,18 +121,19 @@ impl ClaimQueues {
         holder.depart();
         self.claims += 1;
         self.in_flight[kind as usize] += 1;
-        self.sent.insert(self.claims, SentClaim { key, at, kind });
+        self.sent
+            .insert(self.claims, SentClaim { budget, at, kind });
         self.claims
     }
 
     /// Keeps the answer of a claim that was sent at once.
     pub(super) fn keep_answer(
         &mut self,
-        key: &Arc<Budget>,
+        budget: &Arc<Budget>,
         holder: &mut LocalHolder,
         answer: Answer,
     ) {
-        let number = self.depart(key.clone(), holder, Instant::now(), ClaimKind::Caller);
+        let number = self.depart(budget.clone(), holder, Instant::now(), ClaimKind::Caller);
         self.unawaited.push((number, answer));
     }
 
@@ -141,11 +142,11 @@ impl ClaimQueues {
         mem::take(&mut self.unawaited)
     }
 
-    /// The key of a claim that has landed. `None` if it was given up.
+    /// The budget of a claim that has landed. `None` if it was given up.
     fn land(&mut self, number: u64) -> Option<Arc<Budget>> {
         let sent = self.sent.remove(&number)?;
         self.in_flight[sent.kind as usize] -= 1;
-        Some(sent.key)
+        Some(sent.budget)
     }
 
     /// The claims in flight.
@@ -181,16 +182,19 @@ impl LocalHolders {
 
     /// The holder of a claim that has landed. `None` if the claim was given up.
     pub(super) fn land(&mut self, number: u64) -> Option<(Arc<Budget>, &mut LocalHolder)> {
-        let key = self.queues.land(number)?;
-        let holder = self.holders.get_mut(&key)?;
-        Some((key, holder))
+        let budget = self.queues.land(number)?;
+        let holder = self.holders.get_mut(&budget)?;
+        Some((budget, holder))
     }
 
-    /// Returns whether a caller of this key would be one too many, because the holders with callers
-    /// that wait to be claimed are as many as may be.
-    pub(super) fn is_overloaded_for(&self, key: &Arc<Budget>) -> bool {
+    /// Returns whether a caller of this budget would be one too many, because the holders with
+    /// callers that wait to be claimed are as many as may be.
+    pub(super) fn is_overloaded_for(&self, budget: &Arc<Budget>) -> bool {
         self.queues.queued[ClaimKind::Caller as usize].len() >= MOST_QUEUED
-            && !self.holders.get(key).is_some_and(LocalHolder::has_callers)
+            && !self
+                .holders
+                .get(budget)
+                .is_some_and(LocalHolder::has_callers)
     }
 
     /// Returns whether the store has confirmed all changes. All holders are looked at only if no
@@ -206,7 +210,7 @@ impl LocalHolders {
     }
 
     /// Removes a holder. Frees unused memory.
-    pub(super) fn remove(&mut self, key: &Arc<Budget>) {
+    pub(super) fn remove(&mut self, budget: &Arc<Budget>) {
         let Self {
             holders,
             queues,
@@ -214,9 +218,9 @@ impl LocalHolders {
             unconfirmed,
             ..
         } = self;
-        holders.remove(key);
-        watched.remove(key);
-        unconfirmed.remove(key);
+        holders.remove(budget);
+        watched.remove(budget);
+        unconfirmed.remove(budget);
         if holders.capacity() > KEPT_CAPACITY && holders.len() < holders.capacity() / 8 {
             holders.shrink_to(holders.len() * 2);
             for queue in &mut queues.queued {

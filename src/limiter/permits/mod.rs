@@ -22,8 +22,8 @@ use tokio::time::{Instant, timeout_at};
 
 use self::agent::{Agent, PermitEvents};
 use self::callers::PermitOutcome;
-pub(crate) use self::permit::Acquired;
 pub use self::permit::Permit;
+pub(crate) use self::permit::PermitAnswer;
 use self::runtimes::Runtimes;
 use super::RateLimiter;
 use crate::model::{Budget, Check, Error, Key, Limit, Source};
@@ -233,7 +233,7 @@ impl RateLimiter {
     }
 
     /// Asks for a permit, without a wait.
-    pub(crate) async fn request_permit(&self, check: &Check) -> Result<Acquired, Error> {
+    pub(crate) async fn request_permit(&self, check: &Check) -> Result<PermitAnswer, Error> {
         self.claim_permit(check, ANSWERS_WITHIN, None).await
     }
 
@@ -244,7 +244,7 @@ impl RateLimiter {
         check: &Check,
         max_wait: Duration,
         most_waiters: usize,
-    ) -> Result<Acquired, Error> {
+    ) -> Result<PermitAnswer, Error> {
         self.claim_permit(check, max_wait, Some(most_waiters)).await
     }
 
@@ -253,7 +253,7 @@ impl RateLimiter {
         check: &Check,
         max_wait: Duration,
         most_waiters: Option<usize>,
-    ) -> Result<Acquired, Error> {
+    ) -> Result<PermitAnswer, Error> {
         let budget = Arc::new(check.budget().clone());
         let agent = self.agent_for(check, &budget)?;
         let outcome = match agent.add_caller(&budget, check.limit().permits(), most_waiters)? {
@@ -268,7 +268,7 @@ impl RateLimiter {
             },
         };
         match outcome {
-            Ok(permit) => Ok(Acquired {
+            Ok(permit) => Ok(PermitAnswer {
                 permit,
                 source: Source::Store,
                 limit: check.limit().clone(),

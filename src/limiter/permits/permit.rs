@@ -9,14 +9,14 @@ use crate::model::{Budget, Key, Limit, Source};
 use crate::telemetry::{self, GaugeLevel};
 
 /// The answer to a layer, or to `RateLimiter::acquire_permit`.
-pub(crate) struct Acquired {
+pub(crate) struct PermitAnswer {
     pub(crate) permit: Option<Permit>,
     pub(crate) source: Source,
     /// The limit that decided: the configured one, or the share of this replica.
     pub(crate) limit: Limit,
 }
 
-impl Acquired {
+impl PermitAnswer {
     /// Returns whether a wait can help, because the store had no free permit. The decision of a
     /// failure policy stands.
     pub(crate) const fn may_wait(&self) -> bool {

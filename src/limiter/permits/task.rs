@@ -156,7 +156,7 @@ impl Agent {
             state.answered_at = Some(now);
         }
         for (number, answer) in answers {
-            let Some((key, holder)) = state.land(number) else {
+            let Some((budget, holder)) = state.land(number) else {
                 continue;
             };
             let mut deliveries = Vec::new();
@@ -164,12 +164,12 @@ impl Agent {
                 Ok(decision) => holder.apply_answer(decision.remaining(), now, &mut deliveries),
                 Err(error) => holder.apply_failure(error, now, &mut deliveries),
             }
-            outcomes.push((key.clone(), deliveries, answer.err()));
-            self.requeue_or_remove(state, &key);
+            outcomes.push((budget.clone(), deliveries, answer.err()));
+            self.requeue_or_remove(state, &budget);
         }
         drop(guard);
-        for (key, deliveries, error) in outcomes {
-            self.deliver(&key, deliveries, error.as_ref());
+        for (budget, deliveries, error) in outcomes {
+            self.deliver(&budget, deliveries, error.as_ref());
         }
         self.claims_ended.notify_waiters();
         self.wake.notify_one();
@@ -177,23 +177,23 @@ impl Agent {
 
     /// Queues a holder whose claim is over if it has changed meanwhile, and forgets it if nothing
     /// is left.
-    pub(super) fn requeue_or_remove(&self, state: &mut LocalHolders, key: &Arc<Budget>) {
-        let Some(holder) = state.holders.get_mut(key) else {
+    pub(super) fn requeue_or_remove(&self, state: &mut LocalHolders, budget: &Arc<Budget>) {
+        let Some(holder) = state.holders.get_mut(budget) else {
             return;
         };
-        state.queues.enqueue(key, holder);
+        state.queues.enqueue(budget, holder);
         // Nothing expires in an embedded store.
         let is_unconfirmed = !self.is_embedded && holder.is_idle_after_failure();
         if is_unconfirmed {
-            state.unconfirmed.insert(key.clone());
+            state.unconfirmed.insert(budget.clone());
         } else {
-            state.unconfirmed.remove(key);
+            state.unconfirmed.remove(budget);
         }
         let is_forgotten = is_unconfirmed && state.unconfirmed.len() > MOST_UNCONFIRMED;
         if holder.is_over() || is_forgotten {
-            state.remove(key);
+            state.remove(budget);
         } else if self.is_embedded && holder.is_watched() {
-            state.watched.insert(key.clone());
+            state.watched.insert(budget.clone());
         }
     }
 
@@ -205,9 +205,9 @@ impl Agent {
         let mut guard = self.lock();
         let state = &mut *guard;
         for number in numbers {
-            if let Some((key, holder)) = state.land(*number) {
+            if let Some((budget, holder)) = state.land(*number) {
                 holder.apply_loss(now);
-                self.requeue_or_remove(state, &key);
+                self.requeue_or_remove(state, &budget);
                 are_lost = true;
             }
         }

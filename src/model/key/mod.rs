@@ -255,7 +255,8 @@ macro_rules! from_numbers {
 from_numbers!(u16, u32, u64, u128, i16, i32, i64, i128);
 
 impl From<IpAddr> for Key {
-    /// Creates a key of all bits of the address. For the network of a client, use `PeerIp::key_of`.
+    /// Creates a key of all bits of the address. If you count clients by their networks, use
+    /// `PeerIp::key_of`.
     /// An IPv4 address and its IPv6 notation (`::ffff:192.0.2.1`) have the same key.
     fn from(address: IpAddr) -> Self {
         Self::from_text(format_args!("{}", address.to_canonical()))

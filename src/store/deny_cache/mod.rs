@@ -374,7 +374,7 @@ impl DenyCache {
     }
 
     /// A change of a budget starts. Denials of checks from before its end will not count.
-    pub(super) fn change(self: &Arc<Self>, budget: &Budget) -> ChangeUnderWay {
+    pub(super) fn begin_change(self: &Arc<Self>, budget: &Budget) -> ChangeUnderWay {
         ChangeUnderWay {
             deny_cache: Arc::clone(self),
             place: self.changes.place(budget),

@@ -84,7 +84,7 @@ impl<S: Store> Store for WithDenyCache<S> {
             }),
             Operation::Peek(_) => self.store.apply(operation),
             Operation::Change(ref budget, _) => {
-                let mut change = self.deny_cache.change(budget);
+                let mut change = self.deny_cache.begin_change(budget);
                 change.set_sent(true);
                 self.store.apply(operation).resolved(move |answer| {
                     change.answered(&answer);

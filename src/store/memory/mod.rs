@@ -34,8 +34,8 @@ const MIN_PER_SHARD: usize = 64;
 /// - With a [cap](MemoryStoreBuilder::max_keys), memory is bounded for any number of keys.
 ///
 /// In your tests, tokio's paused time controls the store: in `#[tokio::test(start_paused = true)]`,
-/// `tokio::time::advance` or `sleep` refills budgets at once. To set the time by hand, also
-/// backwards, use [`with_clock`](Self::with_clock).
+/// `tokio::time::advance` or `sleep` refills budgets at once. If you want to set the time by
+/// hand, also backwards, use [`with_clock`](Self::with_clock).
 ///
 /// ```
 /// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
@@ -258,7 +258,7 @@ impl MemoryStore {
         for (i, (((mut budget, state), (hash, index)), check)) in all.enumerate() {
             budget.state = state;
             if let Some(verdict) = decision.as_ref().ok().and_then(|it| it.verdicts().get(i)) {
-                budget.note(action, check.limit(), verdict.outcome(), now);
+                budget.update_exhaustion(action, check.limit(), verdict.outcome(), now);
             }
             if let Some(shard) = shards.get_mut(&index) {
                 shard.put(hash, budget);

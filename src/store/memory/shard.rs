@@ -54,7 +54,7 @@ impl StoredBudget {
 
     /// Notes the time until which the check, or a check of one unit, is denied. Only a refund or a
     /// reset ends a denial earlier.
-    pub(super) fn note(
+    pub(super) fn update_exhaustion(
         &mut self,
         action: BudgetAction<'_>,
         limit: &Limit,
@@ -162,7 +162,7 @@ impl Shard {
                 self.make_room(1, of.limit(), now)?;
                 let mut budget = StoredBudget::new(of, state);
                 if self.cap.is_some() {
-                    budget.note(action, of.limit(), &outcome, now);
+                    budget.update_exhaustion(action, of.limit(), &outcome, now);
                 }
                 self.put(hash, budget);
             }
@@ -170,7 +170,7 @@ impl Shard {
         };
         let (outcome, charged) = decide(&asked, &mut budget.state, now);
         if self.cap.is_some() {
-            budget.note(action, of.limit(), &outcome, now);
+            budget.update_exhaustion(action, of.limit(), &outcome, now);
         }
         if budget.state.is_none() {
             self.table.remove(hash, |budget| budget.is_of(of));

@@ -51,7 +51,7 @@ impl Feed {
             return false;
         };
         let node = self.lanes.all[0].route.node();
-        let current = node.and_then(|node| node.connections.current().map(|handle| (node, handle)));
+        let current = node.and_then(|node| node.connection.current().map(|handle| (node, handle)));
         // Without a current connection, there is nothing to compare with.
         let is_here = |(node, handle): (Arc<Node>, Handle)| {
             Arc::ptr_eq(made_at, &node) && *number == handle.number()
@@ -76,11 +76,7 @@ impl Feed {
             return Ok(false);
         };
         let connection = handle.number();
-        match node
-            .connections
-            .subscribe(&self.prefix, &self.channel)
-            .await
-        {
+        match node.connection.subscribe(&self.prefix, &self.channel).await {
             Ok(subscription) => {
                 self.is_reported = false;
                 self.subscription = Some((subscription, node, connection));

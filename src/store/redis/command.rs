@@ -83,7 +83,7 @@ async fn run_where_the_key_is<T: FromRedisValue>(
         left = left.saturating_sub(1);
         if let Some((next, asks)) = pointed_at(route, &node, &error) {
             handle = next
-                .connections
+                .connection
                 .get()
                 .await
                 .map_err(CommandError::Unavailable)?;
@@ -91,7 +91,7 @@ async fn run_where_the_key_is<T: FromRedisValue>(
             continue;
         }
         if is_closed {
-            node.connections.replace(&handle, &call::brief(&error));
+            node.connection.replace(&handle, &call::brief(&error));
         } else {
             route.refresh();
             sleep(PAUSE).await;

@@ -33,7 +33,7 @@ const SILENT: Duration = Duration::from_millis(100);
 /// read the socket yet. No check waits where each connection has four answers a second or more.
 const IDLE: Duration = Duration::from_millis(250);
 
-pub(super) struct Connections {
+pub(super) struct KeptConnection {
     endpoint: Arc<Endpoint>,
     pub(super) terms: Arc<Terms>,
     state: Mutex<ConnectionState>,
@@ -97,7 +97,7 @@ impl Handle {
     }
 }
 
-impl Connections {
+impl KeptConnection {
     pub(super) fn new(
         endpoint: Arc<Endpoint>,
         terms: Arc<Terms>,
@@ -111,7 +111,7 @@ impl Connections {
         })
     }
 
-    /// Connections to the same server, with a state of their own.
+    /// KeptConnection to the same server, with a state of their own.
     pub(super) fn another(&self) -> Arc<Self> {
         Self::new(
             Arc::clone(&self.endpoint),
@@ -142,10 +142,10 @@ impl Connections {
             return known;
         }
         self.lock().attempt.beat(Instant::now());
-        let connections = Arc::clone(self);
+        let kept = Arc::clone(self);
         let connecting = tokio::spawn(async move {
             let _only_one = only_one;
-            connections.connect().await
+            kept.connect().await
         });
         // The message of a panic, in a provider of credentials, may contain one.
         connecting
@@ -255,7 +255,7 @@ impl ConnectionState {
     }
 }
 
-impl Connections {
+impl KeptConnection {
     fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock()
     }

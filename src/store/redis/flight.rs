@@ -85,7 +85,7 @@ async fn send_first(place: CallPlace) -> CallPlace {
     if handle.needs_pong() {
         let patience = lane.settings.ping_patience();
         if let Ok(Err(error)) = timeout(patience, ping(&handle)).await {
-            node.connections.replace(&handle, &call::brief(&error));
+            node.connection.replace(&handle, &call::brief(&error));
             return place;
         }
     } else if !with_context(|cx| is_open(&node, &handle, cx)).await {
@@ -106,7 +106,7 @@ pub(super) fn send_lone(
     cx: &mut Context<'_>,
 ) -> Option<BoxFuture<'static, CallPlace>> {
     let node = lane.route.node()?;
-    let handle = node.connections.current()?;
+    let handle = node.connection.current()?;
     if handle.needs_pong() || !is_open(&node, &handle, cx) {
         return None;
     }
@@ -124,7 +124,7 @@ fn is_open(node: &Node, handle: &Handle, cx: &mut Context<'_>) -> bool {
     }
     match pin!(unconstrained(ping(handle))).poll(cx) {
         Poll::Ready(Err(error)) => {
-            node.connections.replace(handle, &call::brief(&error));
+            node.connection.replace(handle, &call::brief(&error));
             false
         }
         Poll::Ready(Ok(())) | Poll::Pending => true,
@@ -209,7 +209,7 @@ impl Call {
 
     /// The reply, as it is seen from outside.
     async fn observed_reply(&mut self) -> Option<RedisResult<Vec<i64>>> {
-        let events = Arc::clone(&self.node.connections.events);
+        let events = Arc::clone(&self.node.connection.events);
         let (checks, traces) = self.place.batch.traces();
         let mut observed = Some(ObservedCall::begin(&events, checks, traces));
         let answer = self.reply(&mut observed).await;
@@ -268,7 +268,7 @@ impl Call {
             if late_at.take_if(|late_at| *late_at <= reached).is_some() {
                 breaker_report.end(true);
                 // Its reply may have been lost. Then each later reply would answer the call before.
-                node.connections.discard(handle, &Error::timeout());
+                node.connection.discard(handle, &Error::timeout());
                 if let Some(observed) = observed.take() {
                     observed.end(call::failure(None));
                 }
@@ -298,7 +298,7 @@ impl Call {
             Some(Err(error)) => self.set_error(&error),
             None => self.set_timeout(),
         };
-        self.node.connections.count_undecided(failed);
+        self.node.connection.count_undecided(failed);
         self.place.deliver();
     }
 
@@ -323,15 +323,15 @@ impl Call {
 
     /// Sets the answers from the reply. Returns how many checks failed.
     fn read_reply(&mut self, reply: &[i64]) -> usize {
-        let connections = &self.node.connections;
+        let connection = &self.node.connection;
         let batch = &mut self.place.batch;
-        match batch.read_reply(reply, &connections.events) {
+        match batch.read_reply(reply, &connection.events) {
             Ok(declined) => {
-                connections.heard(&self.handle, batch.is_in_time() && !batch.is_read_only());
+                connection.heard(&self.handle, batch.is_in_time() && !batch.is_read_only());
                 declined
             }
             Err(reason) => {
-                connections.discard(&self.handle, &reason);
+                connection.discard(&self.handle, &reason);
                 batch.set_failure(|| Error::store(reason.clone()))
             }
         }
@@ -341,11 +341,11 @@ impl Call {
     fn set_error(&mut self, error: &RedisError) -> usize {
         let text = call::brief(error);
         let lane = Arc::clone(self.place.lane());
-        let connections = &self.node.connections;
+        let connection = &self.node.connection;
         let is_redirected = lane.route.is_of_cluster() && call::is_of_cluster(error);
         let ends_connection = !is_redirected && call::ends_connection(error);
         if ends_connection {
-            connections.discard(&self.handle, &text);
+            connection.discard(&self.handle, &text);
         }
         if is_redirected || ends_connection {
             lane.route.refresh();
@@ -357,7 +357,7 @@ impl Call {
         let is_forbidden = call::is_forbidden_in_script(error) && is_last_command;
         let may_have_charged =
             CallFailure::from_redis(error) == CallFailure::Unknown && !is_forbidden;
-        let reason = format!("{}: {text}", connections.events.server());
+        let reason = format!("{}: {text}", connection.events.server());
         batch.set_failure(|| {
             let failed = if may_have_charged {
                 Error::store(reason.clone())
@@ -371,7 +371,7 @@ impl Call {
     /// Sets a timeout as the answer. Returns how many checks failed.
     fn set_timeout(&mut self) -> usize {
         self.place.lane().route.refresh();
-        let server = self.node.connections.events.server();
+        let server = self.node.connection.events.server();
         let batch = &mut self.place.batch;
         batch.set_failure(|| Error::timeout().at_server(server))
     }

@@ -50,7 +50,7 @@ fn explained<T>(answer: RedisResult<T>, terms: &Terms) -> Result<T, String> {
 
 /// Checks that the user may run each command that the script needs.
 async fn check_rights(connection: &mut MultiplexedConnection, terms: &Terms) -> Result<(), String> {
-    let failed = explained(probe(connection, terms).await, terms)?;
+    let failed = explained(failed_commands(connection, terms).await, terms)?;
     let mut failed = failed.chunks_exact(2).filter_map(|pair| match pair {
         [command, error] if !PASSING.iter().any(|code| error.contains(code)) => {
             Some((command, error))
@@ -124,7 +124,10 @@ async fn is_one_server(connection: &mut MultiplexedConnection, terms: &Terms) ->
 }
 
 /// Runs each command that the script needs. Returns those that failed, each with its error.
-async fn probe(connection: &mut MultiplexedConnection, terms: &Terms) -> RedisResult<Vec<String>> {
+async fn failed_commands(
+    connection: &mut MultiplexedConnection,
+    terms: &Terms,
+) -> RedisResult<Vec<String>> {
     let prefix = &terms.prefix;
     let alone = (!terms.is_of_cluster()).then(|| format!("{prefix}:{{probe}}"));
     let of_cluster = terms
@@ -132,9 +135,9 @@ async fn probe(connection: &mut MultiplexedConnection, terms: &Terms) -> RedisRe
         .iter()
         .map(|tag| format!("{prefix}:{{{tag}}}{{probe}}"));
     for key in alone.into_iter().chain(of_cluster) {
-        let mut probe = redis::cmd("EVAL");
-        probe.arg(script::PROBE).arg(1).arg(key);
-        match probe.query_async(connection).await {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(script::RIGHTS).arg(1).arg(key);
+        match eval.query_async(connection).await {
             // Another node has the slot of that key, or none has, or it is moving. That says
             // nothing about this node. The rights of a user are those on this node.
             Err(error) if call::is_of_cluster(&error) && terms.is_of_cluster() => {}

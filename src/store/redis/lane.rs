@@ -173,7 +173,9 @@ impl Lane {
         let (asked, change) = match (deny_cache, operation) {
             (Some(denials), Operation::Charge(_)) => (Some(denials.asked(now)), None),
             (_, Operation::Peek(_) | Operation::Change(_, Change::Claim(_))) => (None, None),
-            (Some(denials), Operation::Change(budget, _)) => (None, Some(denials.change(budget))),
+            (Some(denials), Operation::Change(budget, _)) => {
+                (None, Some(denials.begin_change(budget)))
+            }
             (None, _) => (None, None),
         };
         let caller = BatchCaller::new(deadline, promise, asked, change);
@@ -480,9 +482,9 @@ impl Drop for CallPlace {
         }
         // The connection most likely ran on the same runtime.
         if let Some(node) = self.lane.route.node()
-            && let Some(handle) = node.connections.current()
+            && let Some(handle) = node.connection.current()
         {
-            node.connections
+            node.connection
                 .replace(&handle, &"its runtime was shut down");
         }
         let mut queue = self.lane.queue();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connect::Endpoint;
-use super::connection::Connections;
+use super::connection::KeptConnection;
 use super::probe::{OnOpened, probe};
 use super::terms::Terms;
 use crate::store::breaker::{Breaker, BreakerSettings};
@@ -13,7 +13,7 @@ use crate::telemetry::RedisEvents;
 pub(super) struct Node {
     /// The host of a cluster's node. Empty for any other server.
     pub(super) host: String,
-    pub(super) connections: Arc<Connections>,
+    pub(super) connection: Arc<KeptConnection>,
     /// All lanes of a node share it.
     pub(super) breaker: Option<Arc<Breaker>>,
 }
@@ -31,24 +31,31 @@ impl Nodes {
     /// Creates a node. The name appears in its events.
     pub(super) fn node(&self, endpoint: Arc<Endpoint>, name: &str, host: &str) -> Node {
         let events = Arc::new(RedisEvents::new(name.into(), Arc::clone(&self.label)));
-        let connections = Connections::new(endpoint, Arc::clone(&self.terms), events);
+        let connection = KeptConnection::new(endpoint, Arc::clone(&self.terms), events);
         let breaker = self.breaker.map(|settings| {
             let store = format!("Redis at {name}").into();
             let label = Arc::clone(&self.label);
-            let settings = settings.for_deadline(self.deadline);
-            let (probed, deadline) = (Arc::clone(&connections), self.deadline);
+            let deadline = self.deadline;
+            let probed = Arc::clone(&connection);
             let probe = move || probe(Arc::clone(&probed), deadline);
-            let (opened, on_opened) = (Arc::clone(&connections), Arc::clone(&self.on_opened));
-            let opened = move || {
+            let opened = Arc::clone(&connection);
+            let on_opened = Arc::clone(&self.on_opened);
+            let on_opened = move || {
                 if let Some(on_opened) = on_opened.get() {
                     on_opened(&opened);
                 }
             };
-            Breaker::new(settings, store, label, probe, opened)
+            Breaker::new(
+                settings.for_deadline(deadline),
+                store,
+                label,
+                probe,
+                on_opened,
+            )
         });
         Node {
             host: host.to_owned(),
-            connections,
+            connection,
             breaker,
         }
     }

@@ -32,7 +32,7 @@ impl LaneRoute {
             Self::Fixed(node) => Arc::clone(node),
             Self::Partition(cluster, partition) => cluster.find(*partition).await?,
         };
-        let handle = node.connections.get().await;
+        let handle = node.connection.get().await;
         if handle.is_err() {
             self.refresh();
         }
@@ -65,7 +65,7 @@ impl LaneRoute {
 
     pub(super) fn events(&self) -> &RedisEvents {
         match self {
-            Self::Fixed(node) => &node.connections.events,
+            Self::Fixed(node) => &node.connection.events,
             Self::Partition(cluster, _) => cluster.events(),
         }
     }
@@ -75,7 +75,7 @@ impl LaneRoute {
         if checks > 0
             && let Some(node) = self.node()
         {
-            node.connections.count_undecided(checks);
+            node.connection.count_undecided(checks);
         }
     }
 

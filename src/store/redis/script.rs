@@ -31,7 +31,7 @@ const INCLUDED: &[(&str, &str)] = files![
 ];
 
 /// Runs every command that the script needs.
-pub(super) const PROBE: &str = include_str!("../../../scripts/probe.lua");
+pub(super) const RIGHTS: &str = include_str!("../../../scripts/rights.lua");
 
 /// Finds out whether an address is one server.
 pub(super) const ONE_SERVER: &str = include_str!("../../../scripts/one_server.lua");

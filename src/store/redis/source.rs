@@ -19,7 +19,7 @@ const POLL: Duration = Duration::from_secs(10);
 
 /// The pause between an announcement and reading. A flood of announcements costs Redis 20 reads a
 /// second.
-const SETTLE: Duration = Duration::from_millis(50);
+const QUIET_FOR: Duration = Duration::from_millis(50);
 
 /// Limits in a key of Redis, which all replicas follow.
 ///
@@ -188,7 +188,7 @@ impl RedisSource {
         let since = Instant::now();
         while self.feed.is_subscribed() && since.elapsed() < POLL {
             if self.feed.next().await.is_some() {
-                sleep(SETTLE).await;
+                sleep(QUIET_FOR).await;
                 self.feed.skip_waiting();
                 return;
             }

@@ -46,7 +46,8 @@ fn describe(recorder: &dyn Recorder) {
         for metric in GAUGES {
             recorder.describe_gauge(name(metric), None, metric.help.into());
         }
-        let (duration, checks) = (&STORE_CALL_DURATION, &STORE_CALL_CHECKS);
+        let duration = &STORE_CALL_DURATION;
+        let checks = &STORE_CALL_CHECKS;
         recorder.describe_histogram(name(duration), Some(Unit::Seconds), duration.help.into());
         recorder.describe_histogram(name(checks), None, checks.help.into());
     }

@@ -7,7 +7,7 @@ use hashbrown::DefaultHashBuilder;
 
 use super::super::cluster::{Cluster, MAX_PARTITIONS, Partitions};
 use super::super::connect::{self, Endpoint, Topology};
-use super::super::connection::Connections;
+use super::super::connection::KeptConnection;
 use super::super::lane::{Lane, LaneSettings};
 use super::super::node::{Node, Nodes};
 use super::super::notes::Notes;
@@ -88,7 +88,7 @@ impl RedisStoreBuilder {
                 let others: Vec<_> = (1..self.lanes)
                     .map(|_| Node {
                         host: String::new(),
-                        connections: first.connections.another(),
+                        connection: first.connection.another(),
                         breaker: first.breaker.clone(),
                     })
                     .collect();
@@ -256,13 +256,13 @@ fn unusable(reason: &str) -> ConfigError {
 }
 
 /// Fails the queued checks of those lanes that call a server whose circuit breaker opened.
-fn fail_queued(lanes: &Arc<[Arc<Lane>]>) -> Box<dyn Fn(&Connections) + Send + Sync> {
+fn fail_queued(lanes: &Arc<[Arc<Lane>]>) -> Box<dyn Fn(&KeptConnection) + Send + Sync> {
     // The lanes own what this is given to.
     let lanes = Arc::downgrade(lanes);
     Box::new(move |opened| {
         let Some(lanes) = lanes.upgrade() else { return };
         for lane in &*lanes {
-            let is_here = |node: &Node| node.connections.share_server_with(opened);
+            let is_here = |node: &Node| node.connection.share_server_with(opened);
             if lane.route.node().is_some_and(|node| is_here(&node)) {
                 lane.fail_queued();
             }

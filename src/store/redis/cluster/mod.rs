@@ -249,7 +249,7 @@ impl Cluster {
         let seeds = self.seeds.iter().map(|seed| (seed.host_and_port(), None));
         let table = self.table.read();
         let nodes = table.nodes.iter().map(|(address, node)| {
-            let handle = node.connections.current();
+            let handle = node.connection.current();
             (address.clone(), handle.map(|handle| handle.connection))
         });
         seeds.chain(nodes).collect()

@@ -1,4 +1,4 @@
-//! Connections of your pool.
+//! KeptConnection of your pool.
 
 use deadpool_redis::{Pool, PoolError};
 use redis::aio::{ConnectionLike, MultiplexedConnection};

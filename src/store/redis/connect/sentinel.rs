@@ -1,4 +1,4 @@
-//! Connections to the master that the sentinels name.
+//! KeptConnection to the master that the sentinels name.
 //!
 //! All sentinels are asked at once, and the majority decides, because one that hangs delays
 //! nothing, and one that was cut off names an old master alone. Without a majority, the most votes
@@ -71,7 +71,8 @@ impl Sentinels {
         let connection =
             connection.map_err(|reason| format!("the master at {}: {reason}", master.address()))?;
         let mut link = Link::new(connection);
-        let (sentinels, service) = (Arc::clone(&self.all), Arc::clone(&self.service));
+        let sentinels = Arc::clone(&self.all);
+        let service = Arc::clone(&self.service);
         let successor = Arc::clone(&link.successor);
         link._election.spawn(async move {
             let next = next_master(&sentinels, &service, &elected).await;
@@ -99,7 +100,8 @@ async fn elect(
 ) -> Result<(HostAndPort, bool), String> {
     let mut asked = ask_all(
         (0..sentinels.len()).map(|number| {
-            let (sentinels, service) = (Arc::clone(sentinels), Arc::clone(service));
+            let sentinels = Arc::clone(sentinels);
+            let service = Arc::clone(service);
             let name = sentinels[number].server.address();
             (
                 name,

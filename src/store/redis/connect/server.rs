@@ -1,4 +1,4 @@
-//! Connections to one server, by its address.
+//! KeptConnection to one server, by its address.
 
 use std::time::Duration;
 

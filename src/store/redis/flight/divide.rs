@@ -89,13 +89,13 @@ impl Call {
 
     /// Fails all checks, which were not asked.
     fn decline(&mut self, reason: &str) {
-        let connections = &self.node.connections;
-        let error = format!("{}: {reason}", connections.events.server());
+        let connection = &self.node.connection;
+        let error = format!("{}: {reason}", connection.events.server());
         let failed = self
             .place
             .batch
             .set_failure(|| Error::declined(error.clone()));
-        connections.count_undecided(failed);
+        connection.count_undecided(failed);
         self.place.deliver();
     }
 }

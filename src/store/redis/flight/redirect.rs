@@ -157,7 +157,7 @@ impl Call {
         let deadline = self.place.batch.first_deadline()?;
         let open = async {
             loop {
-                let handle = node.connections.get().await?;
+                let handle = node.connection.get().await?;
                 if with_context(|cx| is_open(&node, &handle, cx)).await {
                     return Ok::<_, String>(handle);
                 }

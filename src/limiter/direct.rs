@@ -1,4 +1,4 @@
-//! The calls of an application.
+//! Checks and changes of an application, without a layer.
 
 use super::RateLimiter;
 use crate::model::{Budget, Change, Check, Decision, Error, Group, Key, Limit, Operation, Usage};
@@ -49,7 +49,7 @@ impl RateLimiter {
     /// Returns the remaining budgets under the limits of one check or several, in one call to the
     /// store, without a charge. The cost of the checks does not matter.
     ///
-    /// For the limits of a request, with its key and its plan, use
+    /// If you want the limits of a request, with its key and its plan, use
     /// [`RateLimitLayer::usage`](crate::RateLimitLayer::usage).
     ///
     /// While the store is unavailable, limits that [fail open](Limit::with_on_store_failure) are
