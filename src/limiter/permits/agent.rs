@@ -146,6 +146,8 @@ impl Agent {
             outcome: sender,
             limit,
         };
+        state.places += 1;
+        let place = state.places;
         let holder = self.holder(&mut state, budget, limit);
         let place = match most_waiters {
             None => {
@@ -157,7 +159,7 @@ impl Agent {
                 return Ok(None);
             }
             Some(_) => {
-                let place = holder.add_waiter(caller);
+                holder.add_waiter(place, caller);
                 state.watched.insert(budget.clone());
                 Some(place)
             }

@@ -87,17 +87,13 @@ pub(super) struct Waiters {
     callers: BTreeMap<u64, PermitCaller>,
     /// Their limits, with their places. The smallest one decides for all of a claim.
     limits: BTreeSet<(u32, u64)>,
-    /// Counts places, none of which is used twice.
-    places: u64,
 }
 
 impl Waiters {
-    /// Adds a waiter. Returns its place.
-    pub(super) fn push(&mut self, caller: PermitCaller) -> u64 {
-        self.places += 1;
-        self.limits.insert((caller.limit, self.places));
-        self.callers.insert(self.places, caller);
-        self.places
+    /// Adds a waiter, behind those at smaller places.
+    pub(super) fn push(&mut self, place: u64, caller: PermitCaller) {
+        self.limits.insert((caller.limit, place));
+        self.callers.insert(place, caller);
     }
 
     /// Removes the waiter at a place, if it is still there.
@@ -209,8 +205,9 @@ mod tests {
     /// Waiters under each of these limits. Their places are 1, 2 and so on.
     fn waiters(limits: &[u32]) -> (Waiters, Vec<Receiver<PermitOutcome>>) {
         let mut waiters = Waiters::default();
+        let mut places = 1..;
         let receivers = push_all(limits, |waiter| {
-            waiters.push(waiter);
+            waiters.push(places.next().unwrap(), waiter);
         });
         (waiters, receivers)
     }

@@ -98,11 +98,11 @@ impl LocalHolder {
         }
     }
 
-    /// Adds a caller that waits. Returns its place.
-    pub(super) fn add_waiter(&mut self, caller: PermitCaller) -> u64 {
+    /// Adds a caller that waits, at a place that no other caller of the agent had.
+    pub(super) fn add_waiter(&mut self, place: u64, caller: PermitCaller) {
         self.limit = caller.limit;
         self.is_changed = true;
-        self.waiters.push(caller)
+        self.waiters.push(place, caller);
     }
 
     pub(super) fn add_at_once(&mut self, caller: PermitCaller) {
@@ -354,7 +354,7 @@ mod tests {
         holder.claim(&key(), LEASE, now);
         holder.depart();
         let (waiter, _waiter) = caller(5);
-        holder.add_waiter(waiter);
+        holder.add_waiter(1, waiter);
         if is_lost {
             holder.apply_loss(now);
             let claim = holder.claim(&key(), LEASE, now);

@@ -51,6 +51,9 @@ pub(super) struct LocalHolders {
     pub(super) answered_at: Option<Instant>,
     /// Counts the holders so far, for their ids.
     pub(super) created: u64,
+    /// Counts the places of waiters, because a holder may be gone when its waiter leaves, and
+    /// another may have other waiters.
+    pub(super) places: u64,
 }
 
 /// The holders that the task has to claim, and the claims in flight.
@@ -235,6 +238,7 @@ mod tests {
     use std::iter;
 
     use tokio::sync::oneshot;
+    use tokio::sync::oneshot::error::TryRecvError;
 
     use super::super::agent::Agent;
     use super::super::callers::PermitCaller;
@@ -283,7 +287,7 @@ mod tests {
             ClaimKind::Caller => holder.add_at_once(caller()),
             ClaimKind::Release => holder.release(),
             ClaimKind::Poll => {
-                holder.add_waiter(caller());
+                holder.add_waiter(1, caller());
                 make_due(&mut holder);
             }
             ClaimKind::Renewal => make_due(&mut holder),
@@ -375,7 +379,7 @@ mod tests {
         holder.apply_failure(&failure, Instant::now(), &mut Vec::new());
         drop(receiver);
         assert_eq!(holder.enter_queue(), None, "it is repeated after a pause");
-        holder.add_waiter(caller());
+        holder.add_waiter(1, caller());
         assert_eq!(holder.enter_queue(), Some(ClaimKind::Caller));
         assert!(!holder.mark_if_due(Instant::now(), &NOW));
         assert_eq!(holder.enter_queue(), None);
@@ -390,14 +394,30 @@ mod tests {
         assert!(state.land(first).is_none());
     }
 
+    fn agent() -> Arc<Agent> {
+        let store = Arc::new(MemoryStore::new());
+        Arc::new(Agent::new(store, LEASE, Arc::default(), Arc::default()))
+    }
+
+    #[tokio::test]
+    async fn waiter_of_a_holder_that_is_gone_takes_no_place_of_a_later_waiter() {
+        let agent = agent();
+        let key = key(0);
+        let mut first = agent.add_caller(&key, 1, None).unwrap().unwrap();
+        let permit = (&mut first.outcome).await.unwrap().unwrap();
+        let before = agent.add_caller(&key, 1, Some(9)).unwrap().unwrap();
+        // As after a failure, when nothing of the holder is left.
+        agent.lock().remove(&key);
+        let mut later = agent.add_caller(&key, 1, Some(9)).unwrap().unwrap();
+        drop(before);
+        assert_eq!(later.outcome.try_recv().err(), Some(TryRecvError::Empty));
+        // The holder that granted it is gone.
+        std::mem::forget(permit);
+    }
+
     #[tokio::test]
     async fn memory_is_freed_after_many_keys() {
-        let agent = Arc::new(Agent::new(
-            Arc::new(MemoryStore::new()),
-            LEASE,
-            Arc::default(),
-            Arc::default(),
-        ));
+        let agent = agent();
         let mut held = Vec::new();
         for number in 0..50_000 {
             let key = key(number);

@@ -162,7 +162,10 @@ impl<S: Store> SharedBlocks<S> {
     fn check_group(&self, group: &[Check]) -> Result<Option<Decision>, Error> {
         let mut limits = group.iter().map(Check::limit);
         match limits.find(|limit| self.max_block(limit).is_some()) {
-            Some(limit) => Err(ConfigError::new(ALONE).of_limit(limit.name()).into()),
+            Some(limit) => {
+                let alone = ConfigError::new(ALONE).of_limit(limit.name());
+                Err(Error::misuse(alone))
+            }
             None => Ok(None),
         }
     }
@@ -204,11 +207,12 @@ impl<S: Store> SharedBlocks<S> {
 
     /// Charges a block in the background. If its stock is gone then, gives it back.
     fn refill(self: &Arc<Self>, check: &Check, refill: Refill) {
-        let Ok(runtime) = Runtime::try_current() else {
-            return;
-        };
         let refilling = Refilling::new(self, check, refill);
         let shared = Arc::clone(self);
+        let Ok(runtime) = Runtime::try_current() else {
+            // Dropping the guard notes that no block was charged.
+            return;
+        };
         runtime.spawn(async move {
             let asked = Instant::now();
             let block = &refilling.block;

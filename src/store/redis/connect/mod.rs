@@ -68,7 +68,7 @@ pub(super) struct Link {
     /// The master that sentinels have elected in place of this server.
     successor: Arc<OnceLock<HostAndPort>>,
     /// Watches their election.
-    _election: JoinSet<()>,
+    election: JoinSet<()>,
 }
 
 impl Link {
@@ -77,7 +77,7 @@ impl Link {
             connection,
             pooled: None,
             successor: Arc::default(),
-            _election: JoinSet::new(),
+            election: JoinSet::new(),
         }
     }
 

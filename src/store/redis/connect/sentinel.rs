@@ -74,7 +74,7 @@ impl Sentinels {
         let sentinels = Arc::clone(&self.all);
         let service = Arc::clone(&self.service);
         let successor = Arc::clone(&link.successor);
-        link._election.spawn(async move {
+        link.election.spawn(async move {
             let next = next_master(&sentinels, &service, &elected).await;
             // It is set once, here.
             drop(successor.set(next));
@@ -186,9 +186,11 @@ async fn announce(sentinel: Server, announced: Arc<Notify>) {
     loop {
         let subscribing = timeout(ANSWER_TIMEOUT, sentinel.subscribe("", CHANNEL)).await;
         if let Ok(Ok(mut subscription)) = subscribing {
+            // A sentinel may end with the machine of the master.
             while subscription.next().await.is_some() {
                 announced.notify_one();
             }
+            announced.notify_one();
         }
         sleep(SUBSCRIBE_AGAIN).await;
     }

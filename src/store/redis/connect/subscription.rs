@@ -49,13 +49,18 @@ pub(super) fn messages() -> (impl AsyncPushSender, Receiver<Announcement>) {
     let (sender, messages) = broadcast::channel(MOST_WAITING);
     let sender = Mutex::new(Some(sender));
     let push = move |push: PushInfo| {
-        let mut sender = sender.lock();
-        match (&*sender, push.kind) {
-            (Some(sender), PushKind::Message) => {
+        // Both wake the receiver, so not while the sender is locked.
+        match push.kind {
+            PushKind::Message => {
+                let sender = sender.lock().clone();
                 // The channel, and the message.
-                drop(sender.send(announcement(push.data.get(1))));
+                let message = announcement(push.data.get(1));
+                drop(sender.map(|sender| sender.send(message)));
             }
-            (_, PushKind::Disconnection) => *sender = None,
+            PushKind::Disconnection => {
+                let last = sender.lock().take();
+                drop(last);
+            }
             // Such as that the subscription is made.
             _ => {}
         }
