@@ -1,6 +1,6 @@
 //! Values that are written in several ways.
 //!
-//! Most of their deserializers are not derived. Of an untagged enum, an error says neither what is
+//! Their deserializers are not derived. Of an untagged enum, an error says neither what is
 //! wrong, nor where. With `serde-untagged`, an error inside of a value loses its line.
 
 use std::collections::BTreeMap;
@@ -252,13 +252,27 @@ impl<'de> Deserialize<'de> for KeyConfig {
 }
 
 /// The cost of a request.
-// Its values have no place within them that an error could name. So its deserializer is derived.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(untagged)]
-#[serde(expecting = "write units, from 0 to 4294967295, or the name of a function")]
+#[cfg_attr(feature = "schema", schemars(untagged))]
+#[serde(untagged, try_from = "serde_json::Value")]
 pub(crate) enum CostConfig {
     Units(u32),
     /// The name of a function.
     Named(String),
+}
+
+impl TryFrom<serde_json::Value> for CostConfig {
+    type Error = String;
+
+    fn try_from(cost: serde_json::Value) -> Result<Self, String> {
+        let units = cost.as_u64().and_then(|units| u32::try_from(units).ok());
+        match (units, cost) {
+            (Some(units), _) => Ok(Self::Units(units)),
+            (None, serde_json::Value::String(name)) => Ok(Self::Named(name)),
+            (None, other) => Err(format!(
+                "it is `{other}`; write units, from 0 to 4294967295, or the name of a function"
+            )),
+        }
+    }
 }

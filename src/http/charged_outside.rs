@@ -45,7 +45,7 @@ impl RequestLimiter {
             charged.iter().any(is_same)
         };
         if let Some(twice) = checks.iter().find(is_charged)
-            && !self.is_charge_reported.swap(true, Ordering::Relaxed)
+            && !self.is_double_charge_reported.swap(true, Ordering::Relaxed)
         {
             telemetry::charged_twice(twice.limit());
         }

@@ -44,7 +44,7 @@ pub(super) enum Conclusion<B> {
 /// The report of the response to an allowed request, and its settlement.
 pub(super) struct Report {
     fields: Fields,
-    /// What the response settles.
+    /// The settlement, if the response settles it.
     closing: Option<Box<(Settlement, SettlementSettings)>>,
 }
 

@@ -29,7 +29,7 @@ pub(super) struct RequestLimiter {
     pub(super) events: Arc<Throttle>,
     pub(super) shadow_events: Arc<Throttle>,
     /// Whether a budget that a layer outside charges as well was reported.
-    pub(super) is_charge_reported: Arc<AtomicBool>,
+    pub(super) is_double_charge_reported: Arc<AtomicBool>,
     /// Whether settings without an effect were reported.
     pub(super) are_settings_reported: Arc<AtomicBool>,
 }
@@ -49,7 +49,7 @@ impl RequestLimiter {
             inserts_permits: false,
             events: Arc::default(),
             shadow_events: Arc::default(),
-            is_charge_reported: Arc::default(),
+            is_double_charge_reported: Arc::default(),
             are_settings_reported: Arc::default(),
         }
     }

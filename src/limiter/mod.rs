@@ -110,7 +110,8 @@ struct Shared {
     /// The permits of this process.
     agents: OnceLock<Agents>,
     permit_lease: Duration,
-    /// The number of settlements in flight.
+    /// The number of settlements in flight. Those that are left when this is dropped are reported
+    /// (`unanswered`).
     unanswered: watch::Sender<usize>,
     /// Owns the registered limits.
     owner: Arc<()>,

@@ -128,7 +128,7 @@ pub(super) struct Cache<I, T> {
     /// The values of look-ups with a lower number may have changed since.
     doubtful_below: AtomicU64,
     /// Tasks that follow announcements of changes. They end with the cache.
-    followed: Mutex<JoinSet<()>>,
+    followed: Mutex<Vec<JoinSet<()>>>,
     permits: Arc<Semaphore>,
     events: Throttle,
     /// The throttle of events about announcements without an id.
@@ -317,7 +317,9 @@ where
     #[track_caller]
     pub(super) fn follow(self: &Arc<Self>, announcements: impl Announcements) {
         let following = Self::forget_announced(Arc::downgrade(self), announcements);
-        self.followed.lock().spawn(following);
+        let mut task = JoinSet::new();
+        task.spawn(following);
+        self.followed.lock().push(task);
     }
 
     async fn forget_announced(cache: Weak<Self>, mut announcements: impl Announcements) {

@@ -70,7 +70,7 @@ struct SharedSet {
     /// The layers with these limits. Locked while the limits are replaced.
     layers: Mutex<Vec<Attached>>,
     /// Tasks that follow sources. They end with the set.
-    tasks: Mutex<JoinSet<()>>,
+    tasks: Mutex<Vec<JoinSet<()>>>,
     /// Why the newest version of a source is not in force, and its part in the metrics.
     rejected: Mutex<Option<(ConfigError, GaugeLevel)>>,
 }
@@ -192,7 +192,8 @@ impl LimitSet {
     #[track_caller]
     pub fn follow(&self, mut source: impl ConfigSource) {
         let following = Following(Arc::downgrade(&self.shared));
-        self.shared.tasks.lock().spawn(async move {
+        let mut task = JoinSet::new();
+        task.spawn(async move {
             while let Some(version) = source.next().await {
                 let Some(set) = following.set() else { return };
                 set.try_replace(version);
@@ -201,6 +202,8 @@ impl LimitSet {
             }
             following.report_end();
         });
+        // Not spawned under the lock: a runtime that shuts down drops the source at once.
+        self.shared.tasks.lock().push(task);
     }
 
     fn try_replace(&self, version: Result<Config, ConfigError>) {
@@ -230,8 +233,10 @@ impl LimitSet {
     #[must_use]
     pub fn is_followed(&self) -> bool {
         let mut tasks = self.shared.tasks.lock();
-        while tasks.try_join_next().is_some() {}
-        !tasks.is_empty()
+        tasks.iter_mut().any(|task| {
+            while task.try_join_next().is_some() {}
+            !task.is_empty()
+        })
     }
 
     /// The number of the version in force, from 1. It counts in this process. Replicas that started

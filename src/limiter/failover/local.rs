@@ -16,7 +16,7 @@ pub(super) struct Local {
     pub(super) ledger: Ledger,
     /// The throttles of events about blocks.
     blocked: Throttles,
-    /// Whether a task charges what is owed.
+    /// Locked by the task that charges what is owed.
     pub(super) repaying: Arc<tokio::sync::Mutex<()>>,
 }
 

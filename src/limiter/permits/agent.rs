@@ -129,8 +129,8 @@ impl Agent {
         self.state.lock()
     }
 
-    /// Adds a caller, which wants a permit at once, or waits if it comes with the most waiters of
-    /// the budget that it waits with. `None` if as many wait already.
+    /// Adds a caller. With `most_waiters`, it waits, and is not added if as many of its key wait
+    /// already. Without, it wants a permit at once.
     pub(super) fn add_caller<'a>(
         self: &'a Arc<Self>,
         budget: &'a Arc<Budget>,
@@ -291,7 +291,16 @@ impl Agent {
             self.claim_now(state, budget);
             return;
         }
-        self.requeue_or_remove(&mut state, budget);
+        let LocalHolders {
+            holders, queues, ..
+        } = &mut *state;
+        let Some(holder) = holders.get_mut(budget) else {
+            return;
+        };
+        queues.enqueue(budget, holder);
+        if holder.is_over() {
+            state.remove(budget);
+        }
         drop(state);
         self.ensure_task();
         self.wake.notify_one();

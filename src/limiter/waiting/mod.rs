@@ -172,16 +172,16 @@ impl RateLimiter {
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
         let bounds = Bounds::new(settings);
         let changes = self.shared.turns.changes(&group);
-        // Where an allowed check has a delay, only a waiter with a place may have one, so the place
-        // is taken before.
+        // Only a waiter with a place may have a delay, so where there are delays, the place is
+        // taken before the charge. An application that waits always has one.
         let queues = queues(&group);
-        let place = match queues {
+        let place = match queues || settings.waits_for_store {
             true => settings.take_place(),
             false => None,
         };
-        let longest_delay = match queues && place.is_none() {
-            true => Duration::ZERO,
-            false => settings.max_wait,
+        let longest_delay = match place {
+            Some(_) => settings.max_wait,
+            None => Duration::ZERO,
         };
         // First come, first served.
         let is_behind_others = !self.shared.turns.contested(&group).is_empty() && may_wait(&group);
@@ -213,9 +213,9 @@ impl RateLimiter {
                 },
             };
             // A request that need not wait has no place, however many are in flight.
-            let place = match queues {
-                true => place,
-                false => settings.take_place(),
+            let place = match place {
+                None if !queues => settings.take_place(),
+                place => place,
             };
             let most = place.as_ref().map(|_| settings.max_waiters_per_key);
             limiter
@@ -225,8 +225,8 @@ impl RateLimiter {
     }
 
     /// Waits for the units of a group that was `denied`, or was not charged because others wait.
-    /// `changes` is the number of changes of its budgets before that. A caller with a place waits
-    /// behind at most `most` others.
+    /// `changes` is the number of changes of its budgets before that. A caller waits behind at most
+    /// `most` others of its key. `None`: it has no place, and is denied.
     async fn wait_in_bounds(
         &self,
         group: &Group,

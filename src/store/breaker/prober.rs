@@ -20,7 +20,7 @@ pub(crate) struct Breaker {
     circuit: Circuit,
     /// Asks the store one harmless question. `true` if it answers. Bounded in time.
     probe: Box<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
-    /// The breaker opened, so the checks that wait to be sent are failed.
+    /// Fails the checks that wait to be sent. Called when the breaker has opened.
     on_opened: Box<dyn Fn() + Send + Sync>,
     /// Whether a task probes. It ends with its runtime. Then a check of another runtime starts one.
     is_probed: AtomicBool,

@@ -11,7 +11,7 @@ use crate::units::{ConfigError, Quota};
 
 /// Any store with a circuit breaker, which counts groups. It exists for tests of the breaker in
 /// virtual time, because `RedisStore` has its own, which counts calls.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct CircuitBreaker<S> {
     store: Arc<S>,
     breaker: Arc<Breaker>,
@@ -75,5 +75,14 @@ impl<S: Store> Store for CircuitBreaker<S> {
 
     fn is_embedded(&self) -> bool {
         self.store.is_embedded()
+    }
+}
+
+impl<S> Clone for CircuitBreaker<S> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            breaker: Arc::clone(&self.breaker),
+        }
     }
 }

@@ -55,7 +55,7 @@ impl<S: Store> WithDenyCache<S> {
     }
 
     /// Sets the number of denials that are remembered at most. Default: 100,000, about 40 MB. A
-    /// denial of several limits counts as one more for each four of them.
+    /// denial of several limits counts as one more for each four of them. With zero, none is.
     #[must_use]
     pub fn capacity(mut self, denials: usize) -> Self {
         self.capacity = denials;

@@ -349,8 +349,39 @@ impl<S: Store> fmt::Debug for Prefetch<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Source;
     use crate::store::MemoryStore;
     use crate::units::Quota;
+
+    /// Charges a key until its units are prefetched. Returns whether they were.
+    async fn is_prefetched(store: &Prefetch<MemoryStore>, limit: &Limit) -> bool {
+        for _ in 0..5_000 {
+            let charge = Operation::Charge(Check::new(limit, "hot").into());
+            if store.apply(charge).await.unwrap().source() == Source::Prefetched {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        false
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn key_whose_block_ran_out_outside_of_a_runtime_is_prefetched_again() {
+        let limit = Limit::gcra("api", Quota::per_second(100_000).burst(100_000)).unwrap();
+        let store = Prefetch::builder(MemoryStore::new())
+            .limit(&limit)
+            .build()
+            .unwrap();
+        assert!(is_prefetched(&store, &limit).await);
+        let charge_all = || {
+            for _ in 0..20_000 {
+                drop(store.apply(Operation::Charge(Check::new(&limit, "hot").into())));
+            }
+        };
+        std::thread::scope(|threads| threads.spawn(charge_all).join().unwrap());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(is_prefetched(&store, &limit).await);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn cold_keys_are_removed() {

@@ -214,7 +214,7 @@ impl RedisChannel {
         }
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(channel).arg(id);
-        let published = command::run::<()>(lanes, &publish, &self.feed.prefix, true).await;
+        let published = command::run::<()>(lanes, &publish, &self.feed.prefix).await;
         let what = format!("Redis channel `{channel}`: not announced");
         published.map_err(|error| error.into_error(&what))
     }

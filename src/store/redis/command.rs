@@ -43,22 +43,37 @@ impl CommandError {
     }
 }
 
-/// Runs a command on the first lane's connection, and again where a node of a cluster points to. If
-/// it `may_repeat`, also if the connection is closed, which may have been so for long. `prefix`
-/// begins the keys that it needs, for the message of a missing right.
+/// Runs a command on the first lane's connection, and perhaps again. `prefix` begins the keys that
+/// it needs, for the message of a missing right.
 pub(super) async fn run<T: FromRedisValue>(
     lanes: &Lanes,
     command: &Cmd,
     prefix: &str,
-    may_repeat: bool,
 ) -> Result<T, CommandError> {
-    let answer = run_where_the_key_is(lanes, command, prefix, may_repeat);
+    in_time(lanes, run_where_the_key_is(lanes, command, prefix, true)).await
+}
+
+/// Runs a command that must not be carried out twice.
+pub(super) async fn run_once(
+    lanes: &Lanes,
+    command: &Cmd,
+    prefix: &str,
+) -> Result<(), CommandError> {
+    in_time(lanes, run_where_the_key_is(lanes, command, prefix, false)).await
+}
+
+async fn in_time<T>(
+    lanes: &Lanes,
+    answer: impl Future<Output = Result<T, CommandError>>,
+) -> Result<T, CommandError> {
     timeout(lanes.deadline(), answer).await.unwrap_or_else(|_| {
         let reason = "no answer within the deadline";
         Err(CommandError::Unavailable(reason.to_owned()))
     })
 }
 
+/// Runs a command, and again where a node of a cluster points to. If it `may_repeat`, also if the
+/// connection is closed, which may have been so for long.
 async fn run_where_the_key_is<T: FromRedisValue>(
     lanes: &Lanes,
     command: &Cmd,

@@ -168,7 +168,7 @@ impl RedisSource {
     }
 
     async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CommandError> {
-        command::run(&self.feed.lanes, command, &self.feed.prefix, true).await
+        command::run(&self.feed.lanes, command, &self.feed.prefix).await
     }
 
     /// Subscribes to the channel, unless it is subscribed to. Returns whether it is so anew.

@@ -43,9 +43,9 @@ pub(super) fn ask_parts(
 ) -> Answer {
     let deadline = later(Instant::now(), lanes.deadline());
     let deciding = decide(lanes.clone(), Arc::clone(cluster), group, is_charge);
-    let deciding = tokio::spawn(deciding);
-    Answer::later(async move {
-        match timeout_at(deadline, deciding).await {
+    let decided = timeout_at(deadline, tokio::spawn(deciding));
+    Answer::later(async {
+        match decided.await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(Error::store("the runtime was shut down")),
             Err(_) => Err(Error::timeout()),

@@ -50,10 +50,11 @@ impl Op {
     }
 }
 
-/// Terms of a check that it rarely has: its limit is in shadow mode, and so must not keep others of
-/// its group from being charged.
+/// The flag of a check in a group whose limit is in shadow mode, and so must not keep the others
+/// from being charged.
 const SHADOW: u8 = 1;
-/// A denied peek counts.
+
+/// The flag of a peek whose denial counts.
 const DENIED_CALLER: u8 = 2;
 
 /// A check or a change of a batch, with numbers from 0.

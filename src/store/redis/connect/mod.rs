@@ -24,7 +24,7 @@ pub(super) use self::subscription::{LONGEST, Subscription};
 pub(super) use self::url::{Topology, parse};
 use super::terms::Terms;
 
-/// What names the server that decides.
+/// The way to the server that decides.
 pub(super) enum Endpoint {
     Server(Server),
     Sentinels(Sentinels),

@@ -9,7 +9,7 @@ use crate::store::Announcement;
 use crate::units::Mutex;
 
 /// The most messages that wait to be taken, so that they cannot pile up.
-const MOST_WAITING: usize = 1_024;
+const MOST_WAITING: usize = 256;
 
 /// The longest message that is kept, in bytes.
 pub(in crate::store::redis) const LONGEST: usize = 256;
@@ -44,7 +44,7 @@ async fn next(messages: &mut Receiver<Announcement>) -> Option<Announcement> {
     }
 }
 
-/// What a connection pushes its messages to, and where they arrive.
+/// A function that takes what a connection pushes, and the messages among that.
 pub(super) fn messages() -> (impl AsyncPushSender, Receiver<Announcement>) {
     let (sender, messages) = broadcast::channel(MOST_WAITING);
     let sender = Mutex::new(Some(sender));
@@ -69,7 +69,7 @@ pub(super) fn messages() -> (impl AsyncPushSender, Receiver<Announcement>) {
     (push, messages)
 }
 
-/// What a message announces. One that is not kept may have been of any id.
+/// Reads the announcement of a message. One that is not kept may have been of any id.
 fn announcement(message: Option<&Value>) -> Announcement {
     let text = match message {
         Some(Value::BulkString(bytes)) if bytes.len() <= LONGEST => str::from_utf8(bytes).ok(),

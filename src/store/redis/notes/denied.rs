@@ -30,7 +30,7 @@ async fn add(notes: &Notes, fields: &[String]) -> Option<()> {
     command.arg(script::DENIED).arg(1);
     command.arg(format!("{}:denied:{minute}", notes.prefix));
     command.arg(fields);
-    notes.run(&command, false).await
+    notes.run_once(&command).await
 }
 
 /// The store's time.
@@ -38,6 +38,6 @@ async fn seconds(notes: &Notes) -> Option<u64> {
     if let Some(clock) = notes.clock() {
         return Some(clock.now().since_epoch().as_secs());
     }
-    let (seconds, _): (u64, u64) = notes.run(&redis::cmd("TIME"), true).await?;
+    let (seconds, _): (u64, u64) = notes.run(&redis::cmd("TIME")).await?;
     Some(seconds)
 }

@@ -41,10 +41,15 @@ impl Notes {
         }
     }
 
-    /// Runs a command, and perhaps again if it `may_repeat`. `None` if it failed. An outage is
-    /// known elsewhere, and the next minute brings another note.
-    async fn run<T: FromRedisValue>(&self, command: &Cmd, may_repeat: bool) -> Option<T> {
-        let answer = command::run(&self.lanes, command, &self.prefix, may_repeat);
+    /// Runs a command, and perhaps again. It must not matter how often. `None` if it failed. An
+    /// outage is known elsewhere, and the next minute brings another note.
+    async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Option<T> {
+        command::run(&self.lanes, command, &self.prefix).await.ok()
+    }
+
+    /// Runs a command, once at most.
+    async fn run_once(&self, command: &Cmd) -> Option<()> {
+        let answer = command::run_once(&self.lanes, command, &self.prefix);
         answer.await.ok()
     }
 

@@ -162,8 +162,7 @@ async fn keep_noting(notes: Weak<Notes>) {
         };
         let texts = notes.quotas.texts();
         let command = command(&notes, &texts);
-        let found: Vec<(String, String, String)> =
-            notes.run(&command, true).await.unwrap_or_default();
+        let found: Vec<(String, String, String)> = notes.run(&command).await.unwrap_or_default();
         let is_several =
             |(_, quota, other): &&(String, String, String)| quota == SEVERAL || other == SEVERAL;
         let several: HashSet<&str> = found
