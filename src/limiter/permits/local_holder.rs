@@ -292,7 +292,8 @@ impl LocalHolder {
             deliveries.push(Delivery::Permit(caller.outcome));
         }
         while let Some(caller) = self.at_once.pop_claimed() {
-            if left > 0 {
+            // After a lost claim, they may have been granted under its larger limit.
+            if left > 0 && caller.limit >= self.granted_under {
                 left -= 1;
                 deliveries.push(Delivery::Permit(caller.outcome));
             } else {
@@ -366,6 +367,28 @@ mod tests {
         holder.apply_answer(1, now, &mut deliveries);
         assert!(matches!(&deliveries[..], [Delivery::Permit(_)]));
         holder.waiters.is_empty()
+    }
+
+    #[test]
+    fn caller_gets_no_permit_that_a_lost_claim_was_granted_under_a_larger_limit() {
+        let now = Instant::now();
+        let mut holder = LocalHolder::new([0; 8], 10);
+        let (lost, gone) = caller(10);
+        holder.add_at_once(lost);
+        holder.claim(&key(), LEASE, now);
+        holder.depart();
+        holder.apply_loss(now);
+        drop(gone);
+        let (small, _small) = caller(1);
+        holder.add_at_once(small);
+        let claim = holder.claim(&key(), LEASE, now);
+        assert_eq!(claim.budgets().next().unwrap().limit().permits(), 1);
+        holder.depart();
+        let mut deliveries = Vec::new();
+        // The permit of the lost claim.
+        holder.apply_answer(1, now, &mut deliveries);
+        assert!(matches!(&deliveries[..], [Delivery::None(_)]));
+        assert_eq!(holder.held(), 0, "it is given back");
     }
 
     #[test]
