@@ -317,6 +317,23 @@ async fn reset_ends_the_wait_of_every_waiter() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn waiter_that_leaves_after_a_reset_hands_over_no_units() {
+    let limiter = RateLimiter::in_memory();
+    let limit = Limit::token_bucket("limit", Quota::per_second(1).burst(5)).unwrap();
+    let key = Key::new("k");
+    drop(limiter.check_n(&limit, &key, 5).await.unwrap());
+    let [first, second, third] = [(); 3].map(|()| go(&limiter, &limit, 15_000 * MS));
+    sleep(20 * MS).await;
+    limiter.reset(&limit, &key).await.unwrap();
+    // It holds units that the reset has given back, and has not run since.
+    first.abort();
+    assert_eq!(second.await.unwrap(), (true, 20 * MS));
+    assert_eq!(third.await.unwrap(), (true, 20 * MS));
+    let left = limiter.peek(&limit, &key, 0).await.unwrap().remaining();
+    assert_eq!(left, 3, "each was charged");
+}
+
+#[tokio::test(start_paused = true)]
 async fn refund_does_not_void_a_reservation() {
     let limiter = RateLimiter::in_memory();
     let limit = Limit::token_bucket("limit", Quota::per_second(10).burst(2)).unwrap();

@@ -102,6 +102,7 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         loop {
             let reset = turn.reset();
+            let resets = turn.resets();
             let reserved = match turn.take_suiting(group, bounds.deadline) {
                 Some(reserved) => reserved,
                 None => match self.reserve(group, &turn, bounds).await? {
@@ -109,7 +110,7 @@ impl RateLimiter {
                     ControlFlow::Break(decision) => return Ok(decision),
                 },
             };
-            let held = Held::new(reserved, &turn);
+            let held = Held::new(reserved, &turn, resets);
             if timeout_at(held.turn_at(), reset).await.is_err() {
                 return Ok(held.used());
             }

@@ -13,10 +13,12 @@ pub(super) struct Held<'a> {
     turn: &'a Turn<'a>,
     turn_at: Instant,
     decision: Decision,
+    /// The resets of the budget before its units were reserved.
+    resets: u64,
 }
 
 impl<'a> Held<'a> {
-    pub(super) fn new(reservation: Reservation, turn: &'a Turn<'a>) -> Self {
+    pub(super) fn new(reservation: Reservation, turn: &'a Turn<'a>, resets: u64) -> Self {
         let turn_at = reservation.turn();
         let decision = reservation.decision().clone();
         turn.note_reserved(turn_at);
@@ -25,6 +27,7 @@ impl<'a> Held<'a> {
             turn,
             turn_at,
             decision,
+            resets,
         }
     }
 
@@ -54,7 +57,7 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.turn.note_unreserved(self.turn_at);
         if let Some(reservation) = self.reservation.take() {
-            self.turn.hand_over(reservation);
+            self.turn.hand_over(reservation, self.resets);
         }
     }
 }

@@ -35,6 +35,8 @@ struct WaitingQueue {
     reserved: Mutex<Reserved>,
     replenished: Notify,
     reset: Notify,
+    /// Counts resets, each of which voids the units that waiters have reserved.
+    resets: AtomicU64,
     /// Units that waiters at the front gave up, for the next ones.
     handed_over: Mutex<Vec<Reservation>>,
 }
@@ -213,6 +215,7 @@ impl Turns {
         let Some(queue) = queue else { return };
         queue.replenished.notify_waiters();
         if is_reset {
+            queue.resets.fetch_add(1, Ordering::SeqCst);
             queue.reset.notify_waiters();
             let void = mem::take(&mut *queue.handed_over.lock());
             void.into_iter().for_each(Reservation::close);
@@ -229,6 +232,15 @@ impl Turn<'_> {
     /// Completes when one of the budgets is reset after this call.
     pub(super) fn reset(&self) -> impl Future<Output = ()> {
         self.notified(|queue| &queue.reset)
+    }
+
+    /// The number of resets so far. Units that were reserved after it was read are void if it has
+    /// changed.
+    pub(super) fn resets(&self) -> u64 {
+        let places = self.places.iter();
+        places.fold(0, |sum, place| {
+            sum.wrapping_add(place.queue.resets.load(Ordering::SeqCst))
+        })
     }
 
     /// Notes when a waiter at the front may use its units, for those that come later.
@@ -287,11 +299,17 @@ impl Turn<'_> {
         repeat
     }
 
-    /// Hands units over to a waiter that has none. Without one, they are given back.
-    pub(super) fn hand_over(&self, reservation: Reservation) {
+    /// Hands units over to a waiter that has none. Without one, they are given back. They are void if
+    /// there were other `resets` since they were reserved.
+    pub(super) fn hand_over(&self, reservation: Reservation, resets: u64) {
         let [place] = &*self.places else { return };
         let queue = &place.queue;
+        // A reset is counted before it voids what is handed over. So it is seen here, or it voids
+        // these units.
         let mut handed_over = queue.handed_over.lock();
+        if self.resets() != resets {
+            return reservation.close();
+        }
         let with_units = queue.reserved.lock().units + place.units * (handed_over.len() as u64 + 1);
         if queue.units.load(Ordering::Acquire) > with_units {
             handed_over.push(reservation);
@@ -309,6 +327,7 @@ impl Turn<'_> {
     /// Takes the units that suit a group best, of those that waiters handed over. Those whose time
     /// is over are given back.
     pub(super) fn take_suiting(&self, group: &Group, deadline: Instant) -> Option<Reservation> {
+        let resets = self.resets();
         let mut all = self.take_handed_over();
         all.retain(|reservation| !reservation.is_late_for(Instant::now()));
         all.sort_by_key(Reservation::turn);
@@ -317,7 +336,7 @@ impl Turn<'_> {
             .position(|reservation| reservation.suits(group, deadline));
         let suiting = suiting.map(|index| all.remove(index));
         all.into_iter()
-            .for_each(|reservation| self.hand_over(reservation));
+            .for_each(|reservation| self.hand_over(reservation, resets));
         suiting
     }
 
