@@ -252,27 +252,26 @@ impl<'de> Deserialize<'de> for KeyConfig {
 }
 
 /// The cost of a request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(untagged))]
-#[serde(untagged, try_from = "serde_json::Value")]
+#[serde(untagged)]
 pub(crate) enum CostConfig {
     Units(u32),
     /// The name of a function.
     Named(String),
 }
 
-impl TryFrom<serde_json::Value> for CostConfig {
-    type Error = String;
-
-    fn try_from(cost: serde_json::Value) -> Result<Self, String> {
+impl<'de> Deserialize<'de> for CostConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let cost = serde_json::Value::deserialize(deserializer)?;
         let units = cost.as_u64().and_then(|units| u32::try_from(units).ok());
         match (units, cost) {
             (Some(units), _) => Ok(Self::Units(units)),
             (None, serde_json::Value::String(name)) => Ok(Self::Named(name)),
-            (None, other) => Err(format!(
+            (None, other) => Err(D::Error::custom(format!(
                 "it is `{other}`; write units, from 0 to 4294967295, or the name of a function"
-            )),
+            ))),
         }
     }
 }

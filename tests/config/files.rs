@@ -404,7 +404,7 @@ fn errors_name_the_file_the_line_and_the_field() {
         (
             format!("{keyed}\ncost = -1"),
             ":6: `limits[0].cost`",
-            "units, from 0 to 4294967295",
+            "it is `-1`; write units, from 0 to 4294967295",
         ),
         (
             format!("{keyed}\nplan = \"account\""),
