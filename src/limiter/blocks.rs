@@ -11,7 +11,7 @@ use crate::telemetry;
 /// # Operators
 impl RateLimiter {
     /// Blocks a key under a limit for a time, at most 366 days, on all replicas. So you shut
-    /// a client out. It replaces a block that the key may have.
+    /// a client out. It replaces an earlier block by an operator.
     ///
     /// Checks of the key are denied until the block ends, except checks of cost 0 and checks that
     /// hold reserved units already. Another replica that denied the key less than a second ago may

@@ -163,9 +163,9 @@ impl RateLimiter {
     /// Two services with one prefix and one limit name count on the same budgets. So on Redis, a
     /// process also notes the quotas of its first thousand registered limits, under
     /// `prefix:limits`: 5 seconds after the first limit or check in a tokio runtime, and then once
-    /// a minute. If a name has two quotas for an hour, both services log an event. So does a
-    /// deployment that takes longer. The quota of a process that has ended is forgotten after two
-    /// and a half minutes.
+    /// a minute. If a name has two quotas for an hour, both services log an event. A rolling
+    /// deployment that takes longer than an hour also causes it. The quota of a process that has
+    /// ended is forgotten after two and a half minutes.
     ///
     /// Closures and direct calls can use unregistered limits. The process takes their quotas from
     /// the first 1,024 charges of each minute, for up to 32 names, and may miss a limit that is

@@ -147,8 +147,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns whether the store is part of this process, and never
-    /// [unavailable](crate::Error::is_unavailable). Default: `false`. A limiter then prepares for
-    /// the store's failure with each check.
+    /// [unavailable](crate::Error::is_unavailable). Default: `false`, with which a limiter prepares
+    /// for a failure of the store with each check.
     ///
     /// A limiter holds a lock while it applies a [claim](Change::Claim) to such a store, so `apply`
     /// must not call that limiter.

@@ -118,7 +118,8 @@ impl Networks {
     }
 
     /// Replaces the networks, in this handle and in all its clones. Each request is judged by the
-    /// networks at its start. Another handle is copied, not followed.
+    /// networks at its start. If you pass another handle, its networks are copied, and later
+    /// changes of it have no effect.
     ///
     /// # Errors
     ///

@@ -167,8 +167,8 @@ impl RateLimitLayer {
     /// # }
     /// ```
     ///
-    /// The number is fixed. A limit that follows the latency is another crate's work. See [where
-    /// the layer goes](crate::guide::where_the_layer_goes#a-server-that-is-busy).
+    /// The number is fixed. It does not adapt to the latency. For that, use another crate. See
+    /// [where the layer goes](crate::guide::where_the_layer_goes#a-server-that-is-busy).
     ///
     /// # Errors
     ///
@@ -243,9 +243,10 @@ impl RateLimitLayer {
     /// size of a request, for a part of the traffic.
     ///
     /// The closure creates the checks, with their keys and costs. All checks of the layer are
-    /// decided in one call. All are charged, or none. Limits of one name share a budget. A client
-    /// that changes from one plan to another keeps what it used. [`cost`](Self::cost) does not
-    /// apply. A check of a [concurrency limit](Limit::concurrency) asks for a permit.
+    /// decided in one call. All are charged, or none. Limits of one name and one
+    /// [kind](Limit#kinds) share a budget. A client that changes from one plan to another keeps
+    /// what it used. [`cost`](Self::cost) does not apply. A check of a [concurrency
+    /// limit](Limit::concurrency) asks for a permit.
     ///
     /// ```
     /// use tollgate::layer::ChosenLimits;
@@ -273,8 +274,8 @@ impl RateLimitLayer {
     /// # }
     /// ```
     ///
-    /// If the checks are more than 255, or two of one budget, the request is answered with 500, and
-    /// an event says why.
+    /// If the closure returns more than 255 checks, or two of one budget, the request is answered
+    /// with 500, and an event says why.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ use crate::units::ConfigError;
 impl RateLimitLayer {
     /// Sets the outcome of a request when the store [is unavailable](crate::Error::is_unavailable),
     /// for the limits without [one of their own](Limit::with_on_store_failure). Default: fail open.
-    /// If several limits are unavailable, the strictest outcome decides.
+    /// If limits of the layer have different outcomes, the strictest decides.
     ///
     /// A client that the store denied stays denied until its `retry_after`, whatever this setting
     /// is, because a `RedisStore` [remembers](crate::store::RedisStoreBuilder::deny_for) it. A

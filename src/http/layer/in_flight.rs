@@ -10,8 +10,8 @@ impl RateLimitLayer {
     /// there.
     ///
     /// The permits are given back when the response body has ended, and the last clone is dropped.
-    /// An upgraded connection outlasts its response, so move the clone of a handler into the task
-    /// that serves it. So does work that continues in the background.
+    /// An upgraded connection and background work outlast the response. For them, move the
+    /// handler's clone into the task.
     pub fn insert_permits(self) -> Self {
         self.with(|limiter| limiter.inserts_permits = true)
     }

@@ -97,7 +97,7 @@ use super::request_limiter::RequestLimiter;
 /// - When a sliding window or a log outside allows the next request is not known.
 /// - A layer between the two that drops the request's extensions keeps the inner one from knowing.
 ///
-/// One layer with several limits has none of them.
+/// None of these exceptions applies to one layer with several limits.
 ///
 /// The decision in the extensions is the strictest of the layers with
 /// [`insert_decision`](Self::insert_decision). Of equally strict decisions, the outer layer's

@@ -11,9 +11,9 @@ impl RateLimitLayer {
     /// Puts the layer's limits in *shadow mode*: they decide, count and report, and never deny. See
     /// [`Limit::with_shadow_mode`].
     ///
-    /// It replaces what the limits say, also of those that a closure [chooses](Self::from_fn). In
-    /// shadow mode, a request without a key is not rejected. Nor is a request that the closure
-    /// rejects.
+    /// It overrides the shadow mode of each limit, also of those that a closure
+    /// [chooses](Self::from_fn). In shadow mode, a request without a key is not rejected. Nor is a
+    /// request that the closure rejects.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;

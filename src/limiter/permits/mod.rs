@@ -105,7 +105,7 @@ impl Agents {
 /// misuse](Error::is_misuse).
 impl RateLimiter {
     /// Acquires a permit of a [concurrency limit](Limit::concurrency), if one is free and no caller
-    /// waits. `None` if no permit is free.
+    /// waits. `None` if no permit is free, or if other callers already wait for one.
     ///
     /// The permit is held until it is dropped, so bind it to a name:
     /// `let Some(_permit) = ... else { ... }`. With `.is_some()` or `let Some(_)` it is given back

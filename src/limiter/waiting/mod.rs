@@ -106,9 +106,9 @@ impl RateLimiter {
     /// A caller that does not find others waiting is decided at once, and waits only if it is
     /// denied. Under a token bucket, GCRA, or a leaky bucket as a meter, the first waiter of a
     /// process [reserves its units](Check::with_max_wait). So the processes take turns, in the
-    /// order in which the store decided. A turn stays where it is, even if units are given back
-    /// before it. Under other algorithms, and for groups, the processes ask when the units are
-    /// available, and the first one to ask gets them.
+    /// order in which the store decided. If another caller gives units back, a reserved turn does
+    /// not come earlier. Under other algorithms, and for groups, the processes ask when the units
+    /// are available, and the first one to ask gets them.
     ///
     /// If the units will not be available in time, the caller is denied at once. Behind waiters
     /// that reserve their units, it is also denied at once if the queue of this process is too

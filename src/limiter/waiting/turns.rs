@@ -299,8 +299,8 @@ impl Turn<'_> {
         repeat
     }
 
-    /// Hands units over to a waiter that has none. Without one, they are given back. They are void if
-    /// there were other `resets` since they were reserved.
+    /// Hands units over to a waiter that has none. Without one, they are given back. They are void
+    /// if there were other `resets` since they were reserved.
     pub(super) fn hand_over(&self, reservation: Reservation, resets: u64) {
         let [place] = &*self.places else { return };
         let queue = &place.queue;

@@ -30,9 +30,9 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Returns an error if the number of replicas is out of its range, or if a replica's share
-    /// cannot be decided, because the share of a bucket has a period of as many periods as there
-    /// are replicas, at most 366 days.
+    /// Returns an error if the number of replicas is out of its range, or if the share of a replica
+    /// has too long a period. For example, 100 a day on 3 replicas is 100 in 3 days for each. That
+    /// period may have at most 366 days.
     pub fn with_on_store_failure(self, policy: OnStoreFailure) -> Result<Self, ConfigError> {
         let share = match policy.replicas() {
             Ok(Some(replicas)) => share::share(&self, replicas).map(Some),

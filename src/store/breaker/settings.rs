@@ -82,8 +82,8 @@ impl BreakerSettings {
     }
 
     /// Sets the time over which calls are counted. Default: 250 ms, or the deadline of a
-    /// `RedisStore`, if it is shorter. Range: 1 ms to a minute. It is counted in fifths, so a call
-    /// counts for 80 to 100 % of it.
+    /// `RedisStore`, if it is shorter. Range: 1 ms to a minute. A call counts for at least 80 % of
+    /// this time, because the window moves on in fifths.
     ///
     /// A server that hangs fails few calls, those in flight. The successful calls before them count
     /// for this long, so the breaker opens later with a longer window.
@@ -121,8 +121,8 @@ impl BreakerSettings {
     }
 
     /// Sets the pause before the first probe, and the longest one. Default: 100 ms and 1 second.
-    /// Range: 1 ms to a minute. Each failed probe doubles the pause. A random half is taken off, so
-    /// that replicas do not probe at once.
+    /// Range: 1 ms to a minute. Each failed probe doubles the pause. Each pause is shortened by a
+    /// random 0 to 50 %, so that replicas do not probe at once.
     pub const fn pause(mut self, first: Duration, longest: Duration) -> Self {
         (self.first_pause, self.longest_pause) = (first, longest);
         self

@@ -29,8 +29,8 @@ const MIN_PER_SHARD: usize = 64;
 ///
 /// - Decisions are exact under concurrency: each check holds the locks of its keys' shards.
 /// - The time is the process's own and never steps back.
-/// - Operations also delete full budgets, so memory is bounded by the keys in use. The store spawns
-///   no task.
+/// - Operations also delete full budgets, so memory is bounded by the keys in use, except [with a
+///   clock](Self::with_clock) that you set. The store spawns no task.
 /// - With a [cap](MemoryStoreBuilder::max_keys), memory is bounded for any number of keys.
 ///
 /// In your tests, tokio's paused time controls the store: in `#[tokio::test(start_paused = true)]`,

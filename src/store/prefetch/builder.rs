@@ -56,8 +56,8 @@ impl<S: Store> PrefetchBuilder<S> {
         self
     }
 
-    /// Sets how long a block may be spent. Then the rest of it is given back. Range: 50 ms to 10 s.
-    /// Default: 250 ms.
+    /// Sets how long the units of a key may be spent after the last block was charged. Then the
+    /// rest is given back, at most half this time later. Range: 50 ms to 10 s. Default: 250 ms.
     pub fn max_age(mut self, max_age: Duration) -> Self {
         self.max_age = max_age;
         self
