@@ -60,7 +60,7 @@ pub(super) struct Policy {
     pub(super) on_missing_key: OnMissingKey,
     /// The failure policy of limits without one of their own.
     on_store_failure: OnStoreFailure,
-    /// `None`: as the limits say.
+    /// `None` means that each limit says it.
     enforced: Option<Enforced>,
     /// Whether requests are counted, in metrics and for events.
     counts_requests: bool,

@@ -414,7 +414,7 @@ fn limiter_outlives_the_runtimes_that_use_it_and_renews_what_others_hold() {
     // store.
     let held = loop {
         let acquired = keeps.block_on(limiter.acquire_permit(&limit, &acme, 10 * SECOND));
-        let permit = acquired.unwrap().expect("nobody else holds it");
+        let permit = acquired.unwrap().expect("the only permit is free");
         if permit.source() == Source::Store {
             break permit;
         }

@@ -10,8 +10,8 @@ use ipnet::IpNet;
 use crate::model::Key;
 use crate::units::ConfigError;
 
-/// The bits of an address that identify a client: all of an IPv4 address, and of IPv6, the /64 that
-/// providers give to one customer.
+/// The number of leading bits that identify a client. These are all bits of an IPv4 address, and
+/// the /64 network of an IPv6 address, because providers give one to each customer.
 pub(in crate::http) const IPV4_PREFIX: u8 = 32;
 pub(in crate::http) const IPV6_PREFIX: u8 = 64;
 

@@ -121,7 +121,7 @@ impl HeaderSettings {
         }
     }
 
-    /// Returns whether a secret for key_digests was set, and no header has them.
+    /// Returns whether a secret for digests of keys was set although no header has them.
     pub(super) fn has_unused_secret(&self) -> bool {
         self.digest_secret.is_some() && !self.reports_digests()
     }

@@ -11,7 +11,7 @@ use crate::units::ConfigError;
 /// # Waiting
 impl RateLimitLayer {
     /// Lets a request wait for its units for up to `max_wait`, if the layer would otherwise deny
-    /// it. Default: it does not wait.
+    /// it. By default, no request waits.
     ///
     /// A request that fits is decided as without this setting. Any other waits if its `retry_after`
     /// is within `max_wait`, and there are not too many [waiters](Self::max_waiters). Else it is

@@ -70,7 +70,7 @@ impl LookedUpPlans {
             return None;
         }
         let mut all = mem::take(&mut self.0);
-        // All at once: each polls a task of its own.
+        // All are polled at once, because each is a task of its own.
         Some(Box::pin(async move {
             poll_fn(|cx| {
                 let mut are_ready = true;

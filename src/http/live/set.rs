@@ -202,7 +202,8 @@ impl LimitSet {
             }
             following.report_end();
         });
-        // Not spawned under the lock: a runtime that shuts down drops the source at once.
+        // The task is not spawned under the lock, because a runtime that shuts down drops the
+        // source at once.
         self.shared.tasks.lock().push(task);
     }
 

@@ -83,7 +83,7 @@ impl AtOnceCallers {
 /// The callers that wait, each at a place of its own.
 #[derive(Default)]
 pub(super) struct Waiters {
-    /// By place, so the first is the one that has waited longest.
+    /// The caller at each place. The first has waited longest.
     callers: BTreeMap<u64, PermitCaller>,
     /// Their limits, with their places. The smallest one decides for all of a claim.
     limits: BTreeSet<(u32, u64)>,

@@ -175,7 +175,7 @@ impl RateLimiter {
         // Only a waiter with a place may have a delay, so where there are delays, the place is
         // taken before the charge. An application that waits always has one.
         let queues = queues(&group);
-        let place = match queues || settings.waits_for_store {
+        let place = match queues || settings.is_unbounded() {
             true => settings.take_place(),
             false => None,
         };
@@ -226,7 +226,7 @@ impl RateLimiter {
 
     /// Waits for the units of a group that was `denied`, or was not charged because others wait.
     /// `changes` is the number of changes of its budgets before that. A caller waits behind at most
-    /// `most` others of its key. `None`: it has no place, and is denied.
+    /// `most` others of its key. A caller without a place has `None`, and is denied.
     async fn wait_in_bounds(
         &self,
         group: &Group,
@@ -272,8 +272,8 @@ impl RateLimiter {
     }
 
     /// Charges a group when it is its turn in the queues of the `contested` checks, which were
-    /// denied until `ask_at`. `Break` is the answer. `Continue`: one of them has `most` waiters, or
-    /// is so long that the turn cannot be in time.
+    /// denied until `ask_at`. Returns the answer in `Break`, or `Continue` if one of
+    /// the queues has `most` waiters, or is so long that the turn cannot be in time.
     ///
     /// A group does not queue for a budget that has room, because others would wait behind it for
     /// nothing.

@@ -94,6 +94,11 @@ impl WaitSettings {
         !self.max_wait.is_zero()
     }
 
+    /// Returns whether any number of requests may wait.
+    pub(super) const fn is_unbounded(&self) -> bool {
+        self.waiting.is_none()
+    }
+
     /// A place for one more waiter. `None` if all are taken.
     pub(crate) fn take_place(&self) -> Option<WaiterGuard> {
         let Some(waiting) = &self.waiting else {

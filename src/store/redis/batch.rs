@@ -82,7 +82,7 @@ pub(super) struct BatchCaller {
     /// Whether its group is sent.
     sent: bool,
     deadline: Instant,
-    /// If a denial is remembered: when it was asked.
+    /// The time of the question, if a denial is remembered.
     asked: Option<AskedAt>,
     /// Voids denials, before the caller gets the answer. In a box, because most operations are
     /// charges.

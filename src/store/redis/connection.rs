@@ -111,7 +111,7 @@ impl KeptConnection {
         })
     }
 
-    /// KeptConnection to the same server, with a state of their own.
+    /// A connection to the same server, with a state of its own.
     pub(super) fn another(&self) -> Arc<Self> {
         Self::new(
             Arc::clone(&self.endpoint),
@@ -225,37 +225,7 @@ impl KeptConnection {
             *undecided = undecided.saturating_add(checks as u64);
         }
     }
-}
 
-impl ConnectionState {
-    /// The lock that the next task which connects has to hold. An attempt that is far beyond its
-    /// timeout is on a runtime that stands still, and others must not wait for it.
-    fn turn_to_connect(&mut self) -> Arc<tokio::sync::Mutex<()>> {
-        let at_most = CONNECT_TIMEOUT.saturating_mul(2);
-        if self.attempt.has_stopped(Instant::now(), at_most) {
-            self.attempt.end();
-            self.connecting = Arc::default();
-        }
-        Arc::clone(&self.connecting)
-    }
-
-    /// A handle on the connection, unless it is to be replaced. Its calls in flight are answered
-    /// yet.
-    fn handle(&self) -> Option<Handle> {
-        let current = self
-            .current
-            .as_ref()
-            .filter(|it| it.link.superseded().is_none())?;
-        Some(Handle {
-            connection: current.link.connection.clone(),
-            generation: self.generation,
-            silent_for: current.heard.elapsed(),
-            calls: Arc::clone(&current.calls),
-        })
-    }
-}
-
-impl KeptConnection {
     fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock()
     }
@@ -319,6 +289,34 @@ impl KeptConnection {
         drop(state);
         self.events.unreachable(&reason);
         failure
+    }
+}
+
+impl ConnectionState {
+    /// The lock that the next task which connects has to hold. An attempt that is far beyond its
+    /// timeout is on a runtime that stands still, and others must not wait for it.
+    fn turn_to_connect(&mut self) -> Arc<tokio::sync::Mutex<()>> {
+        let at_most = CONNECT_TIMEOUT.saturating_mul(2);
+        if self.attempt.has_stopped(Instant::now(), at_most) {
+            self.attempt.end();
+            self.connecting = Arc::default();
+        }
+        Arc::clone(&self.connecting)
+    }
+
+    /// A handle on the connection, unless it is to be replaced. Its calls in flight are answered
+    /// yet.
+    fn handle(&self) -> Option<Handle> {
+        let current = self
+            .current
+            .as_ref()
+            .filter(|it| it.link.superseded().is_none())?;
+        Some(Handle {
+            connection: current.link.connection.clone(),
+            generation: self.generation,
+            silent_for: current.heard.elapsed(),
+            calls: Arc::clone(&current.calls),
+        })
     }
 }
 

@@ -66,7 +66,8 @@ impl Batch {
         Ok(declined)
     }
 
-    /// All outcomes of a reply, and where those of each run are. Reports each unreadable value.
+    /// Returns all outcomes of a reply, and the range of them that belongs to each run. Reports
+    /// each unreadable value.
     fn read(
         &self,
         mut reply: &[i64],

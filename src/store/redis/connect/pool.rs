@@ -1,4 +1,4 @@
-//! KeptConnection of your pool.
+//! Connections of your pool.
 
 use deadpool_redis::{Pool, PoolError};
 use redis::aio::{ConnectionLike, MultiplexedConnection};

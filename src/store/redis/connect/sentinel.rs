@@ -1,4 +1,4 @@
-//! KeptConnection to the master that the sentinels name.
+//! Connections to the master that the sentinels name.
 //!
 //! All sentinels are asked at once, and the majority decides, because one that hangs delays
 //! nothing, and one that was cut off names an old master alone. Without a majority, the most votes

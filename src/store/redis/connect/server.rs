@@ -1,4 +1,4 @@
-//! KeptConnection to one server, by its address.
+//! Connections to one server, by its address.
 
 use std::time::Duration;
 

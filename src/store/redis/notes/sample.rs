@@ -37,7 +37,7 @@ pub(super) struct Sample {
 #[derive(Default)]
 struct SampledNames {
     round: u32,
-    /// By `kind:name`: a quota, or [`SEVERAL`], and the last round with it.
+    /// The quota of each `kind:name`, or [`SEVERAL`], with the last round that had it.
     sampled: HashMap<String, (String, u32)>,
     too_many: bool,
 }
