@@ -300,7 +300,7 @@ impl Offences {
         }
         let is_repeated = self.grown > 0 && now < self.ends_at.saturating_add(policy.longest);
         let grown = if is_repeated { self.grown } else { 0 };
-        // Compares before it multiplies: the product may not be exact.
+        // Compares before it multiplies, because the product may not be exact.
         let longer = match grown > policy.longest / Micros::from(policy.factor) {
             true => policy.longest,
             false => grown * Micros::from(policy.factor),

@@ -202,7 +202,8 @@ impl<C: Counter> Counters<C> {
         let last = std::mem::replace(&mut self.first, own);
         self.others.retain(|other| other.counter.shape() != shape);
         if last.shape() != shape {
-            // Its quota may have been in use until now: denied checks are not always stored.
+            // Its quota may have been in use until now, because denied checks are not always
+            // stored.
             self.others.insert(
                 0,
                 Other {
@@ -230,7 +231,7 @@ impl<C: Counter> Counters<C> {
             let before = others.len();
             let periods = others.iter().map(|other| other.counter.period());
             let longest = periods.fold(self.first.period(), Micros::max);
-            // Half a period more: a denied check may not have been stored for that long.
+            // Half a period more, because a denied check may not have been stored for that long.
             others.retain(|other| now < other.asked + longest + longest / 2);
             make_room(others, MAX_COUNTERS - 1);
             if others.len() == before {

@@ -152,7 +152,7 @@ impl Log {
                 .partition_point(|entry| entry.sum <= self.before);
             self.entries.drain(..empty);
         }
-        // An empty entry must not be the newest: the log would expire too late.
+        // An empty entry must not be the newest, because the log would expire too late.
         while !self.entries.is_empty() && self.sum_before(self.entries.len() - 1) == self.sum() {
             self.entries.pop_back();
         }
@@ -320,8 +320,7 @@ impl SlidingLog {
         let most = self.limit.saturating_add(max_debt).min(MAX_LOGGED);
         let units = units.min(most.saturating_sub(view.used));
         if units > 0 {
-            // The same as a check under so large a limit: otherwise entries that still count would
-            // leave.
+            // Like a check under so large a limit. Otherwise entries that still count would leave.
             view.keep.limit = view.keep.limit.max(view.used + units);
             log.adopt(&view);
             log.push(view.time, units);

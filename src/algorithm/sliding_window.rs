@@ -155,7 +155,7 @@ impl Counter for SubWindows {
             .enumerate()
             .filter(|&(_, &count)| count > 0)
         {
-            // Signed: old sub-windows may start before time zero.
+            // Signed, because old sub-windows may start before time zero.
             let end = (old.newest() as i64 - age as i64 + 1) * self.length as i64;
             let sub_window = (end - 1)
                 .min(self.at.as_micros() as i64)
@@ -262,7 +262,7 @@ impl SlidingWindow {
     fn used(&self, view: &View<'_>) -> u64 {
         let (oldest, window) = view.counts.split_last().unwrap_or((&0, &[]));
         let overlap = self.length - view.time.as_micros() % self.length;
-        // In floating point, as in Lua: exact up to the limit, and rounded the same above it.
+        // In floating point, as in Lua. It is exact up to the limit, and rounded the same above it.
         let fading = (*oldest as f64 * overlap as f64 / self.length as f64).ceil() as u64;
         window.iter().sum::<u64>() + fading
     }

@@ -78,7 +78,7 @@ impl<'de> Visitor<'de> for Raise<'_> {
             }
             map.next_value::<IgnoredAny>()?;
         }
-        // The field is missing: the table is where it should be.
+        // The field is missing, so the error names the place of its table.
         Err(A::Error::custom("here"))
     }
 

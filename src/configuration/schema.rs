@@ -18,7 +18,7 @@ impl Config {
     pub fn json_schema() -> String {
         let mut schema = schema_for!(Config);
         RecursiveTransform(brief).transform(&mut schema);
-        // A schema is a tree of strings: it can be written.
+        // A schema is a tree of strings, so it can be written.
         serde_json::to_string_pretty(&schema).unwrap_or_default()
     }
 }

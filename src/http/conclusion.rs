@@ -197,7 +197,7 @@ impl RequestLimiter {
         let events = &self.events;
         let names = &self.names;
         if error.is_misuse() {
-            // No outage: the limit would stay off for ever.
+            // This is not an outage. As one, it would turn the limit off for ever.
             telemetry::misconfigured(events, names, error);
             return Some((Reason::Misconfigured, None));
         }

@@ -181,7 +181,7 @@ where
     }
 }
 
-// Not derived: a derived implementation would also require `T: Clone` and `K: Clone`.
+// Not derived, because a derived implementation would also require `T: Clone` and `K: Clone`.
 impl<T, F: Clone, K> Clone for Extension<T, F, K> {
     fn clone(&self) -> Self {
         Self {

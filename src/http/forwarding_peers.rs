@@ -24,7 +24,7 @@ impl ForwardingPeers {
 
     /// Sees the first entry of a header. Returns whether the peer has now named [`MANY`] clients.
     pub(super) fn see(&self, peer: IpAddr, header: &[u8]) -> bool {
-        // A request does not wait for another one: there are more to come.
+        // A request does not wait for another one, because there are more to come.
         let Some(mut peers) = self.0.try_lock() else {
             return false;
         };

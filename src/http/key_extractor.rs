@@ -313,7 +313,7 @@ where
     }
 }
 
-// Not derived: a derived implementation would also require `K: Clone`.
+// Not derived, because a derived implementation would also require `K: Clone`.
 impl<F: Clone, K> Clone for FromFn<F, K> {
     fn clone(&self) -> Self {
         Self {

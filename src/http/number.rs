@@ -19,8 +19,8 @@ pub(super) fn seconds(duration: Duration) -> u64 {
         .saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
-/// The most numbers that a thread keeps rendered: capacities, and the seconds of a minute. A power
-/// of two.
+/// The most numbers that a thread keeps rendered, such as capacities, and the seconds of a minute.
+/// It is a power of two.
 const KEPT: usize = 64;
 
 thread_local! {
@@ -33,7 +33,7 @@ thread_local! {
 /// value, because a shared reference count is slower than an allocation.
 pub(super) fn repeated(it: u64) -> HeaderValue {
     RENDERED.with_borrow_mut(|kept| {
-        // Fibonacci hashing: capacities are round numbers, whose lowest bits are alike.
+        // Fibonacci hashing, because capacities are round numbers, whose lowest bits are alike.
         let place = it.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - KEPT.ilog2());
         let (known, value) = &mut kept[place as usize];
         if *known != it {

@@ -232,7 +232,7 @@ impl Settlement {
 
     /// Reports a name under which no request was charged. One that was settled before is known.
     fn report_uncharged(&self, limit: &str) {
-        // Copies: a subscriber of the event may settle, which locks the charges.
+        // These are copies, because a subscriber of the event may settle, which locks the charges.
         let open: Vec<Limit> = {
             let charges = self.charges();
             let limits = charges.iter().map(|charge| charge.budget.limit());

@@ -187,7 +187,7 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// Checks that the store can decide these limits: those that are charged in one group, and
+    /// Checks that the store can decide these limits, those that are charged in one group, and
     /// concurrency limits one by one.
     fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
         let (claimed, charged): (Vec<&Limit>, Vec<&Limit>) =

@@ -292,7 +292,7 @@ impl Decision {
         verdicts
             .iter_mut()
             .for_each(|verdict| verdict.is_local = is_local);
-        // Always a decision: a group is not empty.
+        // This is always a decision, because a group is not empty.
         Self::of_group(verdicts)
             .map(|decision| decision.with_source(source))
             .ok_or_else(|| Error::misuse("the group is empty"))

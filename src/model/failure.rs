@@ -42,7 +42,7 @@ const MAX_REPLICAS: u32 = 10_000;
 ///
 /// Under a [concurrency limit](crate::Limit::concurrency), a replica has `limit / n` permits,
 /// rounded down, and at least 1. The permits that it holds already count. If none is free, a
-/// request is denied at once: it does not [wait](crate::RateLimitLayer::wait_up_to) for a local
+/// request is denied at once, and does not [wait](crate::RateLimitLayer::wait_up_to) for a local
 /// permit.
 ///
 /// At most 100,000 local budgets are kept. If more are in use, one that is not used up may be

@@ -296,7 +296,8 @@ impl Limit {
         self.rule().reserves()
     }
 
-    /// Returns whether an allowed check has a delay until its turn: a leaky bucket as a queue.
+    /// Returns whether an allowed check has a delay until its turn, as in the queue of a leaky
+    /// bucket.
     pub(crate) fn queues(&self) -> bool {
         self.rule().queues()
     }

@@ -17,7 +17,7 @@ use crate::units::{Micros, Outcome, Receipt, Timestamp};
 /// | [`retry_after`](Self::retry_after) | the time until the same check is allowed, if no other check comes; `None` for an allowed check and for one that exceeds the capacity |
 /// | [`reset_after`](Self::reset_after) | the time until the budget is full again, and no block stands |
 /// | [`delay`](Self::delay) | the time that an allowed check waits for its turn (leaky bucket as a queue) or for [reserved units](crate::Check::with_max_wait) |
-/// | [`exceeds_capacity`](Self::exceeds_capacity) | whether the cost is above the capacity: no wait helps then |
+/// | [`exceeds_capacity`](Self::exceeds_capacity) | whether the cost is above the capacity, so that no wait helps |
 /// | [`is_blocked`](Self::is_blocked) | whether the key is blocked, for [`blocked_for`](Self::blocked_for): then `remaining` is 0, and `retry_after` is at least that. A check of cost 0 is allowed all the same |
 /// | [`would_deny`](Self::would_deny) | whether a limit in shadow mode would have denied the check |
 ///

@@ -89,7 +89,7 @@ impl Bucket {
             .saturating_sub((at - level.at).saturating_mul(drains));
         let charged = u64::from(receipt.cost).min(self.capacity) * micros;
         let of_charge = charged.saturating_sub((at - receipt.at).saturating_mul(drains));
-        // Rounded down: it is empty within the last microsecond.
+        // Rounded down, because it is empty within the last microsecond.
         let of_level = match receipt.drains_at.saturating_since(at) {
             0 => 0,
             left => (left - 1)

@@ -143,7 +143,8 @@ impl ClientIp {
         address::parse(address::trim(entry.as_bytes()))
     }
 
-    /// The client: the peer, or the address that a trusted proxy names, or why it names none.
+    /// Returns the client, which is the peer or the address that a trusted proxy names, or why it
+    /// names none.
     fn find(&self, parts: &Parts) -> Result<Result<IpAddr, ForwardingProblem>, MissingKey> {
         let headers = &parts.headers;
         let named = match &self.trust {

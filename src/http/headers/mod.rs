@@ -247,7 +247,7 @@ impl Fields {
         self.x_ratelimit.is_some() || self.more.as_ref().is_some_and(|more| more.ietf.is_some())
     }
 
-    /// If the request used up a budget: when it allows the same request again.
+    /// The time at which a budget that the request used up allows the same request again.
     #[inline]
     pub(super) fn next_allowed(&self) -> Option<NextAllowed> {
         self.more.as_ref()?.next_allowed

@@ -28,7 +28,7 @@ impl RateLimitLayer {
     /// # let limiter = RateLimiter::in_memory();
     /// let limit = RateLimitLayer::token_bucket(&limiter, "api", Quota::per_minute(100), PeerIp)?;
     /// let cors = CorsLayer::new().allow_origin(Any).expose_headers(limit.exposed_headers());
-    /// // The CORS layer is added last, so it is outside: its headers are also on denials.
+    /// // The CORS layer is added last, so it is outside, and denials also have its headers.
     /// let app: Router = Router::new()
     ///     .route("/", get(|| async { "hello" }))
     ///     .layer(limit)

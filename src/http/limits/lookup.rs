@@ -62,8 +62,8 @@ use crate::store::Announcements;
 /// // The name is the same, so an upgrade keeps what was used.
 /// let free = Limit::token_bucket("api", Quota::per_minute(10))?;
 /// let pro = Limit::token_bucket("api", Quota::per_minute(1_000))?;
-/// // While the database is away. A name of its own: in the budget of `api`, an account that used
-/// // more than this would be locked out.
+/// // While the database is away. The name differs, because in the budget of `api`, an account
+/// // that used more than this would be locked out.
 /// let fallback = Limit::token_bucket("fallback", Quota::per_minute(100))?;
 ///
 /// let user = |request: &Parts| request.extensions.get::<UserId>().copied();

@@ -2,7 +2,8 @@
 
 /// The result of a [`Lookup`](crate::layer::Lookup).
 ///
-/// Match `_` for [`Failed`](Self::Failed): a later version may tell apart why no value is known.
+/// Match `_` for [`Failed`](Self::Failed), because a later version may tell apart why no value is
+/// known.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LookupResult<'a, T> {

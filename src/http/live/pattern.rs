@@ -70,7 +70,7 @@ impl Pattern {
     }
 
     /// Returns whether this may be such a request, by its route, or by any spelling of its path.
-    /// For limits: a client must not leave one by another spelling.
+    /// This is for limits, because a client must not leave one by another spelling.
     pub(super) fn may_match(&self, route: &RequestRoute<'_>) -> bool {
         self.matches_method(&route.method)
             && self.path.as_ref().is_none_or(|path| {
@@ -82,7 +82,8 @@ impl Pattern {
     }
 
     /// Returns whether this must be such a request, by its route, or by a path that has only one
-    /// spelling. For exceptions: a client must not take one by another spelling.
+    /// spelling. This is for exceptions, because a client must not take one by another
+    /// spelling.
     pub(super) fn must_match(&self, route: &RequestRoute<'_>) -> bool {
         self.matches_method(&route.method)
             && self.path.as_ref().is_none_or(|path| {

@@ -211,7 +211,7 @@ impl LimitSet {
         // The outcome is kept before another version can be put into force.
         let mut layers = self.shared.layers.lock();
         // A version that makes a panic, in a name of the application or in a subscriber, must not
-        // end the task: the next one may be well.
+        // end the task, because the next one may be well.
         let replacing = || version.and_then(|config| self.replace_for(&mut layers, config));
         let outcome = catch_unwind(AssertUnwindSafe(replacing)).unwrap_or_else(|_| {
             Err(ConfigError::new(

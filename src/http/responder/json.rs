@@ -93,6 +93,6 @@ pub(super) fn problem(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
 }
 
 fn serialize(value: &impl Serialize) -> Bytes {
-    // Strings and numbers: this cannot fail.
+    // These are strings and numbers, so this cannot fail.
     serde_json::to_vec(value).unwrap_or_default().into()
 }

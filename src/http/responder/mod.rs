@@ -73,7 +73,7 @@ pub enum Reason {
     Overloaded,
     /// The store has no room for one more budget.
     StoreFull,
-    /// The store can never decide the layer's limits: a mistake of yours, such as a
+    /// The store can never decide the layer's limits, because of a mistake of yours, such as a
     /// closure that repeats a limit with the same name and key, or a wrapper of a store that does
     /// not pass [`check_limits`](crate::store::Store::check_limits) on.
     Misconfigured,

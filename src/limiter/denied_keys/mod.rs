@@ -26,8 +26,8 @@ const SHARDS: usize = 16;
 /// The keys that an event names.
 const IN_EVENT: usize = 10;
 
-/// The keys that a limiter denies most often, counted in this process: which clients you may look
-/// at, or to [block](crate::RateLimiter::block).
+/// The keys that a limiter denies most often, counted in this process. You may look at these
+/// clients, or [block](crate::RateLimiter::block) them.
 ///
 /// It is off until a limiter [counts](crate::RateLimiterBuilder::count_denied_keys) with it. Then
 /// the event `most denied keys` names the first ten, once in each minute with a denial, and

@@ -8,7 +8,7 @@ use tokio::sync::oneshot::Sender;
 use super::permit::Permit;
 use crate::model::Error;
 
-/// The outcome for a caller: a permit, none, or an error.
+/// The outcome for a caller, which is a permit, none, or an error.
 pub(super) type PermitOutcome = Result<Option<Permit>, Error>;
 
 /// A caller, and the limit that it asked under, because plans differ.

@@ -47,7 +47,7 @@ pub(super) struct LocalHolder {
     stage: ClaimStage,
     /// Whether a change has not been claimed.
     is_changed: bool,
-    /// Whether its time for a claim has come: for a poll, a renewal, or another attempt after a
+    /// Whether its time for a claim has come, for a poll, a renewal, or another attempt after a
     /// failure.
     is_due: bool,
     history: ClaimHistory,
@@ -266,7 +266,7 @@ impl LocalHolder {
         self.stage = ClaimStage::InFlight;
     }
 
-    /// The claim was answered. `more`: granted permits that the claim did not count.
+    /// Applies the answer to the claim, with `more` granted permits than the claim counted.
     pub(super) fn apply_answer(&mut self, more: u64, now: Instant, deliveries: &mut Vec<Delivery>) {
         // They may include permits that this process has granted meanwhile.
         let granted = self.granted_in_claim.saturating_add(more);

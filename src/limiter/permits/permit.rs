@@ -45,8 +45,8 @@ pub(super) trait Grantor: Send + Sync {
     fn is_renewed(&self, budget: &Arc<Budget>, granted_here: Option<Instant>) -> bool;
 }
 
-/// A permit of a [concurrency limit](Limit::concurrency): at most so many requests of a key are in
-/// flight. Dropping it gives it back. See
+/// A permit of a [concurrency limit](Limit::concurrency), which bounds the requests of a key that
+/// are in flight. Dropping it gives it back. See
 /// [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit).
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct Permit {
@@ -99,8 +99,8 @@ impl Permit {
 
     /// Returns whether the store has confirmed the permit within the last
     /// [lease](crate::RateLimiterBuilder::permit_lease). Otherwise another process may also hold
-    /// it: this process was blocked, or could not reach the store. A long job can check this before
-    /// each step.
+    /// it, because this process was blocked, or could not reach the store. A long job can check
+    /// this before each step.
     #[must_use]
     pub fn is_renewed(&self) -> bool {
         self.grantor.is_renewed(&self.budget, self.granted_here)

@@ -347,7 +347,7 @@ impl RateLimiter {
         let answered = Instant::now();
         sleep_until(bounds.deadline).await;
         if counts_denials(group) {
-            // Not before: until its deadline, its turn may come.
+            // Not before the deadline, because its turn may come until then.
             let peek = Operation::Peek(of_denied_caller(group));
             tokio::spawn(self.apply_unobserved(peek));
         }

@@ -210,7 +210,8 @@ impl Turns {
         if self.places.load(Ordering::SeqCst) == 0 {
             return;
         }
-        // Not under the lock: a waker may drop its waiter at once, which takes the lock again.
+        // Without the lock, because a waker may drop its waiter at once, which takes the lock
+        // again.
         let queue = self.queues.lock().get(budget).cloned();
         let Some(queue) = queue else { return };
         queue.replenished.notify_waiters();

@@ -73,7 +73,7 @@ impl Key {
     #[inline]
     pub fn new(part: impl AsRef<[u8]>) -> Self {
         let part = part.as_ref();
-        // The fast path: most keys are one plain part.
+        // The fast path, because most keys are one plain part.
         if encoder::is_plain(part) {
             Self(Text::new(part))
         } else {

@@ -65,7 +65,7 @@ struct SentLimit {
 /// Identical operations.
 struct Run {
     operation: Operation,
-    /// As it is sent: a charge may be sent as a peek.
+    /// The operation that is sent, because a charge may be sent as a peek.
     op: Op,
     /// The index of its first charge, and the number of its charges.
     first: usize,
@@ -171,7 +171,8 @@ impl Batch {
         self.callers.push(BatchCaller { run, ..caller });
     }
 
-    /// The numbers of a budget, and its cost. `blocks`: whether the offences of its key matter.
+    /// The numbers of a budget, and its cost. `blocks` says whether the offences of its
+    /// key matter.
     fn numbered(
         &mut self,
         prefix: &str,
@@ -186,7 +187,7 @@ impl Batch {
         WireCheck::new(key, limit, offences, cost)
     }
 
-    /// The run that the charges from `first` on continue: an identical one, with no later check of
+    /// The run that the charges from `first` on continue. It is identical, with no later check of
     /// any of its budgets.
     fn same_run(&self, op: Op, operation: &Operation, first: usize) -> Option<usize> {
         // Two claims of one key may have different holders.

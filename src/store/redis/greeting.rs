@@ -21,7 +21,8 @@ pub(super) async fn greet(
     connection: &mut MultiplexedConnection,
     terms: &Terms,
 ) -> Result<(), String> {
-    // First and alone: a server that requires a password closes the connection on a large command.
+    // First and alone, because a server that requires a password closes the connection on a large
+    // command.
     let ping = redis::cmd("PING").query_async::<()>(connection).await;
     explained(ping, terms)?;
     if let Some(name) = terms.client_name.as_deref() {

@@ -30,7 +30,7 @@ pub(super) struct RedisKey {
 }
 
 impl Keys {
-    /// The number of a budget's key. `more`: nothing, or [`OFFENCES`] for the key's offences.
+    /// The number of a budget's key. `more` is empty, or [`OFFENCES`] for the key's offences.
     pub(super) fn number(&mut self, prefix: &str, budget: &Budget, more: &str) -> u16 {
         let Self {
             text,
@@ -92,9 +92,9 @@ fn get<'a>(text: &'a str, all: &[RedisKey], number: usize) -> &'a str {
 }
 
 /// Appends the key of a budget in Redis: `prefix:{key}:kind:name`. An encoded key has no braces, so
-/// they are a hash tag: Redis keeps all limits of one key in one slot. On a cluster, another tag
-/// stands before it: the tag of the key's partition. A kind is one letter, and the offences of a
-/// budget's key have one letter more. The name comes last, so it may contain colons.
+/// they are a hash tag, and Redis keeps all limits of one key in one slot. On a cluster, another
+/// tag stands before it, which is the tag of the key's partition. A kind is one letter, and the
+/// offences of a budget's key have one letter more. The name comes last, so it may contain colons.
 #[inline]
 pub(super) fn append_key(text: &mut String, prefix: &str, budget: &Budget, more: &str) {
     text.push_str(prefix);

@@ -41,7 +41,7 @@ const PACE: Duration = Duration::from_millis(4);
 /// A long deadline has a longer pace.
 const PACES_OF_A_DEADLINE: u32 = 64;
 
-/// 20 ms of the default.
+/// The patience is a twelfth of the deadline, about 20 ms of the default.
 const PING_PATIENCES_OF_A_DEADLINE: u32 = 12;
 
 /// The settings of all lanes of a store.

@@ -149,8 +149,8 @@ impl RedisSource {
 
     /// The text of the key.
     async fn get(&self) -> Result<String, CommandError> {
-        // One byte more than a configuration may have: a larger value would hold up the checks on
-        // this connection.
+        // One byte more than a configuration may have, because a larger value would hold up the
+        // checks on this connection.
         let mut get = redis::cmd("GETRANGE");
         get.arg(self.key()).arg(0).arg(MAX_TEXT);
         let text = self.run::<Vec<u8>>(&get).await?;

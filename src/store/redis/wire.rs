@@ -130,7 +130,7 @@ impl WireCheck {
 /// `ARGV[1]` of a batch, with the number of the call, the limits, then the runs.
 pub(super) struct Body(Vec<u8>);
 
-/// The longest delay of an allowed check under a limit that is a queue. 0: any.
+/// The longest delay of an allowed check under a limit that is a queue. 0 means any delay.
 pub(super) fn longest_delay(check: &Check) -> Micros {
     match check.limit().queues() {
         true => check.asked().max_wait,

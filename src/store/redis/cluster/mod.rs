@@ -244,7 +244,8 @@ impl Cluster {
         is_complete
     }
 
-    /// All that may tell, each once, with the connection of its calls, if it has one.
+    /// Every server that may know the slots, each once, with the connection of its calls, if it has
+    /// one.
     fn peers(&self) -> HashMap<HostAndPort, Option<MultiplexedConnection>> {
         let seeds = self.seeds.iter().map(|seed| (seed.host_and_port(), None));
         let table = self.table.read();

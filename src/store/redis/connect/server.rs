@@ -163,7 +163,7 @@ async fn open(
     };
     let sentence = match error.is_connection_dropped() {
         true => turned_away::why(&address).await,
-        // Another error after connecting is of what does not speak the protocol of Redis.
+        // Any other error after connecting comes from a peer that does not speak the protocol.
         false if is_connected => turned_away::sentence_of(&error),
         false => None,
     };

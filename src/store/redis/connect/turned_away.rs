@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// The longest sentence, in bytes. Redis explains protected mode at length.
 const LONGEST: usize = 300;
 
-/// The last answer of a server that closes a new connection: its sentence, or only that the
-/// connection is closed. `None` if the connection stays open.
+/// The last answer of a server that closes a new connection, which is its sentence, or only that
+/// the connection is closed. `None` if the connection stays open.
 pub(super) async fn last_answer(connection: &mut MultiplexedConnection) -> Option<RedisError> {
     let ping = redis::cmd("PING");
     let error = ping.query_async::<()>(connection).await.err()?;

@@ -161,7 +161,7 @@ fn sentinels(
         Ok(Server::new(&info, None))
     });
     let sentinels = sentinels.collect::<Result<_, ConfigError>>()?;
-    // Any host will do: the sentinels name another.
+    // Any host will do, because the sentinels name another.
     let url = format!(
         "{}://{}localhost/{database}?{settings}",
         hosts.scheme, hosts.user
