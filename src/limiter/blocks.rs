@@ -10,20 +10,22 @@ use crate::telemetry;
 
 /// # Operators
 impl RateLimiter {
-    /// Blocks a key under a limit for a time, at most 366 days, on all replicas. So you shut
-    /// a client out. It replaces an earlier block by an operator.
+    /// Blocks a key under a limit for a time, at most 366 days, on all replicas. So you shut a
+    /// client out. A later call replaces the block.
     ///
     /// Checks of the key are denied until the block ends, except checks of cost 0 and checks that
     /// hold reserved units already. Another replica that denied the key less than a second ago may
     /// answer that denial first. On a service with several limits, block the key under one that all
     /// of its requests are charged under.
     ///
-    /// A block is of the limit's name and [kind](Limit#kinds), and of the key, in stores of one
-    /// prefix. So a separate tool for operators can use a limit of that name and algorithm, with
-    /// any quota. The limit need not [block keys](Limit::with_block_policy). If the limit has
-    /// already blocked the key after denials, only a limit with a policy of blocks replaces that
-    /// block, such as [by operators](crate::limit::BlockPolicy::by_operators). `LimitSet::limit`
-    /// returns a limit of a configuration. Pass the key as the key extractor returns it. See
+    /// The block applies to the name and [kind](Limit#kinds) of the limit and to the key, in all
+    /// stores of the same prefix. For example, a tool for operators may pass a limit of the same
+    /// name and algorithm with another quota. The limit need not [block
+    /// keys](Limit::with_block_policy). If the key is also blocked because of its denials, pass a
+    /// limit with a block policy, such as [by operators](crate::limit::BlockPolicy::by_operators),
+    /// and your block replaces that one. With a limit that has no policy, the key stays blocked
+    /// until both blocks have ended. `LimitSet::limit` returns a limit of a configuration. Pass the
+    /// key as the key extractor returns it. See
     /// [`Key::from_encoded`].
     ///
     /// A [`Prefetch`](crate::store::Prefetch) of the limit first spends the units that it holds.
@@ -50,9 +52,9 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store does not answer. Then it may be blocked in this process, where
-    /// a local limit decides. It [is misuse](Error::is_misuse) if the time is shorter than a
-    /// microsecond, or longer than 366 days.
+    /// Returns an error if the store does not answer. Then the key may still be blocked in this
+    /// process, as long as a local limit decides. It [is misuse](Error::is_misuse) if the time is
+    /// shorter than a microsecond, or longer than 366 days.
     pub async fn block(
         &self,
         limit: &Limit,
@@ -81,8 +83,9 @@ impl RateLimiter {
     }
 
     /// Ends the block of a key under a limit, and forgets the denials and the blocks that were
-    /// counted. What the key consumed stays consumed, so it may be denied until its budget has
-    /// units again: [`reset`](Self::reset) gives an honest client both.
+    /// counted. What the key consumed stays consumed, so the key may still be denied.
+    /// [`reset`](Self::reset) also refills its budget. Use it for a client that was blocked by
+    /// mistake.
     ///
     /// It also ends a block that followed denials, whatever the policy of the limit that is passed
     /// here.

@@ -135,14 +135,14 @@ impl RateLimiter {
     /// | sliding window | `n`, if the sub-window of the charge still counts |
     /// | sliding log | `n`, if the charge still counts; with more than 1,024 newer entries, from the oldest entries |
     ///
-    /// A receipt is void after a reset of the budget, after its loss by the store, after a clock
-    /// was set back by more than a period, and after a change of the limit's rate or period. A
-    /// refund gives nothing back then. But a budget whose units are all back is not stored, so the
-    /// step of the clock is forgotten with it. Then an old receipt counts again when the clock
-    /// reaches its time. After a step back of less than a period,
-    /// receipts of new charges are void until the clock has caught up with the first charge that
-    /// the budget counts. A receipt names its charge by the time, and an earlier charge may have
-    /// the same time.
+    /// A receipt is void after a reset of the budget, after its loss by the store, and after a
+    /// change of the limit's rate or period. A refund gives nothing back then.
+    ///
+    /// A receipt names its charge by the time, so a clock that steps back has two effects. After a
+    /// step of less than a period, receipts of new charges are void until the clock has caught up
+    /// with the first charge that the budget counts. After a longer step, receipts of old charges
+    /// are void while the budget is stored. If the budget becomes full, the store deletes it, and
+    /// an old receipt counts again when the clock reaches its time.
     ///
     /// You can use a receipt for one refund. For the next refund of the same charge, use
     /// [`Receipt::after`].

@@ -13,10 +13,11 @@ use crate::units::{Micros, Receipt, Timestamp, micros};
 /// A group is allowed if every limit allows its check, but for those in [shadow
 /// mode](crate::Limit::with_shadow_mode). The accessors return the values of the *deciding*
 /// limit. In a denied group, that is the limit with the longest wait. In an allowed group, it is
-/// the limit that allows the fewest further checks of the same cost, and of equals the one that is
-/// full last. [`delay`](Self::delay) is the longest of all. [`verdicts`](Self::verdicts) returns
-/// each verdict, in the order of the group. In a denied group, a verdict that allows its check
-/// reports the budget without a charge, because nothing was consumed.
+/// the limit that allows the fewest further checks of the same cost. If several allow equally few,
+/// it is the one whose budget is full last. [`delay`](Self::delay) is the longest of all.
+/// [`verdicts`](Self::verdicts) returns each verdict, in the order of the group. In a denied group,
+/// a verdict that allows its check reports the budget without a charge, because nothing was
+/// consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a decision that is not looked at limits nothing"]
 pub struct Decision {

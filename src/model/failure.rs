@@ -36,9 +36,9 @@ const MAX_REPLICAS: u32 = 10_000;
 /// - A check that the store denied stays denied until its `retry_after`, if the store remembers it,
 ///   as `RedisStore` does.
 /// - When the store answers again, the units that were allowed locally and have not drained since
-///   are charged there, once. This is best effort, for at most 100,000 budgets, as far as the
-///   store's budgets have units left, without those that a lost call may have charged, and not
-///   after a restart of the process.
+///   are charged there, once. This is best effort. It is done for at most 100,000 budgets, and only
+///   as far as the store's budget has units left. Units that a lost call may have charged are left
+///   out. After a restart of the process, nothing is charged.
 ///
 /// Under a [concurrency limit](crate::Limit::concurrency), a replica has `limit / n` permits,
 /// rounded down, and at least 1. The permits that it holds already count. If none is free, a

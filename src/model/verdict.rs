@@ -216,8 +216,9 @@ impl Verdict {
     }
 
     /// The time that an allowed check has to wait, for its turn in a leaky bucket as a queue, or
-    /// for [reserved units](crate::Check::with_max_wait). Else zero. Of a limit in shadow mode, the
-    /// time that the check would have waited. Its [decision](crate::Decision::delay) has no delay.
+    /// for [reserved units](crate::Check::with_max_wait). Else zero. For a limit in shadow mode, it
+    /// is the time that the check would have waited, and the [decision](crate::Decision::delay) has
+    /// no delay.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         Duration::from_micros(self.outcome.delay)

@@ -38,7 +38,7 @@ impl ClientIp {
     /// **Every request must come through all these proxies.** A client that reaches your service
     /// with fewer hops chooses its own address. If you know the addresses of the proxies, use
     /// [`behind`](Self::behind). Behind an Envoy with `use_remote_address` and
-    /// `xff_num_trusted_hops`, count also that Envoy, one more than its hops.
+    /// `xff_num_trusted_hops`, pass that number plus one, for the Envoy itself.
     ///
     /// A request with fewer addresses has no key, unless
     /// [`use_peer_if_missing`](Self::use_peer_if_missing) is set.

@@ -274,8 +274,8 @@ impl RateLimitLayer {
     /// # }
     /// ```
     ///
-    /// If the closure returns more than 255 checks, or two of one budget, the request is answered
-    /// with 500, and an event says why.
+    /// If the closure returns more than 255 checks, or two checks of one budget, the request is
+    /// answered with 500, and an event says why.
     ///
     /// # Errors
     ///
@@ -294,8 +294,8 @@ impl RateLimitLayer {
     /// request without a key is handled [as for other limits](Self::on_missing_key). See
     /// [`from_fn`](Self::from_fn).
     ///
-    /// The closure gets the key [as it is counted](Key::as_str), to pass it on. What it chooses by
-    /// is in the request's head.
+    /// The closure gets the key [as it is counted](Key::as_str), and passes it to the checks. It
+    /// finds the plan in the request's head.
     ///
     /// ```
     /// use http::request::Parts;
@@ -349,7 +349,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the look-up has a capacity of 0, no time, or no look-ups in flight.
+    /// Returns an error if the look-up has a capacity of 0, a timeout of 0, or a maximum of 0
+    /// look-ups in flight.
     pub fn from_lookup<I, T>(
         limiter: impl Into<RateLimiter>,
         lookup: Lookup<I, T>,

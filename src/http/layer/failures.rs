@@ -16,8 +16,8 @@ impl RateLimitLayer {
     ///
     /// A client that the store denied stays denied until its `retry_after`, whatever this setting
     /// is, because a `RedisStore` [remembers](crate::store::RedisStoreBuilder::deny_for) it. A
-    /// store that is [full](crate::Error::is_full) always fails closed, because clients send more
-    /// keys than it may keep.
+    /// store that is [full](crate::Error::is_full) always fails closed. Otherwise a client could
+    /// escape its limit by sending many keys.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;
@@ -48,7 +48,7 @@ impl RateLimitLayer {
     /// Forwards a request, unlimited and without rate limit headers, when the store [is
     /// overloaded](crate::Error::is_overloaded), because more checks wait for an answer than it was
     /// built for. Default: the request is rejected with 503 and a `Retry-After` of at least a
-    /// second, because a flood of requests is not an outage, and would open the limit to itself.
+    /// second, because otherwise a flood of requests would turn the limit off.
     pub fn fail_open_when_overloaded(self) -> Self {
         self.with(|limiter| limiter.is_open_when_overloaded = true)
     }

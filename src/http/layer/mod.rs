@@ -69,11 +69,12 @@ use super::request_limiter::RequestLimiter;
 ///    [`X-RateLimit-Reset`](Self::reset_in_delta_seconds), and the [`RateLimit`
 ///    fields](Self::ietf_headers) if they are set.
 ///    [`report_denials_only`](Self::report_denials_only) and
-///    [`report_nothing`](Self::report_nothing) restrict that. Fields of the inner service stay
-///    where they are stricter or cannot be compared, and lists are added to. A response with status
-///    304 or 101, and the response to an allowed `CONNECT`, have none. The response to a denied
-///    request has the [`Decision`](crate::Decision) in its extensions, for layers outside. For
-///    allowed requests, see [`insert_decision`](Self::insert_decision).
+///    [`report_nothing`](Self::report_nothing) restrict that. If the inner service sent a field,
+///    the stricter value stays. If the two cannot be compared, its own value stays. Lists get both
+///    values. A response with status 304 or 101, and the response to an allowed `CONNECT`, have
+///    none. The response to a denied request has the [`Decision`](crate::Decision) in its
+///    extensions, for layers outside. For allowed requests, see
+///    [`insert_decision`](Self::insert_decision).
 /// 7. When the store is unavailable, the request is forwarded without rate limit headers, or
 ///    answered with 503, or limited in this process. See
 ///    [`on_store_failure`](Self::on_store_failure). An event reports it.

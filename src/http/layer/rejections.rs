@@ -80,9 +80,9 @@ impl RateLimitLayer {
     /// Answers gRPC calls as all other requests, with an HTTP status and a body. Default: with HTTP
     /// 200 and a gRPC status, if the request is a `POST` with the content type `application/grpc`.
     ///
-    /// gRPC clients do not read an HTTP status. You need it for a service without gRPC, if
-    /// something in front of it counts rejected requests by their HTTP status, because any client
-    /// can send that content type.
+    /// gRPC clients do not read an HTTP status. Use this if your service has no gRPC, and a proxy
+    /// counts its 429 responses. Otherwise any client can send that content type, and gets 200
+    /// instead.
     #[cfg(feature = "grpc")]
     pub fn without_grpc_status(self) -> Self {
         self.with(|limiter| limiter.responder.ignores_grpc = true)

@@ -11,7 +11,7 @@ impl RateLimitLayer {
     /// Puts the layer's limits in *shadow mode*: they decide, count and report, and never deny. See
     /// [`Limit::with_shadow_mode`].
     ///
-    /// It overrides the shadow mode of each limit, also of those that a closure
+    /// It overrides the shadow mode of each limit, including limits that a closure
     /// [chooses](Self::from_fn). In shadow mode, a request without a key is not rejected. Nor is a
     /// request that the closure rejects.
     ///

@@ -14,8 +14,8 @@ impl RateLimitLayer {
     /// Returns what is left under each limit that would apply to a request, for its key and its
     /// plan, in one call to the store and without a charge.
     ///
-    /// It is right where a peek by hand is easily wrong, for a request whose limit is chosen by its
-    /// plan, and for a key that is blocked.
+    /// It also handles limits that are chosen by a plan, and blocked keys, which a peek in your
+    /// code easily misses.
     ///
     /// ```
     /// use axum::http::{StatusCode, request::Parts};

@@ -21,7 +21,7 @@ impl RateLimitLayer {
     /// |---|---|---|
     /// | one: token bucket, GCRA, leaky bucket as a meter | first come, first served. A request that cannot be in time behind others is denied at once | the processes take turns, in the order in which the store decided |
     /// | one of another algorithm | first come, first served | when units are available, the first process to ask gets them |
-    /// | several | a request queues only for the budgets that denied it | the same |
+    /// | several | a request queues only for the budgets that denied it | when units are available, the first process to ask gets them |
     ///
     /// A client that disconnects gives up its place, and its turn goes to the next waiter of this
     /// process. If there is none, its units are given back as far as they are not before other

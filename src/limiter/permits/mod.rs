@@ -158,10 +158,10 @@ impl RateLimiter {
     /// # }
     /// ```
     ///
-    /// A free permit is granted even if `max_wait` is shorter than the store's latency, because the
-    /// first answer may take up to a second. Dropping the future gives up the place in the queue.
-    /// If the store becomes unavailable, the [failure policy](Limit::with_on_store_failure) decides
-    /// all waiting callers at once.
+    /// `max_wait` bounds only the time in the queue. The store's first answer may take up to a
+    /// second, and if a permit is free then, it is granted even after `max_wait`. Dropping the
+    /// future gives up the place in the queue. If the store becomes unavailable, the [failure
+    /// policy](Limit::with_on_store_failure) decides all waiting callers at once.
     ///
     /// # Guarantees
     ///
@@ -187,9 +187,9 @@ impl RateLimiter {
     ///   call [`flush`](Self::flush) last.
     ///
     /// A claim has the permits and the waiters of this process for one key. Claims are sent to
-    /// Redis together with checks. Tasks renew the permits, in a runtime that uses the limiter. If
-    /// that runtime is blocked, the next caller in another one moves them. A current-thread runtime
-    /// drives them only inside `block_on`.
+    /// Redis together with checks. Tasks in a runtime that uses the limiter renew the permits. If
+    /// that runtime is blocked, the next caller in another runtime starts these tasks there. A
+    /// current-thread runtime drives them only inside `block_on`.
     ///
     /// # Errors
     ///

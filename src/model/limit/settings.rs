@@ -160,7 +160,8 @@ impl Limit {
     }
 
     /// Sets the `Retry-After` of a request without a permit. Default: 1 second. Range: 1 second to
-    /// 1 hour. The end of a request is not known in advance, so choose about the duration of one.
+    /// 1 hour. The end of a request is not known in advance, so choose about the duration of a
+    /// request.
     ///
     /// # Errors
     ///

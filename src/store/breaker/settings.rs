@@ -11,16 +11,17 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// The settings of a circuit breaker, which stops asking a store that does not answer.
 ///
-/// Without it, every check of an outage waits for the store's deadline. It opens when half of the
-/// calls of the last 250 ms failed, or two of the last three, where fewer than three ended in that
-/// time. Then each check fails at once. The error [says so](crate::Error::is_circuit_open), and
+/// Without it, every check of an outage waits for the store's deadline. The breaker opens when half
+/// of the calls of the last 250 ms failed. If fewer than three calls ended in that time, it opens
+/// when two of the last three failed. Then each check fails at once. The error [says
+/// so](crate::Error::is_circuit_open), and
 /// [when the store is probed](crate::Error::probe_after). What happens to a request is the layer's
 /// setting [`on_store_failure`](crate::RateLimitLayer::on_store_failure).
 ///
-/// A task probes the store, after 100 ms, then with pauses that double up to a second. No check
-/// waits for a probe. If the task cannot run, because its runtime is blocked, a check is sent in
-/// its place once a second. When a probe is answered, a growing share of the checks is sent, all of
-/// them after half a second. A failure in that time opens the breaker again.
+/// A task probes the store after 50 to 100 ms. Each failed probe doubles the pause, up to a second.
+/// No check waits for a probe. If the task cannot run, because its runtime is blocked, a check is
+/// sent in its place once a second. When a probe is answered, a growing share of the checks is
+/// sent, all of them after half a second. A failure in that time opens the breaker again.
 ///
 /// A call fails if its error [is unavailability](crate::Error::is_unavailable). A denial, an
 /// overload and a store that is full are answers.

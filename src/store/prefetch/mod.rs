@@ -45,7 +45,7 @@ const SHARDS: usize = 64;
 ///   half that time later, or at [`release`](Self::release). If the replica dies, if Redis's answer
 ///   to its charge is lost, if the key is reset while it is being charged, or if the rate of a
 ///   bucket changes, the block is lost. Its units refill like spent ones. A replica that hangs
-///   keeps its block for as long.
+///   keeps its block until it runs again.
 /// - *Exceeded*: in any interval, each replica allows at most one block more than the algorithm
 ///   guarantees, units that were charged before the interval and spent in it.
 ///
