@@ -9,11 +9,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use http::Request;
+use http::request::Parts;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use tollgate::key::{Global, Header};
 use tollgate::layer::OnStoreFailure;
-use tollgate::{ConfigError, Limit, Quota, RateLimitLayer, RateLimiter};
+use tollgate::{Check, ConfigError, Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::requests::{app, number, plain, request, send, status};
 use crate::support::scripted::Scripted;
@@ -74,6 +75,31 @@ async fn request_waits_exactly_until_its_units_are_available() {
             assert_eq!(started.elapsed(), Duration::from_secs(second), "{limit}");
         }
     }
+}
+
+/// The check's own wait reserves its units at the first charge, before the layer knows that the
+/// request has to wait.
+#[tokio::test(start_paused = true)]
+async fn request_whose_check_waits_by_itself_waits_for_as_long_as_the_layer_allows() {
+    let limit = Limit::token_bucket("api", Quota::per_second(1).burst(1)).unwrap();
+    let layer = RateLimitLayer::from_fn(&RateLimiter::in_memory(), move |_: &Parts| {
+        Check::new(&limit, Key::new("k"))
+            .with_max_wait(60_000 * MS)
+            .into()
+    });
+    let app = app(layer.unwrap().wait_up_to(2_500 * MS).unwrap());
+    let tasks = JoinSet::from_iter((0..4).map(|_| {
+        let (app, started) = (app.clone(), Instant::now());
+        async move {
+            (
+                status(&app, plain("/")).await,
+                started.elapsed().as_millis(),
+            )
+        }
+    }));
+    let mut answers = tasks.join_all().await;
+    answers.sort_unstable();
+    assert_eq!(answers, [(200, 0), (200, 1_000), (200, 2_000), (429, 0)]);
 }
 
 #[tokio::test(start_paused = true)]

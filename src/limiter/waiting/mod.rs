@@ -61,6 +61,11 @@ fn queues(group: &Group) -> bool {
     group.iter().any(|check| check.limit().queues())
 }
 
+/// Returns whether the group is a single check that asks the store to reserve its units.
+fn asks_to_reserve(group: &Group) -> bool {
+    matches!(&**group, [check] if check.limit().reserves() && !check.max_wait().is_zero())
+}
+
 /// The group of a caller that is denied, for whatever reason, so a peek counts its denial.
 fn of_denied_caller(group: &Group) -> Group {
     if !counts_denials(group) {
@@ -99,9 +104,9 @@ impl RateLimiter {
     /// The store's decision contains the time at which the units are available. The store is not
     /// asked again before that time, unless this limiter refunds or resets one of the budgets.
     /// Waiters of one process for one budget are served first come, first served, so small requests
-    /// do not starve a large one. A leaky bucket's delay is part of the wait. While units are free
-    /// and the store's answers take longer, several waiters ask at once, in their order, because a
-    /// distant store serves more than one a round trip.
+    /// do not starve a large one. A leaky bucket's delay is part of the wait. As long as answers
+    /// find free units, more waiters ask at once, in their order, because otherwise a distant store
+    /// would serve one waiter in each round trip.
     ///
     /// A caller that does not find others waiting is decided at once, and waits only if it is
     /// denied. Under a token bucket, GCRA, or a leaky bucket as a meter, the first waiter of a
@@ -110,15 +115,15 @@ impl RateLimiter {
     /// not come earlier. Under other algorithms, and for groups, the processes ask when the units
     /// are available, and the first one to ask gets them.
     ///
-    /// If the units will not be available in time, the caller is denied at once. Behind waiters
+    /// A caller is denied at once if the store says that its units come too late. Behind waiters
     /// that reserve their units, it is also denied at once if the queue of this process is too
-    /// long. Else the denial comes after `max_wait`. Dropping the future cancels the wait. Reserved
-    /// units are left to the next waiter of this process, or given back. The place in a leaky
-    /// bucket as a queue stays taken.
+    /// long. Behind other waiters, its denial comes after `max_wait`, because the wait is not known
+    /// before. Dropping the future cancels the wait. Reserved units are left to the next waiter of
+    /// this process, or given back. The place in a leaky bucket as a queue stays taken.
     ///
     /// `max_wait` bounds the wait for units. Each answer of the store has the store's own deadline,
-    /// so the call ends at most two such deadlines after `max_wait`, of the last charge, and of its
-    /// refund if its units come too late. Zero asks once and does not wait for units.
+    /// so the call ends at most two such deadlines after `max_wait`: one for the last charge, and
+    /// one for its refund if its units come too late. Zero asks once and does not wait for units.
     ///
     /// If the store is unavailable, the limit's [failure policy](Limit::with_on_store_failure)
     /// decides. A limit that fails closed is asked again after each `retry_after`, until
@@ -174,8 +179,8 @@ impl RateLimiter {
         let changes = self.shared.turns.changes(&group);
         // Only a waiter with a place may have a delay, so where there are delays, the place is
         // taken before the charge. An application that waits always has one.
-        let queues = queues(&group);
-        let place = match queues || settings.is_unbounded() {
+        let may_be_delayed = queues(&group) || asks_to_reserve(&group);
+        let place = match may_be_delayed || settings.is_unbounded() {
             true => settings.take_place(),
             false => None,
         };
@@ -214,7 +219,7 @@ impl RateLimiter {
             };
             // A request that need not wait has no place, however many are in flight.
             let place = match place {
-                None if !queues => settings.take_place(),
+                None if !may_be_delayed => settings.take_place(),
                 place => place,
             };
             let most = place.as_ref().map(|_| settings.max_waiters_per_key);
