@@ -20,8 +20,8 @@
 //!   first check. The change takes effect at once and mints nothing. So a state contains the rate
 //!   or the period under which it was written.
 //! - **Quotas in turn.** A longer period keeps units that a shorter one no longer counts, for as
-//!   long as checks use the longer period. A check is allowed if the units that its own quota still
-//!   counts, under whichever quota they were charged, leave room for it. See [`rotation`] and
+//!   long as checks use the longer period. A check counts the units within its own period,
+//!   whichever quota charged them. It is allowed if they leave room for it. See [`rotation`] and
 //!   [`sliding_log`].
 //! - **A refund** names its charge. The budget is never fuller than without that charge, except
 //!   that a fixed window which starts with a charge keeps its start.
@@ -29,8 +29,8 @@
 //!   it has. It is bounded, so that all sums stay exact.
 //! - **A denied check consumes nothing.** It writes only if a clock or quota change makes the state
 //!   last longer or drain faster, so that its `retry_after` stays correct. A peek never writes.
-//!   After a clock was set back or a rate was raised, its `retry_after` is what a charge made
-//!   now would get.
+//!   After a clock was set back or a rate was raised, a peek returns the `retry_after` that a
+//!   charge at the same time would get.
 
 mod bucket;
 mod fixed_window;
@@ -133,7 +133,7 @@ enum Kind {
     SubWindows(rotation::Counters<sliding_window::SubWindows>),
     Log(sliding_log::Log),
     Permits(permits::Holders),
-    /// One of these, or none, of a key with offences.
+    /// The budget of a key with offences: one of the kinds above, or none.
     Offender(Box<offences::Offender>),
 }
 

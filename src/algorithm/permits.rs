@@ -67,8 +67,8 @@ impl Concurrency {
     }
 }
 
-/// A queue of so many rows does not get more of a holder that has one. Its new places come after
-/// those.
+/// From this many rows in a queue on, a holder with a row gets no second one. Its new places are
+/// added to its last row.
 const MOST_ROWS: usize = 64;
 
 /// All holders of a key, and the queue.

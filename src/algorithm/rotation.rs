@@ -9,10 +9,10 @@
 //! - A new shape derives its counter from another, the shortest window in force that is at least as
 //!   long, else the longest. A denied check stores the new counter, so that its `retry_after` stays
 //!   correct.
-//! - A counter is removed when its quota had no check for the longest period. Until then, an empty
-//!   counter is also kept. Otherwise a short quota would start from the long quota's full count
-//!   again and again. A denied check is also a use of the quota. It is stored once half a period
-//!   has passed since the last store, so a counter is kept for half a period more.
+//! - A counter is removed when its quota had no check for the longest period. Until then, it is
+//!   kept even if it is empty, because otherwise a short quota would start from the long quota's
+//!   full count again and again. Denied checks also count as use. Their time is stored only every
+//!   half period, so a counter may be kept for half a period more.
 //! - When the budget is full, all counters are removed.
 //!
 //! Most budgets have one counter, which is as small and as fast as without this rule.

@@ -17,9 +17,9 @@
 //!
 //! A short period may allow far more units within the long period than any quota needs. So the
 //! oldest entries also leave once the newer ones hold as many units as the largest limit that has
-//! checked the log, `keep.limit`. This changes no decision. A check whose period includes units
-//! that left also counts at least `keep.limit` others, and is denied. It is allowed once at most
-//! `limit - cost` units are left, which depends on an entry that is kept.
+//! checked the log, `keep.limit`. This changes no decision. A check whose period includes removed
+//! units also counts at least `keep.limit` newer ones, and is denied. Its `retry_after` depends on
+//! an entry that is kept.
 //!
 //! A debt counts as if a quota with a limit as large had allowed it. It leaves a period after it
 //! was charged.

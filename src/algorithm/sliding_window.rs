@@ -32,8 +32,8 @@ const MAX_SUB_WINDOWS: u32 = 100;
 /// The largest limit, and so the largest count of a sub-window.
 const MAX_COUNT: u64 = MAX_EXACT / 2;
 
-/// The most units that charges under a quota with a higher limit add to one sub-window, and to all,
-/// so that all sums are exact. A full sub-window denies under any limit up to this.
+/// The caps of one sub-window and of all, so that all sums are exact. Charges under a quota with a
+/// higher limit may reach them. A count at its cap denies under every limit up to the cap.
 const MAX_FOREIGN: u64 = 1 << 45;
 const MAX_SUM: u64 = MAX_EXACT - (1 << 32);
 

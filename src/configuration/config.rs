@@ -148,8 +148,8 @@ pub(crate) struct LimitConfig {
         deserialize_with = "value::on_store_failure"
     )]
     pub(crate) on_store_failure: Option<OnStoreFailure>,
-    /// The share of keys for which the limit is enforced, in percent. 0 is shadow mode, so the
-    /// limit decides and reports, and never denies. Default: 100.
+    /// The share of keys for which the limit is in shadow mode, in percent. There it decides and
+    /// reports, and never denies. 100 is shadow mode for all keys. Default: 0.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",

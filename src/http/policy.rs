@@ -33,10 +33,10 @@ pub enum OnMissingKey {
     /// others.
     Reject(StatusCode),
     /// The limit whose key is missing is skipped. The layer's other limits decide. If none is left,
-    /// the request is not limited. A key that is [never
-    /// skipped](crate::key::MissingKey::never_skipped) rejects the request with 400: an unknown
-    /// client address, a header that is empty, malformed or sent twice. A client that leaves the
-    /// header out is not limited, so reject it elsewhere.
+    /// the request is not limited. Some problems are [never
+    /// skipped](crate::key::MissingKey::never_skipped), and the request is rejected with 400: an
+    /// unknown client address, and a header that is empty, malformed or sent twice. A client that
+    /// leaves the header out is not limited, so reject it elsewhere.
     SkipLimit,
 }
 
@@ -127,7 +127,8 @@ impl Policy {
         }
     }
 
-    /// The same policy, for what is asked without a request. It counts nothing.
+    /// The same policy for [`usage`](super::RateLimitLayer::usage), which is not a request: metrics
+    /// and events do not count it.
     pub(super) fn uncounted(&self) -> Self {
         let mut policy = self.clone();
         policy.counts_requests = false;

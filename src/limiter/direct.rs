@@ -129,7 +129,7 @@ impl RateLimiter {
     ///
     /// | algorithm | units given back |
     /// |---|---|
-    /// | token bucket, leaky bucket, GCRA | `n`, but at most the cost of the charge less the refill since then, or, if that is more, the level of the bucket after the charge less the refill and other refunds since then |
+    /// | token bucket, leaky bucket, GCRA | `n`, but at most the larger of two amounts: the cost minus what has refilled since the charge, or the units used right after the charge minus what has refilled and been refunded since |
     /// | leaky bucket as a queue | `n`, if no other check has been queued since. Otherwise nothing, because later checks keep their places, and a freed place would overlap one of them |
     /// | fixed window | `n`, if the window of the charge is in force. A window that starts with a charge keeps its end if that charge is refunded, as long as other units of it count |
     /// | sliding window | `n`, if the sub-window of the charge still counts |

@@ -156,8 +156,8 @@ impl Check {
     ///
     /// # Errors
     ///
-    /// Returns an error if the share cannot be decided. That of a limit with a policy of its own
-    /// always can.
+    /// Returns an error if the share cannot be decided. The share of a limit with a policy of its
+    /// own was checked when the policy was set.
     pub(crate) fn of_share(&self) -> Result<Option<Self>, ConfigError> {
         let share = match (self.limit().on_store_failure(), self.failure_policy()) {
             (None, Some(policy)) => self

@@ -116,8 +116,7 @@ impl Decision {
         })
     }
 
-    /// The same decision, with what limits in shadow mode would have denied by another decision of
-    /// the group.
+    /// Adds the shadow denials of another decision of the same group.
     pub(crate) fn with_shadow_denials_of(self, other: &Self) -> Self {
         if other.shadow_denials().next().is_none() {
             return self;

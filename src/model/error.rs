@@ -93,8 +93,8 @@ impl Error {
         self.limit.as_ref()
     }
 
-    /// The same error, of a call whose connection ended, or whose server no longer has the keys:
-    /// the next one takes another way.
+    /// The same error, marked if the call's connection ended or its server no longer has the keys.
+    /// The next call then goes to another connection.
     pub(crate) const fn going_elsewhere(mut self, goes_elsewhere: bool) -> Self {
         self.goes_elsewhere = goes_elsewhere;
         self

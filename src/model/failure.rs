@@ -70,8 +70,8 @@ pub enum OnStoreFailure {
         /// The number of replicas that share the quota.
         replicas: u32,
     },
-    /// The check is denied. A layer answers 503. Its `Retry-After` is when the store's circuit
-    /// breaker probes it next, at least a second. Without a breaker it is a second.
+    /// The check is denied. A layer answers 503. Its `Retry-After` is the time until the circuit
+    /// breaker's next probe, at least a second. Without a breaker it is a second.
     FailClosed,
 }
 

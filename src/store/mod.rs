@@ -163,7 +163,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Note<'a> {
-    /// Limits that were registered. Those of one name are several if plans have their own.
+    /// Registered limits. A name has several limits if plans have quotas of their own.
     Limits {
         /// A limiter or a configuration of this process. Its limits are not registered any more
         /// when nothing owns it.

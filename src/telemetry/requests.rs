@@ -138,8 +138,8 @@ pub(crate) fn setting_without_effect(limits: &str, setting: &str, needs: &str) {
     );
 }
 
-/// The real cost of a request is not charged, or not given back. If the answer of the store was
-/// lost, it may be.
+/// Reports that the real cost of a request was not charged or given back, or that it is not known
+/// because the answer was lost.
 pub(crate) fn unsettled(at_most: &Throttle, limit: &str, error: &Error) {
     metrics::unsettled();
     let Some(unreported) = at_most.report() else {

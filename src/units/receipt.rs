@@ -87,8 +87,8 @@ impl Receipt {
         }
     }
 
-    /// The store's time of the charge, since the Unix epoch. Of a charge that was decided
-    /// [locally](crate::decision::Source::Local), a time after all others.
+    /// The store's time of the charge, since the Unix epoch. For a charge that was decided
+    /// [locally](crate::decision::Source::Local), it is a time later than every time of a store.
     #[must_use]
     pub const fn charged_at(&self) -> Duration {
         self.at.since_epoch()

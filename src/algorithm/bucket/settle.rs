@@ -12,11 +12,10 @@
 //!   that still in it (`drains_at`). So neither the level nor the count at the charge has to be
 //!   known.
 //!
-//! Checks that wait for reserved units keep their turns when units are given back before. Checks
-//! that come later would have theirs too soon, and many would be carried out at once. So while
-//! units are reserved, one of two more bounds holds. What is charged at a turn leaves room for
-//! `spare` units at least. So many can be given back. Or it is the cost less what was charged
-//! since. The last charge can always be undone.
+//! A refund does not move reserved turns forward. Later checks would overtake them, and many
+//! would be carried out at once. So while units are reserved, a refund is at most the larger of two
+//! more amounts: `spare`, the room that is left at every reserved turn, and the cost less what was
+//! charged since. So the last charge can always be undone.
 //!
 //! In a queue, every charge has a place, and those that came later keep theirs. So only the last
 //! charge is given back. Otherwise, the next check would leave together with one of them.

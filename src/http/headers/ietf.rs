@@ -194,8 +194,9 @@ impl Ietf {
         Some(numbers.map(|it| it.min(LARGEST)))
     }
 
-    /// The seconds from now until a budget has more units. It is not to be later than
-    /// `Retry-After`. Where it would have to be, revisions 8 to 11 can leave it out.
+    /// The seconds from now until a budget has more units. A reset must not be later than
+    /// `Retry-After`. If the units come only later, revisions 8 to 11 leave the reset out, and
+    /// earlier revisions, which need one, report the later time.
     fn reset(&self, budget: &ReportedBudget) -> Option<u64> {
         let from_now = |time: Duration| seconds(time.saturating_sub(self.made_at.elapsed()));
         let reset = from_now(budget.reset?);

@@ -364,8 +364,8 @@ struct UsedUp {
 }
 
 /// Returns whether the fields of this layer replace those that the response has. A used-up budget
-/// is stricter than another, then fewer units are, then a later reset. A value that is not a number
-/// stays.
+/// is the strictest. Otherwise fewer units are stricter, and then a later reset. A value that is
+/// not a number stays.
 fn is_stricter(remaining: u64, theirs: &[Option<u64>], is_later: bool, used_up: UsedUp) -> bool {
     let Some(theirs) = theirs.iter().copied().collect::<Option<Vec<_>>>() else {
         return false;

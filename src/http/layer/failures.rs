@@ -14,10 +14,11 @@ impl RateLimitLayer {
     /// for the limits without [one of their own](Limit::with_on_store_failure). Default: fail open.
     /// If limits of the layer have different outcomes, the strictest decides.
     ///
-    /// A client that the store denied stays denied until its `retry_after`, whatever this setting
-    /// is, because a `RedisStore` [remembers](crate::store::RedisStoreBuilder::deny_for) it. A
-    /// store that is [full](crate::Error::is_full) always fails closed. Otherwise a client could
-    /// escape its limit by sending many keys.
+    /// A check that the store denied stays denied until its `retry_after`, whatever this setting
+    /// is, because a `RedisStore` [remembers](crate::store::RedisStoreBuilder::deny_for) it. This
+    /// holds for the identical check: the same limits, keys and costs. A store that is
+    /// [full](crate::Error::is_full) always fails closed. Otherwise a client could escape its limit
+    /// by sending many keys.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;

@@ -95,7 +95,7 @@ use super::request_limiter::RequestLimiter;
 /// for the `Retry-After` of a 429 or 503 of your service. There are three exceptions:
 ///
 /// - The layers inside of one that denied were not asked, and may deny the next request.
-/// - When a sliding window or a log outside allows the next request is not known.
+/// - A sliding window or a log outside does not say when it allows the next request.
 /// - A layer between the two that drops the request's extensions keeps the inner one from knowing.
 ///
 /// None of these exceptions applies to one layer with several limits.

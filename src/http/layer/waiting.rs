@@ -24,8 +24,8 @@ impl RateLimitLayer {
     /// | several | a request queues only for the budgets that denied it | when units are available, the first process to ask gets them |
     ///
     /// A client that disconnects gives up its place, and its turn goes to the next waiter of this
-    /// process. If there is none, its units are given back as far as they are not before other
-    /// turns. The place in a leaky bucket as a queue stays taken.
+    /// process. If there is none, its units are given back. Fewer are given back if another process
+    /// has reserved a later turn. The place in a leaky bucket as a queue stays taken.
     ///
     /// `max_wait` starts when the request is sent. It bounds the wait for [permits](Self::limit)
     /// and for units together. It does not bound the store's answers, which have the store's own

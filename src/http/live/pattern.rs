@@ -43,7 +43,8 @@ pub(in crate::http) struct RequestRoute<'a> {
     template: Option<Vec<Segment<'a>>>,
     /// The path as it was sent.
     sent: Cow<'a, str>,
-    /// Whether nothing that reads the path takes it for another one, but for a slash at the end.
+    /// Whether every router and proxy reads the path as it is written, except for a slash at the
+    /// end.
     is_plain: bool,
     /// The other paths that a router or a proxy may read in it. `None` if that may be any path,
     /// because the path is not plain, and too long to find out.
@@ -223,8 +224,8 @@ impl<'a> RequestRoute<'a> {
         }
     }
 
-    /// The same, if the path may also be this one, its rest in a nested router, or what a layer
-    /// outside rewrote it to.
+    /// Adds a second path of the request: the rest that a nested router sees, or what an outer
+    /// layer wrote.
     fn also_at(mut self, path: &str, is_rest: bool) -> Self {
         let is_plain = is_plain(path);
         let more = spellings(path, is_plain);
@@ -246,7 +247,7 @@ fn with_slash(path: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns whether a path is what a router leaves of another one for the routers in it.
+/// Returns whether `path` may be what a nested router sees of `whole`.
 fn is_rest_of(path: &str, whole: &str) -> bool {
     path.starts_with('/') && (path == "/" || whole.ends_with(path))
 }

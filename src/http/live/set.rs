@@ -332,8 +332,8 @@ impl LimitSet {
         (*self.current().config).clone()
     }
 
-    /// The error of the newest version of the sources, if that is not in force because of it. A
-    /// version that is put into force later clears it.
+    /// Returns the error that keeps the newest version of the sources from being in force. `None`
+    /// once a later version is in force.
     #[must_use]
     pub fn rejected(&self) -> Option<ConfigError> {
         self.shared

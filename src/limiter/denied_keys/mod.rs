@@ -59,8 +59,8 @@ const IN_EVENT: usize = 10;
 ///
 /// It needs at most 1,024 counters, whatever clients send: about 200 KB. Up to about 600 different
 /// keys in a period, every count is exact. With more, the count of a key may be too large, by at
-/// most [`overcount`](DeniedKey::overcount). A key with more than 1/64 of the denials of its shard,
-/// a sixteenth of all keys, is always found.
+/// most [`overcount`](DeniedKey::overcount). The keys are divided into 16 shards. A key with more
+/// than 1/64 of the denials of its shard is always found.
 ///
 /// If there are more than 65,536 denials in a period, a growing part is left out at random, and the
 /// others count for them. Of ten million denials, 97 % are left out. The count of a key with a

@@ -71,9 +71,8 @@ async fn repay(failover: Weak<Failover>, _only_one: OwnedMutexGuard<()>) {
     }
 }
 
-/// Charges what is owed, each budget once. Returns the units that are certainly not charged,
-/// because one part of a store may be unavailable, as a node of a cluster. `None` if the limiter is
-/// gone.
+/// Charges what is owed, each budget once. Returns the units that were certainly not charged, for
+/// another attempt, because a node of a cluster may be unavailable. `None` if the limiter is gone.
 async fn repay_once(
     failover: &Weak<Failover>,
     (budgets, repaid): &mut (usize, u64),
@@ -119,7 +118,7 @@ async fn repay_once(
     Some(unpaid)
 }
 
-/// Finishes the charge of a budget. If it has fewer units left than are owed, those are charged.
+/// Finishes the charge of a budget. If fewer units are left than are owed, charges what is left.
 /// Returns the charged units, or the check that is certainly not charged.
 async fn finish(
     failover: &Failover,

@@ -3,7 +3,7 @@
 //! A holder is idle if this process holds no permit of the key, has no caller of it, and no claim
 //! is queued or in flight. An idle holder is removed
 //!
-//! - when the store has confirmed that: nothing has changed since the last claim;
+//! - when the store has confirmed its last claim, and nothing has changed since;
 //! - when the last claim failed, and the store has nothing of the holder: it has applied no claim,
 //!   and no permit was granted here;
 //! - when the last claim failed, and many other holders are like this one. Its permits are free
@@ -280,9 +280,10 @@ impl LocalHolder {
         self.history.note_answer(now, new > self.asked_in_claim);
     }
 
-    /// Gives permits to callers, first to those that wait, and then to those that wanted one at
-    /// once, of which the others get none. A waiter that came after the claim, and has a smaller
-    /// limit than it, gets none of them. Returns how many permits are left.
+    /// Gives permits to waiters first, and then to callers that wanted one at once. The rest of
+    /// these callers are answered that no permit is free. A waiter with a smaller limit than the
+    /// claim's gets no permit, because the claim was made before it came. Returns how many permits
+    /// are left.
     fn distribute(&mut self, permits: u64, deliveries: &mut Vec<Delivery>) -> u64 {
         let mut left = permits;
         while left > 0

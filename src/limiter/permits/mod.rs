@@ -112,14 +112,14 @@ impl RateLimiter {
     /// at once, and nothing is limited.
     ///
     /// While the store is unavailable, the [failure policy](Limit::with_on_store_failure) of the
-    /// limit decides. Without one, permits are granted: [`Permit::source`] returns that. (A check
-    /// without a policy is an error then.)
+    /// limit decides. Without a policy, permits are granted, and [`Permit::source`] says so. (For a
+    /// check without a policy, [`check`](Self::check) returns an error.)
     ///
     /// # Errors
     ///
-    /// Returns an error if the store is unavailable, and the limit fails closed, or if more than
-    /// about 16,384 keys with callers wait for the store. It [is overloaded](Error::is_overloaded).
-    /// It [is misuse](Error::is_misuse) if the limit is not a concurrency limit.
+    /// Returns an error if the store is unavailable and the limit fails closed. The error [is
+    /// overloaded](Error::is_overloaded) if callers of more than about 16,384 keys wait for the
+    /// store. It [is misuse](Error::is_misuse) if the limit is not a concurrency limit.
     pub async fn try_acquire_permit(
         &self,
         limit: &Limit,

@@ -50,8 +50,8 @@ struct Reserved {
 }
 
 impl WaitingQueue {
-    /// Counts a waiter that reserves nothing. If it has another cost than those before, one at a
-    /// time asks from now on.
+    /// Counts a waiter that reserves nothing. If waiters have different costs, only one of them
+    /// asks at a time.
     fn add_cost(&self, cost: u64) {
         let mut costs = self.costs.lock();
         *costs.entry(cost).or_default() += 1;
@@ -265,9 +265,9 @@ impl Turn<'_> {
         }
     }
 
-    /// Adapts to an answer of the store how many waiters for these checks ask at once. Those that
-    /// ask again are apart from the others, because the first ones go on only when these have their
-    /// units.
+    /// Adapts to an answer of the store how many waiters for these checks ask at once. Waiters that
+    /// were denied and ask again have a width of their own, because new waiters go on only after
+    /// them.
     pub(super) fn adapt(
         &self,
         checks: &[Check],

@@ -67,8 +67,9 @@ impl BlockPolicy {
     }
 
     /// Blocks only the keys that an operator [blocks](crate::RateLimiter::block), which works under
-    /// any limit. With this policy, as with any other, replicas remember the denial of a blocked
-    /// key for ten seconds. Without a policy, they remember it for one second.
+    /// any limit. With this policy, as with any other, replicas answer every check of a blocked key
+    /// from memory, for up to ten seconds. Without a policy, they do so only for the identical
+    /// check.
     pub const fn by_operators() -> Self {
         Self {
             denials: None,

@@ -50,8 +50,8 @@ impl Limit {
     ///
     /// A limit in shadow mode charges its budget as if it were enforced. A check that would be
     /// denied consumes nothing. A concurrency limit in shadow mode grants permits and reports, and
-    /// a layer forwards a request that gets none. It is a setting for layers there:
-    /// [`acquire_permit`](crate::RateLimiter::acquire_permit) ignores it.
+    /// a layer forwards a request that gets none.
+    /// [`acquire_permit`](crate::RateLimiter::acquire_permit) ignores shadow mode.
     ///
     /// A limit in shadow mode does not keep a group from being charged, and does not delay a check.
     /// Its [verdict](crate::Decision::verdicts) says what it [would

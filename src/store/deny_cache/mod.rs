@@ -18,8 +18,8 @@
 //!   denial counts.
 //!
 //! A change whose answer was lost may happen until the longest deadline of a store is over. Until
-//! then, the store is asked again where such a denial would be the answer. But it still stands in
-//! for a store that is unavailable.
+//! then, earlier denials of that budget are not answered from memory, and the store is asked. While
+//! the store is unavailable, they still stand.
 //!
 //! # Blocked keys
 //!

@@ -260,8 +260,8 @@ impl Batch {
     }
 
     /// Prepares to ask again a server that does not write at the moment. Charges become peeks,
-    /// because a denial needs no write, and changes fail. A server that `deletes` may
-    /// have carried one of those out. Returns how many failed.
+    /// because a denial needs no write, and changes fail. If the server still `deletes` keys,
+    /// because it is only out of memory, it may have made a change. Returns how many failed.
     pub(super) fn make_read_only(&mut self, reason: Arc<str>, deletes: bool) -> usize {
         let mut failed = 0;
         for run in &mut self.runs {

@@ -131,9 +131,9 @@ impl RedisStoreBuilder {
     /// each new connection, so a password can be rotated, or be a token that expires, such as one
     /// of IAM. Default: none.
     ///
-    /// Connecting includes its answer, so a provider should cache what is slow to get. A connection
-    /// lasts as long as the server lets it. One that is closed because its token expired is
-    /// replaced by the next check.
+    /// The time for connecting includes the provider's answer, so cache a token that is slow to
+    /// get. A connection lasts as long as the server lets it. One that is closed because its token
+    /// expired is replaced by the next check.
     ///
     /// ```no_run
     /// use tollgate::RedisStore;

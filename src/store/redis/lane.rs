@@ -31,8 +31,8 @@ use crate::units::{ManualClock, Mutex, later};
 /// The calls in flight while each is answered within the pace.
 const IN_FLIGHT: usize = 2;
 
-/// The most calls in flight. A call is in flight for at most two deadlines, so the pace keeps to
-/// it.
+/// The most calls in flight, which follows from the pace. A call is in flight for at most two
+/// deadlines.
 const MOST_IN_FLIGHT: usize = 2 * PACES_OF_A_DEADLINE as usize;
 
 /// The pace of calls to a distant server. It costs the server at most 250 calls a second more.
@@ -280,8 +280,9 @@ impl Lane {
 }
 
 impl LaneQueue {
-    /// Returns whether the queue is full for this operation. Past half full, a key with more than a
-    /// quarter of the newest batch is rejected, so that a hot key does not crowd out the others.
+    /// Returns whether the queue is full for this operation. Past half full, a check is rejected if
+    /// its key has more than 256 checks in the newest batch, so that a hot key does not crowd out
+    /// the others.
     fn is_full_for(&self, operation: &Operation, prefix: &str, max_waiting: usize) -> bool {
         let crowded = || {
             self.batches.back().is_some_and(|batch| {

@@ -90,11 +90,12 @@ use crate::units::ConfigError;
 /// - Tasks of the caller's tokio runtime send the checks. If that runtime stops being polled, or a
 ///   task blocks its worker in the poll that sends a check, other checks may stall until their
 ///   deadlines. A check outside of a tokio runtime [is misuse](crate::Error::is_misuse).
-/// - A store can serve several runtimes. The runtime that opened a connection also drives it. After
-///   that runtime was dropped, the first check of another one fails, and the next has a new
-///   connection. While it is not polled, such as a current-thread runtime between two `block_on`,
-///   checks of others stall for one or two deadlines. So give a runtime that does not live as long
-///   as the process, or is not polled all the time, a store of its own, as in tests.
+/// - A store can serve several runtimes. The runtime that opened a connection also drives it. If
+///   that runtime is dropped, the first check from another runtime fails, and the second opens a
+///   new connection. If that runtime is not polled, such as a current-thread runtime between two
+///   `block_on`, checks from other runtimes stall for one or two deadlines. So give a runtime that
+///   does not live as long as the process, or is not polled all the time, a store of its own, as in
+///   tests.
 ///
 /// The store's Redis user needs `~shop:*` (with your prefix) and `+evalsha +eval +script|load +time
 /// +mget +exists +psetex +del +getrange +set +setrange +strlen +pexpire +pttl +ping +unwatch`, and

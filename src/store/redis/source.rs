@@ -38,8 +38,8 @@ const QUIET_FOR: Duration = Duration::from_millis(50);
 /// - A message that was missed costs at most 10 seconds, because the key is read that often.
 ///   Without a subscription, it is read each second. A store with a pool has none.
 /// - If Redis is unavailable, the limits stay as they are. An event reports it once.
-/// - A key that is missing, or is not a string or not a configuration, is reported once. The limits
-///   stay as they are. So is a value of more than 1 MiB.
+/// - A key that is missing, is not a string, is not a configuration, or has more than 1 MiB is
+///   reported once. The limits stay as they are.
 ///
 /// The store's Redis user needs `~prefix-config:*` (from Redis 7 on, `%R~prefix-config:*` is
 /// enough) and `&prefix-config:* +subscribe`. The user of [`publish`](Self::publish) needs `+set

@@ -3,13 +3,14 @@
 //! No script can decide such a group as one. So each part is charged by itself, all at the same
 //! time. If a part is denied, the charges of the others are given back, and then the group is
 //! denied. So too much is never allowed, because every part was really charged. For about one round
-//! trip, others may be denied by units that come back. If this process ends in between, those units
-//! are lost until they are replenished.
+//! trip, other checks may be denied because of charges that are about to be refunded. If this
+//! process ends in between, those units are lost until they are replenished.
 //!
-//! A refund of a bucket gives back the cost less what has drained since. So a flood of denied
-//! groups would take from the budgets of others, a little for each. In the second after a denied
-//! group, groups are peeked first, and charged only if all parts would allow them, which takes one
-//! more round trip. Groups whose denials are counted are always charged.
+//! A refund of a bucket gives back the cost less what has drained since. So each denied group would
+//! cost the budgets of other keys what drains in a round trip, and a flood of such groups would
+//! drain them. In the second after a denied group, groups are peeked first, and charged only if all
+//! parts would allow them, which takes one more round trip. Groups whose denials are counted are
+//! always charged.
 //!
 //! A task does that, because a caller that is dropped must not keep the units of a denied group.
 //! The denial waits for the refunds: they return the restored budgets, so the caller's next check
@@ -96,9 +97,8 @@ async fn ask_all(parts: &[Part], is_charge: bool) -> Result<Decision, Error> {
     join(places.zip(answers))
 }
 
-/// Gives back what was charged of a group of which a part was denied or failed. The budgets of
-/// the allowed parts are then reported as they are without the charges, or as they were after
-/// them if that fails.
+/// Gives back what was charged of a group of which a part was denied or failed. The allowed parts
+/// then report their budgets after the refund, or before it if the refund fails.
 async fn deny(
     is_charge: bool,
     parts: &[Part],
