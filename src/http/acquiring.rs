@@ -1,5 +1,6 @@
 //! Acquires the permits of a request.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,7 +72,7 @@ async fn acquire_all(
     for check in checks {
         let is_enforced = !check.is_shadow();
         let since = is_enforced.then_some(since);
-        let acquiring = acquire(&limiter.rate_limiter, &check, &limiter.wait, since);
+        let acquiring = pin!(acquire(&limiter.rate_limiter, &check, &limiter.wait, since));
         let acquired = limiter
             .rate_limiter
             .observe_permit(&check, is_enforced, acquiring)

@@ -8,13 +8,11 @@ use super::in_flight::InFlight;
 use super::settlement::Settlement;
 use crate::model::Decision;
 
-type Missing = (StatusCode, &'static str);
-
 /// A value of the request's extensions, or the response of a handler that needs it.
 fn inserted<T: Clone + Send + Sync + 'static>(
     parts: &Parts,
     missing: &'static str,
-) -> Result<T, Missing> {
+) -> Result<T, (StatusCode, &'static str)> {
     let value = parts.extensions.get().cloned();
     value.ok_or((StatusCode::INTERNAL_SERVER_ERROR, missing))
 }
@@ -23,9 +21,9 @@ fn inserted<T: Clone + Send + Sync + 'static>(
 /// [`insert_decision`](crate::RateLimitLayer::insert_decision), the request is answered 500.
 /// `Option<Extension<Decision>>` is for handlers that also work without it.
 impl<S: Sync> FromRequestParts<S> for Decision {
-    type Rejection = Missing;
+    type Rejection = (StatusCode, &'static str);
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Missing> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         inserted(
             parts,
             "this handler needs the decision of its request: add `insert_decision()` to the rate \
@@ -37,9 +35,9 @@ impl<S: Sync> FromRequestParts<S> for Decision {
 /// An extractor. Without [`insert_settlement`](crate::RateLimitLayer::insert_settlement), the
 /// request is answered 500.
 impl<S: Sync> FromRequestParts<S> for Settlement {
-    type Rejection = Missing;
+    type Rejection = (StatusCode, &'static str);
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Missing> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         inserted(
             parts,
             "this handler settles the cost of its request: add `insert_settlement()` to the rate \
@@ -51,9 +49,9 @@ impl<S: Sync> FromRequestParts<S> for Settlement {
 /// An extractor for handlers that outlast their response. Without
 /// [`insert_permits`](crate::RateLimitLayer::insert_permits), the request is answered 500.
 impl<S: Sync> FromRequestParts<S> for InFlight {
-    type Rejection = Missing;
+    type Rejection = (StatusCode, &'static str);
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Missing> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         inserted(
             parts,
             "this handler needs the permits of its request: add `insert_permits()` to the rate \

@@ -8,6 +8,8 @@ use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+#[cfg(feature = "config")]
+use futures_core::future::BoxFuture;
 use http::request::Parts;
 use http::{Method, StatusCode, header};
 
@@ -16,7 +18,7 @@ use super::MissingKey;
 use super::fallbacks::CHOSEN;
 use super::limits::{Choose, Choosing, Chosen};
 #[cfg(feature = "config")]
-use super::live::{Asks, LimitSetView, LookedUpPlans, PendingPlans, RequestRoute, Version};
+use super::live::{Asks, LimitSetView, LookedUpPlans, RequestRoute, Version};
 use super::request_checks::{RejectedEarly, RequestChecks};
 use super::request_fn::RequestFn;
 use crate::limiter::RateLimiter;
@@ -87,7 +89,7 @@ enum Awaited {
     Choice(Choosing),
     /// Look-ups of the plans of a configuration.
     #[cfg(feature = "config")]
-    Plans(PendingPlans),
+    Plans(BoxFuture<'static, LookedUpPlans>),
 }
 
 impl Policy {
@@ -306,7 +308,7 @@ impl Policy {
         parts: &Parts,
         looked_up: LookedUpPlans,
         checks: &mut Vec<Check>,
-    ) -> Result<Option<PendingPlans>, RejectedEarly> {
+    ) -> Result<Option<BoxFuture<'static, LookedUpPlans>>, RejectedEarly> {
         let Some(live) = &self.live else {
             return Ok(None);
         };
@@ -323,7 +325,7 @@ impl Policy {
         parts: &Parts,
         mut looked_up: LookedUpPlans,
         checks: &mut Vec<Check>,
-    ) -> Result<Option<PendingPlans>, RejectedEarly> {
+    ) -> Result<Option<BoxFuture<'static, LookedUpPlans>>, RejectedEarly> {
         let route = RequestRoute::from_parts(parts);
         if let Some(pending) = version.look_up_plans(&route, parts, &mut looked_up) {
             return Ok(Some(pending));

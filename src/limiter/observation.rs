@@ -4,7 +4,7 @@
 //! however often the store was asked, and a call whose caller is gone counts as none.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::Pin;
 
 use super::RateLimiter;
 use super::permits::PermitAnswer;
@@ -94,16 +94,16 @@ impl RateLimiter {
 }
 
 impl RateLimiter {
-    /// Acquires a permit as `acquiring` does, and observes it.
+    /// Acquires a permit as `acquiring` does, and observes it. It is borrowed, because a future
+    /// that is moved into another one takes its place twice.
     pub(crate) async fn observe_permit(
         &self,
         check: &Check,
         is_enforced: bool,
-        acquiring: impl Future<Output = Result<PermitAnswer, Error>>,
+        mut acquiring: Pin<&mut impl Future<Output = Result<PermitAnswer, Error>>>,
     ) -> Result<PermitAnswer, Error> {
         let limit = check.limit();
         let span = CheckSpan::begin();
-        let mut acquiring = pin!(acquiring);
         let answer = poll_fn(|cx| span.poll(&mut acquiring, cx)).await;
         let denied = match is_enforced {
             true if limit.sheds_load() => OutcomeLabel::Shed,

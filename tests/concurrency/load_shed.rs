@@ -2,9 +2,14 @@
 
 #![cfg(all(feature = "axum", feature = "json"))]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use axum::Router;
 use axum::routing::get;
 use http_body_util::BodyExt;
+use tokio::task::JoinSet;
 use tollgate::RateLimitLayer;
 use tollgate::layer::{BodyFormat, Reason};
 
@@ -66,6 +71,42 @@ async fn a_layer_counts_for_all_routers_that_have_it_and_another_one_for_itself(
     assert_eq!(status(&one, plain("/")).await, 503);
     assert_eq!(status(&same, plain("/")).await, 503);
     assert_eq!(status(&other, plain("/")).await, 200);
+}
+
+#[test]
+fn wait_is_an_error_because_load_is_shed_at_once() {
+    let error = shed().wait_up_to(Duration::from_secs(1)).unwrap_err();
+    assert!(error.to_string().contains("never waits"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn flood_never_has_more_requests_in_flight_than_the_number() {
+    let layer = RateLimitLayer::load_shed("server", 8).unwrap();
+    let in_flight = Arc::new(AtomicUsize::new(0));
+    let handler = move || {
+        let in_flight = Arc::clone(&in_flight);
+        async move {
+            let before = in_flight.fetch_add(1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            in_flight.fetch_sub(1, Ordering::SeqCst);
+            assert!(before < 8, "{before} others");
+        }
+    };
+    let app = Router::new().route("/", get(handler)).layer(layer);
+    let flood = (0..2_000).map(|_| {
+        let app = app.clone();
+        async move { status(&app, plain("/")).await }
+    });
+    let statuses = JoinSet::from_iter(flood).join_all().await;
+    assert!(statuses.contains(&200));
+    assert!(statuses.iter().all(|status| [200, 503].contains(status)));
+    // None of them holds a place any more.
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(send(&app, plain("/")).await);
+    }
+    assert!(held.iter().all(|response| response.status() == 200));
+    assert_eq!(status(&app, plain("/")).await, 503);
 }
 
 #[test]

@@ -82,7 +82,7 @@ async fn request_waits_exactly_until_its_units_are_available() {
 #[tokio::test(start_paused = true)]
 async fn request_whose_check_waits_by_itself_waits_for_as_long_as_the_layer_allows() {
     let limit = Limit::token_bucket("api", Quota::per_second(1).burst(1)).unwrap();
-    let layer = RateLimitLayer::from_fn(&RateLimiter::in_memory(), move |_: &Parts| {
+    let layer = RateLimitLayer::from_fn(RateLimiter::in_memory(), move |_: &Parts| {
         Check::new(&limit, Key::new("k"))
             .with_max_wait(60_000 * MS)
             .into()

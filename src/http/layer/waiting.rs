@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::RateLimitLayer;
 #[expect(unused_imports, reason = "for the documentation")]
-use crate::model::OnStoreFailure;
+use crate::model::{Limit, OnStoreFailure};
 use crate::units::ConfigError;
 
 /// # Waiting
@@ -20,6 +20,7 @@ impl RateLimitLayer {
     /// | limits of the layer | order within a process | order across processes |
     /// |---|---|---|
     /// | one: token bucket, GCRA, leaky bucket as a meter | first come, first served. A request that cannot be in time behind others is denied at once | the processes take turns, in the order in which the store decided |
+    /// | one: leaky bucket as a queue | in the order of the store's places | in the order in which the store decided |
     /// | one of another algorithm | first come, first served | when units are available, the first process to ask gets them |
     /// | several | a request queues only for the budgets that denied it | when units are available, the first process to ask gets them |
     ///
@@ -55,13 +56,19 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error if it is zero or longer than an hour.
+    /// Returns an error if it is zero or longer than an hour, or if the layer [sheds
+    /// load](Self::load_shed), because that is decided without a wait.
     #[doc(alias = "max_wait")]
     #[doc(alias = "timeout")]
     pub fn wait_up_to(mut self, max_wait: Duration) -> Result<Self, ConfigError> {
-        Arc::make_mut(&mut self.limiter)
-            .wait
-            .set_max_wait(max_wait)?;
+        let limiter = Arc::make_mut(&mut self.limiter);
+        if limiter.policy.fixed_limits().any(Limit::sheds_load) {
+            return Err(ConfigError::new(
+                "the layer sheds load, and never waits; remove `wait_up_to`, or use \
+                 `RateLimitLayer::concurrency` for requests that wait",
+            ));
+        }
+        limiter.wait.set_max_wait(max_wait)?;
         Ok(self)
     }
 

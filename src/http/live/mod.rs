@@ -14,7 +14,7 @@ mod view;
 
 pub use self::names::Names;
 pub(super) use self::pattern::RequestRoute;
-pub(super) use self::plans::{LookedUpPlans, PendingPlans};
+pub(super) use self::plans::LookedUpPlans;
 pub use self::set::LimitSet;
 pub(super) use self::version::{Asks, Version};
 pub(super) use self::view::LimitSetView;

@@ -47,9 +47,6 @@ pub(super) enum LookedUp {
 #[derive(Default)]
 pub(in crate::http) struct LookedUpPlans(Vec<(Arc<str>, LookedUp)>);
 
-/// The look-ups of a request that have to end before its limits are known.
-pub(in crate::http) type PendingPlans = BoxFuture<'static, LookedUpPlans>;
-
 impl LookedUpPlans {
     /// Looks up the plans of a request that are not here yet. Returns the look-ups to wait for, if
     /// one is not answered from its cache.
@@ -57,7 +54,7 @@ impl LookedUpPlans {
         &mut self,
         plans: impl Iterator<Item = &'a Plans>,
         parts: &Parts,
-    ) -> Option<PendingPlans> {
+    ) -> Option<BoxFuture<'static, LookedUpPlans>> {
         for plans in plans {
             if let PlanSource::Lookup(lookup) = &plans.source
                 && self.find(&plans.name).is_none()

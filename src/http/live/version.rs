@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use http::request::Parts;
 use tokio::time::Instant;
 
 use super::pattern::{Pattern, RequestRoute};
-use super::plans::{LookedUpPlans, PendingPlans, PlanOutcome, PlanSource, Plans};
+use super::plans::{LookedUpPlans, PlanOutcome, PlanSource, Plans};
 use crate::configuration::Config;
 use crate::http::copied_limit::CopiedLimit;
 use crate::http::request_fn::RequestFn;
@@ -124,7 +125,7 @@ impl Version {
         route: &RequestRoute<'_>,
         parts: &Parts,
         looked_up: &mut LookedUpPlans,
-    ) -> Option<PendingPlans> {
+    ) -> Option<BoxFuture<'static, LookedUpPlans>> {
         if !self.looks_up {
             return None;
         }
@@ -137,7 +138,7 @@ impl Version {
         &self,
         parts: &Parts,
         looked_up: &mut LookedUpPlans,
-    ) -> Option<PendingPlans> {
+    ) -> Option<BoxFuture<'static, LookedUpPlans>> {
         let plans = self.limits.iter().filter_map(|it| it.plans.as_ref());
         looked_up.look_up(plans, parts)
     }

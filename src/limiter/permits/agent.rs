@@ -13,13 +13,14 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use super::callers::PermitCaller;
+use super::hashed_budget::HashedBudget;
 use super::local_holder::{Delivery, LocalHolder};
 use super::local_holders::{LocalHolders, MOST_QUEUED};
 use super::pace::Paces;
 use super::permit::{Grantor, Permit, PermitAnswer};
 use super::runtimes::Runtimes;
 use super::{AGENTS, LOOK_AFTER, PermitWaiter};
-use crate::model::{Budget, Check, Error, OnStoreFailure, Source};
+use crate::model::{Check, Error, OnStoreFailure, Source};
 use crate::store::Store;
 use crate::telemetry::{self, Throttle};
 use crate::units::{MAX_LEASE, Mutex};
@@ -71,7 +72,7 @@ fn overloaded() -> Error {
 }
 
 impl Grantor for Agent {
-    fn take_back(self: Arc<Self>, budget: &Arc<Budget>) {
+    fn take_back(self: Arc<Self>, budget: &Arc<HashedBudget>) {
         let mut state = self.lock();
         // A holder is kept while a permit of it is held.
         if let Some(holder) = state.holders.get_mut(budget) {
@@ -80,7 +81,7 @@ impl Grantor for Agent {
         self.submit(state, budget);
     }
 
-    fn is_renewed(&self, budget: &Arc<Budget>, granted_here: Option<Instant>) -> bool {
+    fn is_renewed(&self, budget: &Arc<HashedBudget>, granted_here: Option<Instant>) -> bool {
         let state = self.lock();
         let confirmed = state
             .holders
@@ -133,19 +134,20 @@ impl Agent {
     /// already. Without, it wants a permit at once.
     pub(super) fn add_caller<'a>(
         self: &'a Arc<Self>,
-        budget: &'a Arc<Budget>,
+        budget: &'a Arc<HashedBudget>,
         limit: u32,
         most_waiters: Option<usize>,
     ) -> Result<Option<PermitWaiter<'a>>, Error> {
-        let mut state = self.lock();
-        if state.is_overloaded_for(budget) {
-            return Err(overloaded());
-        }
+        // Not under the lock, because threads wait for each other there.
         let (sender, outcome) = oneshot::channel();
         let caller = PermitCaller {
             outcome: sender,
             limit,
         };
+        let mut state = self.lock();
+        if state.is_overloaded_for(budget) {
+            return Err(overloaded());
+        }
         state.places += 1;
         let place = state.places;
         let holder = self.holder(&mut state, budget, limit);
@@ -176,7 +178,7 @@ impl Agent {
     /// The error for a caller whose outcome takes too long. If the store answers others, and the
     /// claim for this caller had to wait for them, there are too many callers. That is not an
     /// outage.
-    pub(super) fn late_error(&self, budget: &Budget) -> Error {
+    pub(super) fn late_error(&self, budget: &HashedBudget) -> Error {
         let now = Instant::now();
         let state = self.lock();
         let age = |at| now.saturating_duration_since(at);
@@ -192,7 +194,7 @@ impl Agent {
     }
 
     /// Gives up the place of a waiter.
-    pub(super) fn remove_waiter(self: &Arc<Self>, budget: &Arc<Budget>, place: u64) {
+    pub(super) fn remove_waiter(self: &Arc<Self>, budget: &Arc<HashedBudget>, place: u64) {
         let mut state = self.lock();
         if let Some(holder) = state.holders.get_mut(budget) {
             holder.remove_waiter(place);
@@ -203,7 +205,7 @@ impl Agent {
     /// Decides by the failure policy, while the store is unavailable.
     pub(super) fn decide_locally(
         self: &Arc<Self>,
-        budget: &Arc<Budget>,
+        budget: &Arc<HashedBudget>,
         check: &Check,
         error: Error,
     ) -> Result<PermitAnswer, Error> {
@@ -264,14 +266,14 @@ impl Agent {
         self.lock().holders.len()
     }
 
-    pub(super) fn held(&self, budget: &Budget) -> u64 {
+    pub(super) fn held(&self, budget: &HashedBudget) -> u64 {
         self.lock().holders.get(budget).map_or(0, LocalHolder::held)
     }
 
     fn holder<'a>(
         &self,
         state: &'a mut LocalHolders,
-        budget: &Arc<Budget>,
+        budget: &Arc<HashedBudget>,
         limit: u32,
     ) -> &'a mut LocalHolder {
         let LocalHolders {
@@ -286,7 +288,11 @@ impl Agent {
 
     /// Claims a holder that has changed, at once on an embedded store, else by the task. A wrapper
     /// of an embedded store may answer later, and then the task awaits its answer.
-    fn submit(self: &Arc<Self>, mut state: MutexGuard<'_, LocalHolders>, budget: &Arc<Budget>) {
+    fn submit(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, LocalHolders>,
+        budget: &Arc<HashedBudget>,
+    ) {
         if self.is_embedded {
             self.claim_now(state, budget);
             return;
@@ -307,9 +313,16 @@ impl Agent {
     }
 
     /// Claims a holder on an embedded store. The state stays locked meanwhile.
-    fn claim_now(self: &Arc<Self>, mut state: MutexGuard<'_, LocalHolders>, budget: &Arc<Budget>) {
+    fn claim_now(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, LocalHolders>,
+        budget: &Arc<HashedBudget>,
+    ) {
         let LocalHolders {
-            holders, queues, ..
+            holders,
+            queues,
+            watched,
+            ..
         } = &mut *state;
         let Some(holder) = holders.get_mut(budget) else {
             return;
@@ -337,7 +350,12 @@ impl Agent {
                 None => queues.keep_answer(budget, holder, answer),
             }
         }
-        self.requeue_or_remove(&mut state, budget);
+        if holder.is_over() {
+            state.remove(budget);
+        } else if holder.is_watched() {
+            queues.enqueue(budget, holder);
+            watched.insert(budget.clone());
+        }
         let needs_task = !self.has_nothing_to_do(&state);
         drop(state);
         self.deliver(budget, deliveries, failure.as_ref());
@@ -352,7 +370,7 @@ impl Agent {
     /// drops its permit.
     pub(super) fn deliver(
         self: &Arc<Self>,
-        budget: &Arc<Budget>,
+        budget: &Arc<HashedBudget>,
         deliveries: Vec<Delivery>,
         error: Option<&Error>,
     ) {
@@ -388,7 +406,7 @@ impl Agent {
         watched.retain(|budget| holders.get(budget).is_some_and(LocalHolder::is_watched));
         let mut due = Vec::new();
         let mut unrenewed = Vec::new();
-        let mut claim_if_due = |budget: &Arc<Budget>, holder: &mut LocalHolder| {
+        let mut claim_if_due = |budget: &Arc<HashedBudget>, holder: &mut LocalHolder| {
             if !holder.mark_if_due(now, &self.paces) {
                 return;
             }

@@ -10,8 +10,9 @@ use hashbrown::{HashMap, HashSet};
 use tokio::time::Instant;
 
 use super::AGENTS;
+use super::hashed_budget::HashedBudget;
 use super::local_holder::{ClaimKind, LocalHolder};
-use crate::model::{Budget, Operation};
+use crate::model::Operation;
 use crate::store::Answer;
 use crate::store::heartbeat::Heartbeat;
 
@@ -33,12 +34,12 @@ const fn most_in_flight(kind: ClaimKind) -> usize {
 
 #[derive(Default)]
 pub(super) struct LocalHolders {
-    pub(super) holders: HashMap<Arc<Budget>, LocalHolder>,
+    pub(super) holders: HashMap<Arc<HashedBudget>, LocalHolder>,
     pub(super) queues: ClaimQueues,
     /// The holders that may have waiters, or a change that is not claimed.
-    pub(super) watched: HashSet<Arc<Budget>>,
+    pub(super) watched: HashSet<Arc<HashedBudget>>,
     /// The holders that hold nothing, and whose last claim failed.
-    pub(super) unconfirmed: HashSet<Arc<Budget>>,
+    pub(super) unconfirmed: HashSet<Arc<HashedBudget>>,
     /// The time of the last scan of all holders.
     pub(super) scanned: Option<Instant>,
     /// The number of the task that runs.
@@ -60,7 +61,7 @@ pub(super) struct LocalHolders {
 #[derive(Default)]
 pub(super) struct ClaimQueues {
     /// The holders to be claimed, by the kind of their claim.
-    queued: [VecDeque<Arc<Budget>>; ClaimKind::ALL.len()],
+    queued: [VecDeque<Arc<HashedBudget>>; ClaimKind::ALL.len()],
     /// How many claims of each kind are in flight.
     in_flight: [usize; ClaimKind::ALL.len()],
     /// The claims in flight, by number.
@@ -73,14 +74,14 @@ pub(super) struct ClaimQueues {
 
 /// A claim in flight.
 struct SentClaim {
-    budget: Arc<Budget>,
+    budget: Arc<HashedBudget>,
     at: Instant,
     kind: ClaimKind,
 }
 
 impl ClaimQueues {
     /// Queues a holder, if it has to be claimed.
-    pub(super) fn enqueue(&mut self, budget: &Arc<Budget>, holder: &mut LocalHolder) {
+    pub(super) fn enqueue(&mut self, budget: &Arc<HashedBudget>, holder: &mut LocalHolder) {
         if let Some(kind) = holder.enter_queue() {
             self.queued[kind as usize].push_back(budget.clone());
         }
@@ -89,7 +90,7 @@ impl ClaimQueues {
     /// Takes out the next holders, and makes their claims, with their numbers.
     fn take(
         &mut self,
-        holders: &mut HashMap<Arc<Budget>, LocalHolder>,
+        holders: &mut HashMap<Arc<HashedBudget>, LocalHolder>,
         lease: Duration,
     ) -> Vec<(u64, Operation)> {
         let mut taken = Vec::new();
@@ -116,7 +117,7 @@ impl ClaimQueues {
     /// Counts a claim in flight. Returns its number.
     fn depart(
         &mut self,
-        budget: Arc<Budget>,
+        budget: Arc<HashedBudget>,
         holder: &mut LocalHolder,
         at: Instant,
         kind: ClaimKind,
@@ -132,7 +133,7 @@ impl ClaimQueues {
     /// Keeps the answer of a claim that was sent at once.
     pub(super) fn keep_answer(
         &mut self,
-        budget: &Arc<Budget>,
+        budget: &Arc<HashedBudget>,
         holder: &mut LocalHolder,
         answer: Answer,
     ) {
@@ -146,7 +147,7 @@ impl ClaimQueues {
     }
 
     /// The budget of a claim that has landed. `None` if it was given up.
-    fn land(&mut self, number: u64) -> Option<Arc<Budget>> {
+    fn land(&mut self, number: u64) -> Option<Arc<HashedBudget>> {
         let sent = self.sent.remove(&number)?;
         self.in_flight[sent.kind as usize] -= 1;
         Some(sent.budget)
@@ -184,7 +185,7 @@ impl LocalHolders {
     }
 
     /// The holder of a claim that has landed. `None` if the claim was given up.
-    pub(super) fn land(&mut self, number: u64) -> Option<(Arc<Budget>, &mut LocalHolder)> {
+    pub(super) fn land(&mut self, number: u64) -> Option<(Arc<HashedBudget>, &mut LocalHolder)> {
         let budget = self.queues.land(number)?;
         let holder = self.holders.get_mut(&budget)?;
         Some((budget, holder))
@@ -192,7 +193,7 @@ impl LocalHolders {
 
     /// Returns whether a caller of this budget would be one too many, because the holders with
     /// callers that wait to be claimed are as many as may be.
-    pub(super) fn is_overloaded_for(&self, budget: &Arc<Budget>) -> bool {
+    pub(super) fn is_overloaded_for(&self, budget: &Arc<HashedBudget>) -> bool {
         self.queues.queued[ClaimKind::Caller as usize].len() >= MOST_QUEUED
             && !self
                 .holders
@@ -213,7 +214,7 @@ impl LocalHolders {
     }
 
     /// Removes a holder. Frees unused memory.
-    pub(super) fn remove(&mut self, budget: &Arc<Budget>) {
+    pub(super) fn remove(&mut self, budget: &Arc<HashedBudget>) {
         let Self {
             holders,
             queues,
@@ -222,8 +223,12 @@ impl LocalHolders {
             ..
         } = self;
         holders.remove(budget);
-        watched.remove(budget);
-        unconfirmed.remove(budget);
+        for some in [watched, unconfirmed] {
+            // Mostly none, and to hash a budget takes longer than to look.
+            if !some.is_empty() {
+                some.remove(budget);
+            }
+        }
         if holders.capacity() > KEPT_CAPACITY && holders.len() < holders.capacity() / 8 {
             holders.shrink_to(holders.len() * 2);
             for queue in &mut queues.queued {
@@ -235,6 +240,7 @@ impl LocalHolders {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::{BuildHasherDefault, DefaultHasher};
     use std::iter;
 
     use tokio::sync::oneshot;
@@ -244,7 +250,7 @@ mod tests {
     use super::super::callers::PermitCaller;
     use super::super::pace::Paces;
     use super::*;
-    use crate::model::{Change, Error, Limit};
+    use crate::model::{Budget, Change, Error, Limit};
     use crate::store::MemoryStore;
 
     const LEASE: Duration = Duration::from_secs(10);
@@ -253,8 +259,12 @@ mod tests {
         Limit::concurrency("exports", 1).unwrap()
     }
 
-    fn key(number: usize) -> Arc<Budget> {
-        Arc::new(Budget::new(&exports(), number as u64))
+    fn key(number: usize) -> Arc<HashedBudget> {
+        let budget = Budget::new(&exports(), number as u64);
+        Arc::new(HashedBudget::new(
+            &budget,
+            &BuildHasherDefault::<DefaultHasher>::default(),
+        ))
     }
 
     fn caller() -> PermitCaller {

@@ -2,6 +2,8 @@
 
 mod agent;
 mod callers;
+mod hashed_budget;
+mod load_shedder;
 mod local_holder;
 mod local_holders;
 mod pace;
@@ -9,7 +11,7 @@ mod permit;
 mod runtimes;
 mod task;
 
-use std::hash::BuildHasher;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,11 +24,13 @@ use tokio::time::{Instant, timeout_at};
 
 use self::agent::{Agent, PermitEvents};
 use self::callers::PermitOutcome;
+use self::hashed_budget::HashedBudget;
+use self::load_shedder::LoadShedder;
 pub use self::permit::Permit;
 pub(crate) use self::permit::PermitAnswer;
 use self::runtimes::Runtimes;
 use super::RateLimiter;
-use crate::model::{Budget, Check, Error, Key, Limit, Source};
+use crate::model::{Budget, Check, Error, Key, Limit};
 use crate::store::Store;
 use crate::units::later;
 
@@ -47,6 +51,7 @@ const CHECK_TASKS_EVERY: Duration = Duration::from_millis(250);
 /// The permits of this process. Each key has one of the agents.
 pub(super) struct Agents {
     agents: [Arc<Agent>; AGENTS],
+    load_shedder: Arc<LoadShedder>,
     hasher: DefaultHashBuilder,
     runtimes: Arc<Runtimes>,
     created: Instant,
@@ -64,6 +69,7 @@ impl Agents {
         };
         Self {
             agents: std::array::from_fn(|number| Arc::new(agent(number))),
+            load_shedder: Arc::default(),
             hasher: DefaultHashBuilder::default(),
             runtimes: Arc::clone(&runtimes),
             created: Instant::now(),
@@ -94,8 +100,12 @@ impl Agents {
         now >= next && take()
     }
 
-    fn agent(&self, budget: &Budget) -> &Arc<Agent> {
-        &self.agents[self.hasher.hash_one(budget) as usize % AGENTS]
+    fn hashed(&self, budget: &Budget) -> HashedBudget {
+        HashedBudget::new(budget, &self.hasher)
+    }
+
+    fn agent(&self, budget: &HashedBudget) -> &Arc<Agent> {
+        &self.agents[budget.agent()]
     }
 }
 
@@ -126,14 +136,13 @@ impl RateLimiter {
         key: impl Into<Key>,
     ) -> Result<Option<Permit>, Error> {
         let check = Check::new(limit, key);
-        Ok(self
-            .observe_permit(&check, true, self.request_permit(&check))
-            .await?
-            .permit)
+        let acquiring = pin!(self.request_permit(&check));
+        Ok(self.observe_permit(&check, true, acquiring).await?.permit)
     }
 
     /// Acquires a permit of a [concurrency limit](Limit::concurrency), and waits for it for at most
-    /// `max_wait`. `None` if no permit was free in time. The caller works, and drops the permit.
+    /// `max_wait`. `None` if no permit was free in time. With a permit, do the work, and then drop
+    /// the permit.
     ///
     /// ```
     /// use std::time::Duration;
@@ -186,10 +195,10 @@ impl RateLimiter {
     /// - **The end of a program.** Permits are released in the background. You
     ///   call [`flush`](Self::flush) last.
     ///
-    /// A claim has the permits and the waiters of this process for one key. Claims are sent to
-    /// Redis together with checks. Tasks in a runtime that uses the limiter renew the permits. If
-    /// that runtime is blocked, the next caller in another runtime starts these tasks there. A
-    /// current-thread runtime drives them only inside `block_on`.
+    /// The process tells the store its permits and its waiters of a key in a message, a claim.
+    /// Claims are sent to Redis together with checks. Tasks in a runtime that uses the limiter
+    /// renew the permits. If that runtime is blocked, the next caller in another runtime starts
+    /// these tasks there. A current-thread runtime drives them only inside `block_on`.
     ///
     /// # Errors
     ///
@@ -201,7 +210,7 @@ impl RateLimiter {
         max_wait: Duration,
     ) -> Result<Option<Permit>, Error> {
         let check = Check::new(limit, key);
-        let acquiring = async {
+        let acquiring = pin!(async {
             let started = Instant::now();
             let acquired = self.request_permit(&check).await?;
             let left = max_wait.saturating_sub(started.elapsed());
@@ -209,7 +218,7 @@ impl RateLimiter {
                 return Ok(acquired);
             }
             self.wait_for_permit(&check, left, usize::MAX).await
-        };
+        });
         Ok(self.observe_permit(&check, true, acquiring).await?.permit)
     }
 
@@ -217,9 +226,11 @@ impl RateLimiter {
     #[must_use]
     pub fn held_permits(&self, limit: &Limit, key: impl Into<Key>) -> u64 {
         let check = Check::new(limit, key);
-        let budget = check.budget();
         let agents = self.shared.agents.get();
-        agents.map_or(0, |agents| agents.agent(budget).held(budget))
+        agents.map_or(0, |agents| {
+            let budget = agents.hashed(check.budget());
+            agents.agent(&budget).held(&budget)
+        })
     }
 
     /// The number of keys with permits, callers or unconfirmed releases in this process, for tests.
@@ -233,19 +244,22 @@ impl RateLimiter {
     }
 
     /// Asks for a permit, without a wait.
-    pub(crate) async fn request_permit(&self, check: &Check) -> Result<PermitAnswer, Error> {
-        self.claim_permit(check, ANSWERS_WITHIN, None).await
+    pub(crate) fn request_permit(
+        &self,
+        check: &Check,
+    ) -> impl Future<Output = Result<PermitAnswer, Error>> {
+        self.claim_permit(check, ANSWERS_WITHIN, None)
     }
 
     /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this
     /// process.
-    pub(crate) async fn wait_for_permit(
+    pub(crate) fn wait_for_permit(
         &self,
         check: &Check,
         max_wait: Duration,
         most_waiters: usize,
-    ) -> Result<PermitAnswer, Error> {
-        self.claim_permit(check, max_wait, Some(most_waiters)).await
+    ) -> impl Future<Output = Result<PermitAnswer, Error>> {
+        self.claim_permit(check, max_wait, Some(most_waiters))
     }
 
     async fn claim_permit(
@@ -254,8 +268,14 @@ impl RateLimiter {
         max_wait: Duration,
         most_waiters: Option<usize>,
     ) -> Result<PermitAnswer, Error> {
-        let budget = Arc::new(check.budget().clone());
-        let agent = self.agent_for(check, &budget)?;
+        if check.limit().sheds_load() {
+            let agents = self.agents();
+            let permit = agents.load_shedder.grant(agents.hashed(check.budget()));
+            return Ok(PermitAnswer::of_store(permit, check.limit()));
+        }
+        let agents = self.agents_for(check)?;
+        let budget = Arc::new(agents.hashed(check.budget()));
+        let agent = agents.agent(&budget);
         let outcome = match agent.add_caller(&budget, check.limit().permits(), most_waiters)? {
             None => Ok(None),
             Some(mut waiter) => match within(agent, max_wait, &mut waiter.outcome).await {
@@ -268,11 +288,7 @@ impl RateLimiter {
             },
         };
         match outcome {
-            Ok(permit) => Ok(PermitAnswer {
-                permit,
-                source: Source::Store,
-                limit: check.limit().clone(),
-            }),
+            Ok(permit) => Ok(PermitAnswer::of_store(permit, check.limit())),
             // The limit's policy decides.
             Err(error) if error.is_unavailable() => agent.decide_locally(&budget, check, error),
             Err(error) => Err(error),
@@ -299,7 +315,7 @@ impl RateLimiter {
         })
     }
 
-    fn agent_for(&self, check: &Check, budget: &Arc<Budget>) -> Result<&Arc<Agent>, Error> {
+    fn agents_for(&self, check: &Check) -> Result<&Agents, Error> {
         let runtime = Runtime::try_current().map_err(Error::outside_of_runtime)?;
         let name = check.limit().name();
         if !check.limit().is_concurrency() {
@@ -310,14 +326,14 @@ impl RateLimiter {
         }
         let agents = self.agents();
         agents.check_tasks(&runtime);
-        Ok(agents.agent(budget))
+        Ok(agents)
     }
 }
 
 /// A caller that may wait for a permit. If it is dropped before its outcome, its place is given up.
 struct PermitWaiter<'a> {
     agent: &'a Arc<Agent>,
-    budget: &'a Arc<Budget>,
+    budget: &'a Arc<HashedBudget>,
     /// `None` after the outcome, and for a caller that does not wait.
     place: Option<u64>,
     outcome: oneshot::Receiver<PermitOutcome>,

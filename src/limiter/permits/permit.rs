@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::hashed_budget::HashedBudget;
 use crate::model::{Budget, Key, Limit, Source};
 use crate::telemetry::{self, GaugeLevel};
 
@@ -17,6 +18,14 @@ pub(crate) struct PermitAnswer {
 }
 
 impl PermitAnswer {
+    pub(super) fn of_store(permit: Option<Permit>, limit: &Limit) -> Self {
+        Self {
+            permit,
+            source: Source::Store,
+            limit: limit.clone(),
+        }
+    }
+
     /// Returns whether a wait can help, because the store had no free permit. The decision of a
     /// failure policy stands.
     pub(crate) const fn may_wait(&self) -> bool {
@@ -35,14 +44,13 @@ pub(super) fn under(budget: &Budget, permits: u32) -> Budget {
     Budget::new(other.as_ref().unwrap_or(limit), key)
 }
 
-/// The agent that granted a permit, and takes it back. A trait, because an agent knows holders, and
-/// a holder knows permits.
+/// The agent or load shedder that granted a permit, and takes it back.
 pub(super) trait Grantor: Send + Sync {
-    fn take_back(self: Arc<Self>, budget: &Arc<Budget>);
+    fn take_back(self: Arc<Self>, budget: &Arc<HashedBudget>);
 
     /// Returns whether the store has confirmed a permit within a lease. One that this process
     /// granted counts from then on.
-    fn is_renewed(&self, budget: &Arc<Budget>, granted_here: Option<Instant>) -> bool;
+    fn is_renewed(&self, budget: &Arc<HashedBudget>, granted_here: Option<Instant>) -> bool;
 }
 
 /// A permit of a [concurrency limit](Limit::concurrency), which bounds the requests of a key that
@@ -53,7 +61,7 @@ pub struct Permit {
     grantor: Arc<dyn Grantor>,
     /// Its copies share a reference count of their own, because all threads that use the limit
     /// change the limit's count.
-    budget: Arc<Budget>,
+    budget: Arc<HashedBudget>,
     source: Source,
     /// The time of the grant, if this process granted it without the store.
     granted_here: Option<Instant>,
@@ -64,7 +72,7 @@ pub struct Permit {
 impl Permit {
     pub(super) fn new(
         grantor: Arc<dyn Grantor>,
-        budget: Arc<Budget>,
+        budget: Arc<HashedBudget>,
         source: Source,
         granted_here: Option<Instant>,
     ) -> Self {

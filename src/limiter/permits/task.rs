@@ -13,8 +13,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::AGENTS;
 use super::agent::Agent;
+use super::hashed_budget::HashedBudget;
 use super::local_holders::LocalHolders;
-use crate::model::{Budget, Decision, Error};
+use crate::model::{Decision, Error};
 use crate::store::Answer;
 use crate::units::later;
 
@@ -177,7 +178,7 @@ impl Agent {
 
     /// Queues a holder whose claim is over if it has changed meanwhile, and forgets it if nothing
     /// is left.
-    pub(super) fn requeue_or_remove(&self, state: &mut LocalHolders, budget: &Arc<Budget>) {
+    pub(super) fn requeue_or_remove(&self, state: &mut LocalHolders, budget: &Arc<HashedBudget>) {
         let Some(holder) = state.holders.get_mut(budget) else {
             return;
         };
