@@ -115,7 +115,7 @@ pub mod key {
 
 /// The tower layer, its settings, and its responses.
 ///
-/// You start with [`RateLimitLayer`]. Of the others, its methods need
+/// Start with [`RateLimitLayer`]. Its methods take these other types:
 /// [`OnMissingKey`](layer::OnMissingKey), [`OnStoreFailure`](limit::OnStoreFailure),
 /// [`IetfDraft`](layer::IetfDraft), [`BodyFormat`](layer::BodyFormat),
 /// [`Rejection`](layer::Rejection) with its [`Reason`](layer::Reason), and for limits that are

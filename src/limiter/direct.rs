@@ -129,20 +129,21 @@ impl RateLimiter {
     ///
     /// | algorithm | units given back |
     /// |---|---|
-    /// | token bucket, leaky bucket, GCRA | `n`, but at most the larger of two amounts: the cost minus what has refilled since the charge, or the units used right after the charge minus what has refilled and been refunded since |
+    /// | token bucket, leaky bucket, GCRA | `n`, but at most the larger of (1) the cost, minus what has refilled since the charge, and (2) the units that were used right after the charge, minus what has refilled and been refunded since |
     /// | leaky bucket as a queue | `n`, if no other check has been queued since. Otherwise nothing, because later checks keep their places, and a freed place would overlap one of them |
-    /// | fixed window | `n`, if the window of the charge is in force. A window that starts with a charge keeps its end if that charge is refunded, as long as other units of it count |
+    /// | fixed window | `n`, if the window of the charge is in force. A window that starts with a charge keeps its end if that charge is refunded, as long as the window has other units |
     /// | sliding window | `n`, if the sub-window of the charge still counts |
     /// | sliding log | `n`, if the charge still counts; with more than 1,024 newer entries, from the oldest entries |
     ///
     /// A receipt is void after a reset of the budget, after its loss by the store, and after a
     /// change of the limit's rate or period. A refund gives nothing back then.
     ///
-    /// A receipt names its charge by the time, so a clock that steps back has two effects. After a
-    /// step of less than a period, receipts of new charges are void until the clock has caught up
-    /// with the first charge that the budget counts. After a longer step, receipts of old charges
-    /// are void while the budget is stored. If the budget becomes full, the store deletes it, and
-    /// an old receipt counts again when the clock reaches its time.
+    /// A receipt names its charge by the time, so a clock that steps back has two effects. Receipts
+    /// of new charges are void until the clock has caught up: with the first charge that the budget
+    /// counts, or, after a step of more than a period, with the last charge before the step. After
+    /// such a longer step, receipts of old charges are also void while the budget is stored. If the
+    /// budget becomes full, the store deletes it, and an old receipt counts again when the clock
+    /// reaches its time.
     ///
     /// You can use a receipt for one refund. For the next refund of the same charge, use
     /// [`Receipt::after`].

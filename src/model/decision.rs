@@ -179,7 +179,7 @@ impl Decision {
         self.deciding.retry_after()
     }
 
-    /// The time until the deciding limit's budget is full again.
+    /// The time until the deciding limit's budget is full again, and no block stands.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         self.deciding.reset_after()

@@ -62,8 +62,8 @@ use crate::units::{ConfigError, Quota};
 /// The constructors check all numbers, so every store decides your `Limit` exactly.
 ///
 /// A concurrency limit says how many requests of a key may be in flight, and the others how many
-/// may start in a time. A request that is charged is done with its limit. A request in flight holds
-/// a [`Permit`](crate::Permit), and gives it back.
+/// may start in a time. A charge is final. Under a concurrency limit, a request in flight holds a
+/// [`Permit`](crate::Permit), and gives it back.
 ///
 /// # Configuration
 ///

@@ -119,9 +119,10 @@ impl Verdict {
         self
     }
 
-    /// Returns whether the budget is unknown, and [`remaining`](Self::remaining) is the capacity.
-    /// The limit failed open, because the store was unavailable. Or another check of the group was
-    /// denied without asking the store, because its key is [blocked](Self::is_blocked).
+    /// Returns whether the budget is unknown. Then [`remaining`](Self::remaining) is the capacity.
+    /// There are two causes: the limit failed open, because the store was unavailable, or another
+    /// check of the group was denied without asking the store, because its key is
+    /// [blocked](Self::is_blocked).
     #[must_use]
     pub const fn is_unlimited(&self) -> bool {
         self.is_unlimited
@@ -209,7 +210,7 @@ impl Verdict {
             .map(Duration::from_micros)
     }
 
-    /// The time until the budget is full again.
+    /// The time until the budget is full again, and no block stands.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         Duration::from_micros(self.outcome.reset_after)

@@ -20,8 +20,10 @@ use crate::units::{ConfigError, Quota};
 
 /// # Constructors
 ///
-/// Each takes the limiter, a limit, and the key by which requests are counted. They return an error
+/// Most take the limiter, a limit, and the key by which requests are counted. They return an error
 /// if the name or a number is out of range, or if this limiter has another quota of that name.
+/// Limits can also be [chosen](Self::from_fn) by a closure, or come from a configuration.
+/// [`load_shed`](Self::load_shed) needs neither a limiter nor a key.
 impl RateLimitLayer {
     /// A burst at once, then the rate. See [`Limit::token_bucket`].
     ///

@@ -52,7 +52,7 @@ use super::request_limiter::RequestLimiter;
 /// 1. A request that a [`forbid`](Self::forbid) predicate matches is answered with 403. One that a
 ///    [`skip`](Self::skip) predicate matches is not limited. Nor are CORS preflight requests,
 ///    unless [`limit_preflight`](Self::limit_preflight) is set.
-/// 2. The key is extracted. A layer cannot be built without a key, because no default is safe. A
+/// 2. The key is extracted. A limit cannot be added without a key, because no default is safe. A
 ///    request without a key is rejected with 400, unless [`on_missing_key`](Self::on_missing_key)
 ///    is set. If the layer has [concurrency limits](crate::Limit::concurrency), the request
 ///    acquires its permits then, and holds them until the body of its response ends.

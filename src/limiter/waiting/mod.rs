@@ -105,15 +105,16 @@ impl RateLimiter {
     /// asked again before that time, unless this limiter refunds or resets one of the budgets.
     /// Waiters of one process for one budget are served first come, first served, so small requests
     /// do not starve a large one. A leaky bucket's delay is part of the wait. As long as answers
-    /// find free units, more waiters ask at once, in their order, because otherwise a distant store
-    /// would serve one waiter in each round trip.
+    /// find free units, more waiters ask at the same time, in their order, because otherwise a
+    /// distant store would serve one waiter in each round trip.
     ///
     /// A caller that does not find others waiting is decided at once, and waits only if it is
     /// denied. Under a token bucket, GCRA, or a leaky bucket as a meter, the first waiter of a
     /// process [reserves its units](Check::with_max_wait). So the processes take turns, in the
     /// order in which the store decided. If another caller gives units back, a reserved turn does
-    /// not come earlier. Under other algorithms, and for groups, the processes ask when the units
-    /// are available, and the first one to ask gets them.
+    /// not come earlier. A leaky bucket as a queue gives each caller its place, in the order in
+    /// which the store decided. Under other algorithms, and for groups, the processes ask when the
+    /// units are available, and the first one to ask gets them.
     ///
     /// A caller is denied at once if the store says that its units come too late. Behind waiters
     /// that reserve their units, it is also denied at once if the queue of this process is too

@@ -162,7 +162,7 @@ impl RedisStoreBuilder {
 
     /// Sets your pool, in place of a URL. The store keeps one connection of it for
     /// each [lane](Self::lanes), so the pool's `max_size` has to be larger than the number of
-    /// lanes. It brings each connection back to the database of the pool's URL.
+    /// lanes. The store brings each connection back to the database of the pool's URL.
     ///
     /// The pool is that of deadpool-redis 0.23. A release of tollgate that takes a later one is a
     /// breaking release.

@@ -99,7 +99,9 @@ use crate::units::ConfigError;
 ///
 /// The store's Redis user needs `~shop:*` (with your prefix) and `+evalsha +eval +script|load +time
 /// +mget +exists +psetex +del +getrange +set +setrange +strlen +pexpire +pttl +ping +unwatch`, and
-/// nothing else. On a cluster it also needs `+asking +cluster|slots`.
+/// nothing else with the default settings. On a cluster it also needs `+asking +cluster|slots`. A
+/// database other than 0 in the URL needs `+select`, and a
+/// [client name](RedisStoreBuilder::client_name) `+client|setname`.
 ///
 /// ```no_run
 /// use std::time::Duration;
