@@ -40,7 +40,10 @@ pub async fn delaying(server: u16, millis: Arc<AtomicU64>) -> u16 {
     tokio::spawn(async move {
         loop {
             let (client, _) = listener.accept().await.unwrap();
-            let server = TcpStream::connect(("127.0.0.1", server)).await.unwrap();
+            // Where the server has ended, the client's connection ends.
+            let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else {
+                continue;
+            };
             for stream in [&client, &server] {
                 stream.set_nodelay(true).unwrap();
             }
