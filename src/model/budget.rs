@@ -100,7 +100,7 @@ impl Hash for Budget {
     /// Without the kind, because few names have two.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.limit.name().hash(state);
+        self.limit.name_hash().hash(state);
         self.key.hash(state);
     }
 }

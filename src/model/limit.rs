@@ -16,6 +16,7 @@ mod share;
 mod written;
 
 use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,6 +120,8 @@ const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 #[repr(align(64))]
 struct Definition {
     name: Box<str>,
+    /// Hashed once, because stores hash a budget for each check.
+    name_hash: u64,
     quota: Quota,
     rule: Rule,
     on_store_failure: Option<OnStoreFailure>,
@@ -191,6 +194,7 @@ impl Limit {
     fn of_rule(name: &str, quota: Quota, rule: Rule) -> Self {
         let definition = Definition {
             name: name.into(),
+            name_hash: BuildHasherDefault::<DefaultHasher>::default().hash_one(name),
             quota,
             rule,
             on_store_failure: None,
@@ -243,6 +247,12 @@ impl Limit {
             },
             Rule::Concurrency(_) => Algorithm::Concurrency,
         }
+    }
+
+    /// The hash of the name.
+    #[inline]
+    pub(crate) fn name_hash(&self) -> u64 {
+        self.shared.name_hash
     }
 
     /// Returns whether this limits the requests in flight, by permits, and charges no budget.

@@ -63,7 +63,8 @@ impl XRateLimit {
             Reset::Epoch(seconds) => seconds,
             Reset::At(instant) => seconds(from_now(instant)),
         };
-        let is_reported = headers.contains_key(REMAINING);
+        // Most responses have no fields yet.
+        let is_reported = !headers.is_empty() && headers.contains_key(REMAINING);
         if is_reported && !replaces(headers, self.remaining, (reset, reset_at), used_up) {
             return;
         }
