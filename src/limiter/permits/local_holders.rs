@@ -223,12 +223,8 @@ impl LocalHolders {
             ..
         } = self;
         holders.remove(budget);
-        for some in [watched, unconfirmed] {
-            // Mostly none, and to hash a budget takes longer than to look.
-            if !some.is_empty() {
-                some.remove(budget);
-            }
-        }
+        watched.remove(budget);
+        unconfirmed.remove(budget);
         if holders.capacity() > KEPT_CAPACITY && holders.len() < holders.capacity() / 8 {
             holders.shrink_to(holders.len() * 2);
             for queue in &mut queues.queued {
