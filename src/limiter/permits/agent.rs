@@ -319,10 +319,7 @@ impl Agent {
         budget: &Arc<HashedBudget>,
     ) {
         let LocalHolders {
-            holders,
-            queues,
-            watched,
-            ..
+            holders, queues, ..
         } = &mut *state;
         let Some(holder) = holders.get_mut(budget) else {
             return;
@@ -350,12 +347,7 @@ impl Agent {
                 None => queues.keep_answer(budget, holder, answer),
             }
         }
-        if holder.is_over() {
-            state.remove(budget);
-        } else if holder.is_watched() {
-            queues.enqueue(budget, holder);
-            watched.insert(budget.clone());
-        }
+        self.requeue_or_remove(&mut state, budget);
         let needs_task = !self.has_nothing_to_do(&state);
         drop(state);
         self.deliver(budget, deliveries, failure.as_ref());
