@@ -3,12 +3,12 @@
 #![cfg(all(feature = "axum", feature = "json"))]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
 use http_body_util::BodyExt;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tollgate::RateLimitLayer;
 use tollgate::layer::{BodyFormat, Reason};
@@ -80,33 +80,30 @@ fn wait_is_an_error_because_load_is_shed_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn flood_never_has_more_requests_in_flight_than_the_number() {
-    let layer = RateLimitLayer::load_shed("server", 8).unwrap();
-    let in_flight = Arc::new(AtomicUsize::new(0));
+async fn flood_has_as_many_requests_in_flight_as_the_number() {
+    let (open, gate) = watch::channel(false);
+    let places = Arc::new(Semaphore::new(8));
     let handler = move || {
-        let in_flight = Arc::clone(&in_flight);
+        let (places, mut gate) = (Arc::clone(&places), gate.clone());
         async move {
-            let before = in_flight.fetch_add(1, Ordering::SeqCst);
-            tokio::task::yield_now().await;
-            in_flight.fetch_sub(1, Ordering::SeqCst);
-            assert!(before < 8, "{before} others");
+            let _place = places.try_acquire().expect("at most 8 are in flight");
+            assert!(gate.wait_for(|is_open| *is_open).await.is_ok());
         }
     };
+    let layer = RateLimitLayer::load_shed("server", 8).unwrap();
     let app = Router::new().route("/", get(handler)).layer(layer);
-    let flood = (0..2_000).map(|_| {
-        let app = app.clone();
-        async move { status(&app, plain("/")).await }
-    });
-    let statuses = JoinSet::from_iter(flood).join_all().await;
-    assert!(statuses.contains(&200));
-    assert!(statuses.iter().all(|status| [200, 503].contains(status)));
-    // None of them holds a place any more.
-    let mut held = Vec::new();
-    for _ in 0..8 {
-        held.push(send(&app, plain("/")).await);
+    for _ in 0..2 {
+        open.send_replace(false);
+        let mut flood = JoinSet::from_iter((0..2_000).map(|_| {
+            let app = app.clone();
+            async move { status(&app, plain("/")).await }
+        }));
+        for _ in 0..1_992 {
+            assert_eq!(flood.join_next().await.unwrap().unwrap(), 503);
+        }
+        open.send_replace(true);
+        assert_eq!(flood.join_all().await, [200; 8]);
     }
-    assert!(held.iter().all(|response| response.status() == 200));
-    assert_eq!(status(&app, plain("/")).await, 503);
 }
 
 #[test]
