@@ -133,7 +133,7 @@ enum Kind {
     SubWindows(rotation::Counters<sliding_window::SubWindows>),
     Log(sliding_log::Log),
     Permits(permits::Holders),
-    /// The budget of a key with offences: one of the kinds above, or none.
+    /// A key with offences, and its budget of one of the kinds above, if it has one.
     Offender(Box<offences::Offender>),
 }
 

@@ -129,8 +129,8 @@ impl Policy {
         }
     }
 
-    /// The same policy for [`usage`](super::RateLimitLayer::usage), which is not a request: metrics
-    /// and events do not count it.
+    /// The same policy for [`usage`](super::RateLimitLayer::usage), which is not a request, so
+    /// metrics and events do not count it.
     pub(super) fn uncounted(&self) -> Self {
         let mut policy = self.clone();
         policy.counts_requests = false;

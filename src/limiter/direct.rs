@@ -139,11 +139,11 @@ impl RateLimiter {
     /// change of the limit's rate or period. A refund gives nothing back then.
     ///
     /// A receipt names its charge by the time, so a clock that steps back has two effects. Receipts
-    /// of new charges are void until the clock has caught up: with the first charge that the budget
-    /// counts, or, after a step of more than a period, with the last charge before the step. After
-    /// such a longer step, receipts of old charges are also void while the budget is stored. If the
-    /// budget becomes full, the store deletes it, and an old receipt counts again when the clock
-    /// reaches its time.
+    /// of new charges are void until the clock has caught up with the first charge that the budget
+    /// counts. After a step of more than a period, they are void until it has caught up with the
+    /// last charge before the step. After such a longer step, receipts of old charges are also void
+    /// while the budget is stored. If the budget becomes full, the store deletes it, and an old
+    /// receipt counts again when the clock reaches its time.
     ///
     /// You can use a receipt for one refund. For the next refund of the same charge, use
     /// [`Receipt::after`].

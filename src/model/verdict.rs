@@ -120,8 +120,8 @@ impl Verdict {
     }
 
     /// Returns whether the budget is unknown. Then [`remaining`](Self::remaining) is the capacity.
-    /// There are two causes: the limit failed open, because the store was unavailable, or another
-    /// check of the group was denied without asking the store, because its key is
+    /// Either the limit failed open, because the store was unavailable, or another check of the
+    /// group was denied without asking the store, because its key is
     /// [blocked](Self::is_blocked).
     #[must_use]
     pub const fn is_unlimited(&self) -> bool {

@@ -16,7 +16,7 @@ impl RateLimitLayer {
     ///
     /// A check that the store denied stays denied until its `retry_after`, whatever this setting
     /// is, because a `RedisStore` [remembers](crate::store::RedisStoreBuilder::deny_for) it. This
-    /// holds for the identical check: the same limits, keys and costs. A store that is
+    /// holds for an identical check, with the same limits, keys and costs. A store that is
     /// [full](crate::Error::is_full) always fails closed. Otherwise a client could escape its limit
     /// by sending many keys.
     ///

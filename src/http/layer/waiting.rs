@@ -19,9 +19,9 @@ impl RateLimitLayer {
     ///
     /// | limits of the layer | order within a process | order across processes |
     /// |---|---|---|
-    /// | one: token bucket, GCRA, leaky bucket as a meter | first come, first served. A request that cannot be in time behind others is denied at once | the processes take turns, in the order in which the store decided |
-    /// | one: leaky bucket as a queue | in the order of the store's places | in the order in which the store decided |
-    /// | one of another algorithm | first come, first served | when units are available, the first process to ask gets them |
+    /// | a token bucket, GCRA, or a leaky bucket as a meter | first come, first served. A request that cannot be in time behind others is denied at once | the processes take turns, in the order in which the store decided |
+    /// | a leaky bucket as a queue | in the order of the store's places | in the order in which the store decided |
+    /// | a limit of another algorithm | first come, first served | when units are available, the first process to ask gets them |
     /// | several | a request queues only for the budgets that denied it | when units are available, the first process to ask gets them |
     ///
     /// A client that disconnects gives up its place, and its turn goes to the next waiter of this

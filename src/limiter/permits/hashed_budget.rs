@@ -6,8 +6,8 @@ use std::ops::Deref;
 use super::AGENTS;
 use crate::model::Budget;
 
-/// A budget with its hash, because an agent looks it up several times for each permit while
-/// threads wait for its lock.
+/// The key of an agent's tables. The budget is hashed once, because an agent looks it up several
+/// times for each permit, while threads wait for its lock.
 pub(super) struct HashedBudget {
     budget: Budget,
     hash: u64,

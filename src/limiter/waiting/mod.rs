@@ -123,8 +123,9 @@ impl RateLimiter {
     /// this process, or given back. The place in a leaky bucket as a queue stays taken.
     ///
     /// `max_wait` bounds the wait for units. Each answer of the store has the store's own deadline,
-    /// so the call ends at most two such deadlines after `max_wait`: one for the last charge, and
-    /// one for its refund if its units come too late. Zero asks once and does not wait for units.
+    /// so the call ends at most two such deadlines after `max_wait`. One is for the last charge,
+    /// and one for its refund if its units come too late. Zero asks once and does not wait for
+    /// units.
     ///
     /// If the store is unavailable, the limit's [failure policy](Limit::with_on_store_failure)
     /// decides. A limit that fails closed is asked again after each `retry_after`, until

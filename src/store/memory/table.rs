@@ -26,8 +26,8 @@ pub(super) struct Cursor {
 }
 
 pub(super) struct Table<T> {
-    /// Never empty. Each entry has its hash, behind it: in front, it made requests of budgets that
-    /// refill at once 1 to 2 % slower.
+    /// Never empty. Each entry has its hash behind it. With the hash in front, requests of budgets
+    /// that refill at once were 1 to 2 % slower.
     segments: Vec<HashTable<(T, u64)>>,
     len: usize,
 }
