@@ -117,6 +117,7 @@ impl Level {
         }
     }
 
+    #[inline]
     const fn then(&self) -> Option<Bucket> {
         match self.more {
             RareLevel::Then(slower) => Some(slower),
@@ -155,12 +156,14 @@ impl Level {
     }
 
     /// Returns whether the level at `at` is at most `units`.
+    #[inline]
     fn is_down_to(&self, units: u64) -> bool {
         self.used <= units.saturating_mul(self.rate.micros)
             && self.then().is_none_or(|slower| units >= slower.capacity)
     }
 
     /// The time from `at` until the level is at most `units`.
+    #[inline]
     fn until(&self, units: u64) -> Micros {
         let above = |floor: u64| {
             self.used
@@ -241,6 +244,7 @@ impl Level {
 
     /// The time from `at` until the level would be empty if nothing had been given back. It
     /// `drains` so long as it is.
+    #[inline]
     const fn until_empty_without_refunds(&self, drains: Micros) -> Micros {
         match self.more {
             RareLevel::GivenBack(GivenBack { returned, .. }) => {
@@ -262,6 +266,7 @@ impl Level {
     }
 
     /// A turn in the past does not count, even if the clock is set back.
+    #[inline]
     fn forget_past_turns(&mut self, now: Timestamp) {
         if let RareLevel::GivenBack(given_back) = self.more
             && given_back.reserved_until <= now
@@ -296,7 +301,7 @@ impl Level {
 }
 
 impl KindOfState for Level {
-    fn from_kind(kind: Kind) -> Option<Self> {
+    fn of(kind: &mut Kind) -> Option<&mut Option<Self>> {
         match kind {
             Kind::Bucket(level) => Some(level),
             _ => None,
@@ -304,7 +309,7 @@ impl KindOfState for Level {
     }
 
     fn into_kind(self) -> Kind {
-        Kind::Bucket(self)
+        Kind::Bucket(Some(self))
     }
 }
 
@@ -357,10 +362,32 @@ impl Bucket {
 
     /// The level at `now` under this quota. Also whether the clock or the quota moved it, so that a
     /// denied check has to store it.
+    #[inline]
     fn resume(&self, state: Option<Level>, now: Timestamp) -> (Level, bool) {
-        let Some(mut level) = state.filter(|level| !level.is_over(now)) else {
+        let Some(level) = state else {
             return (Level::empty(now, self.rate), false);
         };
+        if level.at > now || level.rate != self.rate || level.then().is_some() {
+            return self.resume_moved(level, now);
+        }
+        let drained = (now - level.at).saturating_mul(level.rate.units);
+        let resumed = match level.used.checked_sub(drained) {
+            None | Some(0) => Level::empty(now, self.rate),
+            Some(used) => Level {
+                at: now,
+                used,
+                ..level
+            },
+        };
+        (resumed, false)
+    }
+
+    /// The same after the clock stepped back, or under another quota.
+    #[cold]
+    fn resume_moved(&self, mut level: Level, now: Timestamp) -> (Level, bool) {
+        if level.is_over(now) {
+            return (Level::empty(now, self.rate), false);
+        }
         // Charges of this microsecond were made at the earlier rate, if there are any.
         let is_recent = level.at >= now;
         let set_back = level.at.saturating_since(now) > self.full_period();

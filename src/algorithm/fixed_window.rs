@@ -168,7 +168,7 @@ impl FixedWindow {
 }
 
 impl KindOfState for Counters<Window> {
-    fn from_kind(kind: Kind) -> Option<Self> {
+    fn of(kind: &mut Kind) -> Option<&mut Option<Self>> {
         match kind {
             Kind::Window(state) => Some(state),
             _ => None,
@@ -176,7 +176,7 @@ impl KindOfState for Counters<Window> {
     }
 
     fn into_kind(self) -> Kind {
-        Kind::Window(self)
+        Kind::Window(Some(self))
     }
 }
 

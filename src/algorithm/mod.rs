@@ -50,6 +50,12 @@ pub(crate) use sliding_window::SlidingWindow;
 
 use std::time::Duration;
 
+use self::bucket::Level;
+use self::fixed_window::Window;
+use self::permits::Holders;
+use self::rotation::Counters;
+use self::sliding_log::Log;
+use self::sliding_window::SubWindows;
 use crate::units::{Claim, Micros, Outcome, Receipt, Timestamp};
 
 /// The largest integer of the exact range of Lua's numbers.
@@ -126,33 +132,45 @@ pub struct State(Kind);
 
 /// The token bucket, the leaky bucket and GCRA share a kind of state, so that a limit can change
 /// between them without a free burst.
+///
+/// A state is decided in its place, because moving it out and back would cost each check more than
+/// the arithmetic. So it is an `Option`, which is `None` only [meanwhile](with_state).
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    Bucket(bucket::Level),
-    Window(rotation::Counters<fixed_window::Window>),
-    SubWindows(rotation::Counters<sliding_window::SubWindows>),
-    Log(sliding_log::Log),
-    Permits(permits::Holders),
+    Bucket(Option<Level>),
+    Window(Option<Counters<Window>>),
+    SubWindows(Option<Counters<SubWindows>>),
+    Log(Option<Log>),
+    Permits(Option<Holders>),
     /// A key with offences, and its budget of one of the kinds above, if it has one.
     Offender(Box<offences::Offender>),
 }
 
 /// A state of one kind.
 trait KindOfState: Sized {
-    /// The state, if it is of this kind.
-    fn from_kind(kind: Kind) -> Option<Self>;
+    /// The state in its place, if it is of this kind.
+    fn of(kind: &mut Kind) -> Option<&mut Option<Self>>;
 
     fn into_kind(self) -> Kind;
 }
 
 /// Calls `act` with the state in the slot. A state of another kind belongs to another budget and
 /// counts as none.
+#[inline]
 fn with_state<S: KindOfState, T>(
     slot: &mut Option<State>,
     act: impl FnOnce(&mut Option<S>) -> T,
 ) -> T {
     let slot = offences::budget(slot);
-    let mut state = slot.take().and_then(|State(kind)| S::from_kind(kind));
+    let known = slot.as_mut().and_then(|State(kind)| S::of(kind));
+    if let Some(state) = known {
+        let answer = act(state);
+        if state.is_none() {
+            *slot = None;
+        }
+        return answer;
+    }
+    let mut state = None;
     let answer = act(&mut state);
     *slot = state.map(|state| State(state.into_kind()));
     answer
@@ -344,20 +362,18 @@ impl State {
     }
 
     pub(crate) fn expiry(&self) -> Timestamp {
-        match &self.0 {
-            Kind::Bucket(level) => level.expires_at(),
-            Kind::Window(window) => window.expires_at(),
-            Kind::SubWindows(counters) => counters.expires_at(),
-            Kind::Log(log) => log.expires_at(),
-            Kind::Permits(holders) => holders.expires_at(),
+        let of_budget = match &self.0 {
+            Kind::Bucket(level) => level.as_ref().map(Level::expires_at),
+            Kind::Window(window) => window.as_ref().map(Counters::expires_at),
+            Kind::SubWindows(counters) => counters.as_ref().map(Counters::expires_at),
+            Kind::Log(log) => log.as_ref().map(Log::expires_at),
+            Kind::Permits(holders) => holders.as_ref().map(Holders::expires_at),
             Kind::Offender(offender) => {
-                let budget = offender
-                    .budget
-                    .as_ref()
-                    .map_or(Timestamp::EPOCH, Self::expiry);
-                budget.max(offender.expires_at())
+                let of_budget = offender.budget.as_ref().map(Self::expiry);
+                of_budget.max(Some(offender.expires_at()))
             }
-        }
+        };
+        of_budget.unwrap_or_default()
     }
 
     /// Until when the key is blocked. The epoch if it never was.
@@ -372,11 +388,11 @@ impl State {
     /// this is `false` for up to a window after [`expires_at`](Self::expires_at).
     pub(crate) fn is_deletable(&self, now: Timestamp) -> bool {
         match &self.0 {
-            Kind::Bucket(level) => level.is_over(now),
-            Kind::Window(window) => window.is_deletable(now),
-            Kind::SubWindows(counters) => counters.is_deletable(now),
-            Kind::Log(log) => log.expires_at() <= now,
-            Kind::Permits(holders) => holders.expires_at() <= now,
+            Kind::Bucket(level) => level.as_ref().is_none_or(|it| it.is_over(now)),
+            Kind::Window(window) => window.as_ref().is_none_or(|it| it.is_deletable(now)),
+            Kind::SubWindows(counters) => counters.as_ref().is_none_or(|it| it.is_deletable(now)),
+            Kind::Log(log) => log.as_ref().is_none_or(|it| it.expires_at() <= now),
+            Kind::Permits(holders) => holders.as_ref().is_none_or(|it| it.expires_at() <= now),
             Kind::Offender(offender) => {
                 let budget = offender.budget.as_ref();
                 budget.is_none_or(|it| it.is_deletable(now)) && offender.expires_at() <= now

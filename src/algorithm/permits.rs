@@ -89,7 +89,7 @@ struct Holder {
 }
 
 impl KindOfState for Holders {
-    fn from_kind(kind: Kind) -> Option<Self> {
+    fn of(kind: &mut Kind) -> Option<&mut Option<Self>> {
         match kind {
             Kind::Permits(holders) => Some(holders),
             _ => None,
@@ -97,7 +97,7 @@ impl KindOfState for Holders {
     }
 
     fn into_kind(self) -> Kind {
-        Kind::Permits(self)
+        Kind::Permits(Some(self))
     }
 }
 

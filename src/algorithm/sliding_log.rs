@@ -233,7 +233,7 @@ impl SlidingLog {
 }
 
 impl KindOfState for Log {
-    fn from_kind(kind: Kind) -> Option<Self> {
+    fn of(kind: &mut Kind) -> Option<&mut Option<Self>> {
         match kind {
             Kind::Log(state) => Some(state),
             _ => None,
@@ -241,7 +241,7 @@ impl KindOfState for Log {
     }
 
     fn into_kind(self) -> Kind {
-        Kind::Log(self)
+        Kind::Log(Some(self))
     }
 }
 

@@ -286,7 +286,7 @@ impl SlidingWindow {
 }
 
 impl KindOfState for Counters<SubWindows> {
-    fn from_kind(kind: Kind) -> Option<Self> {
+    fn of(kind: &mut Kind) -> Option<&mut Option<Self>> {
         match kind {
             Kind::SubWindows(state) => Some(state),
             _ => None,
@@ -294,7 +294,7 @@ impl KindOfState for Counters<SubWindows> {
     }
 
     fn into_kind(self) -> Kind {
-        Kind::SubWindows(self)
+        Kind::SubWindows(Some(self))
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::request::Parts;
 use http::{Extensions, Response, StatusCode};
 use tokio::time::Instant;
 
+use super::Reason;
 use super::acquiring::WithoutPermits;
 use super::headers::Fields;
 use super::number::seconds;
@@ -14,7 +16,6 @@ use super::request_limiter::RequestLimiter;
 use super::responder::{Cause, Rejection};
 use super::settlement::{Settlement, SettlementSettings};
 use super::stacked::NextAllowed;
-use super::{Reason, ResponseBody};
 use crate::limiter::Observation;
 use crate::model::{Decision, Digest, Error, Group, Operation, Source};
 use crate::store::Answer;
@@ -31,14 +32,14 @@ pub(super) struct Charging {
 }
 
 /// The outcome of a request.
-pub(super) enum Conclusion<B> {
+pub(super) enum Conclusion {
     /// It is forwarded, after the delay. There is a report if the store decided.
     Forward {
         delay: Duration,
         report: Option<Report>,
     },
     /// It is rejected.
-    Reject(Response<ResponseBody<B>>),
+    Reject(Response<Bytes>),
 }
 
 /// The report of the response to an allowed request, and its settlement.
@@ -77,11 +78,8 @@ impl RequestLimiter {
     }
 
     /// The response to a request that is rejected before anything is asked.
-    pub(super) fn reject_early<B>(
-        &self,
-        rejected: RejectedEarly,
-        request: &Parts,
-    ) -> Response<ResponseBody<B>> {
+    #[cold]
+    pub(super) fn reject_early(&self, rejected: RejectedEarly, request: &Parts) -> Response<Bytes> {
         let (reason, cause, status, retry_after) = match &rejected {
             RejectedEarly::Forbidden => {
                 telemetry::forbidden(&self.names);
@@ -118,13 +116,13 @@ impl RequestLimiter {
         self.responder.respond(&rejection, status, |_| {})
     }
 
-    #[inline]
-    pub(super) fn conclude<B>(
+    /// Says what happens to a request. It is compiled once, and not into the code of each service.
+    pub(super) fn conclude(
         &self,
         answer: &Result<Decision, Error>,
         charging: &Charging,
         request: &mut Parts,
-    ) -> Conclusion<B> {
+    ) -> Conclusion {
         let decision = match answer {
             Ok(decision) => {
                 self.rate_limiter
@@ -164,12 +162,8 @@ impl RequestLimiter {
     }
 
     /// No store decided, and the limits have no failure policy for that.
-    fn without_decision<B>(
-        &self,
-        error: &Error,
-        charging: &Charging,
-        request: &Parts,
-    ) -> Conclusion<B> {
+    #[cold]
+    fn without_decision(&self, error: &Error, charging: &Charging, request: &Parts) -> Conclusion {
         let rejection = self.failure(error, self.is_open_when_overloaded);
         let source = match rejection {
             Some(_) => Source::FailClosed,
@@ -221,11 +215,12 @@ impl RequestLimiter {
     }
 
     /// The response to a request that was forbidden, or that the store did not decide.
-    fn reject<B>(
+    #[cold]
+    fn reject(
         &self,
         (reason, wait): (Reason, Option<Duration>),
         request: &Parts,
-    ) -> Response<ResponseBody<B>> {
+    ) -> Response<Bytes> {
         let rejection = Rejection {
             reason,
             cause: Cause::Layer,
@@ -241,7 +236,8 @@ impl RequestLimiter {
     }
 
     /// Forwards a request that nothing limits.
-    fn fail_open<B>(&self, decision: &Decision, request: &mut Parts) -> Conclusion<B> {
+    #[cold]
+    fn fail_open(&self, decision: &Decision, request: &mut Parts) -> Conclusion {
         let mut fields = Fields::default();
         self.insert_empty_settlement(request);
         self.insert(decision, &mut request.extensions, &mut fields);
@@ -255,7 +251,8 @@ impl RequestLimiter {
         }
     }
 
-    fn fail_closed<B>(&self, decision: &Decision, request: &Parts) -> Response<ResponseBody<B>> {
+    #[cold]
+    fn fail_closed(&self, decision: &Decision, request: &Parts) -> Response<Bytes> {
         let rejection = (Reason::StoreUnavailable, decision.retry_after());
         let mut response = self.reject(rejection, request);
         response.extensions_mut().insert(decision.clone());
@@ -263,12 +260,12 @@ impl RequestLimiter {
     }
 
     /// The response to a denied request. It carries the rate limit headers.
-    fn deny<B>(
+    fn deny(
         &self,
         decision: &Decision,
         key_digests: &[Digest],
         request: &Parts,
-    ) -> Response<ResponseBody<B>> {
+    ) -> Response<Bytes> {
         let (reason, status) = if decision.exceeds_capacity() {
             // No wait helps.
             (Reason::ExceedsCapacity, StatusCode::UNPROCESSABLE_ENTITY)
@@ -364,11 +361,7 @@ impl RequestLimiter {
     }
 
     /// The response to a request without permits.
-    pub(super) fn without_permits<B>(
-        &self,
-        why: &WithoutPermits,
-        request: &Parts,
-    ) -> Response<ResponseBody<B>> {
+    pub(super) fn without_permits(&self, why: &WithoutPermits, request: &Parts) -> Response<Bytes> {
         match why {
             WithoutPermits::Denied(limit) => {
                 let (reason, status) = if limit.sheds_load() {

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -55,7 +56,7 @@ where
     }
 
     /// A request that is rejected.
-    pub(super) fn answered(response: Response<ResponseBody<ResBody>>) -> Self {
+    pub(super) fn answered(response: Response<Bytes>) -> Self {
         Self {
             state: Progress::answered(response),
         }

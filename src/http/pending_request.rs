@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_core::future::BoxFuture;
 use http::request::Parts;
 use http::{Request, Response};
@@ -84,9 +85,9 @@ where
     S: Service<Request<ReqBody>>,
 {
     /// A request that is rejected.
-    pub(super) fn answered(response: Response<ResponseBody<ResBody>>) -> Self {
+    pub(super) fn answered(response: Response<Bytes>) -> Self {
         Self::Answered {
-            response: Some(Box::new(response)),
+            response: Some(Box::new(response.map(ResponseBody::rejection))),
         }
     }
 }
@@ -113,7 +114,9 @@ impl<S, ReqBody> PendingRequest<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    /// Waits until the request is forwarded or rejected.
+    /// Waits until the request is forwarded or rejected. It is not a part of the code of a request
+    /// that is decided at once.
+    #[inline(never)]
     pub(super) fn poll<ResBody>(
         &mut self,
         cx: &mut Context<'_>,

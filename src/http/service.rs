@@ -119,6 +119,7 @@ where
 
 impl<S: Clone> RateLimit<S> {
     /// The response of a request that waits.
+    #[inline(never)]
     fn wait<ReqBody, ResBody>(
         &mut self,
         request: (Parts, ReqBody),

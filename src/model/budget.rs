@@ -97,10 +97,9 @@ impl PartialEq for Budget {
 impl Eq for Budget {}
 
 impl Hash for Budget {
-    /// Without the kind, because few names have two.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.limit.name_hash().hash(state);
+        self.limit.budget_hash().hash(state);
         self.key.hash(state);
     }
 }

@@ -120,8 +120,8 @@ const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 #[repr(align(64))]
 struct Definition {
     name: Box<str>,
-    /// Hashed once, because stores hash a budget for each check.
-    name_hash: u64,
+    /// Of the name and the kind. Hashed once, because stores hash a budget for each check.
+    budget_hash: u64,
     quota: Quota,
     rule: Rule,
     on_store_failure: Option<OnStoreFailure>,
@@ -194,7 +194,8 @@ impl Limit {
     fn of_rule(name: &str, quota: Quota, rule: Rule) -> Self {
         let definition = Definition {
             name: name.into(),
-            name_hash: BuildHasherDefault::<DefaultHasher>::default().hash_one(name),
+            budget_hash: BuildHasherDefault::<DefaultHasher>::default()
+                .hash_one((name, rule.kind())),
             quota,
             rule,
             on_store_failure: None,
@@ -249,10 +250,10 @@ impl Limit {
         }
     }
 
-    /// The hash of the name.
+    /// The hash of the part of a budget that is the limit's: the name and the kind.
     #[inline]
-    pub(crate) fn name_hash(&self) -> u64 {
-        self.shared.name_hash
+    pub(crate) fn budget_hash(&self) -> u64 {
+        self.shared.budget_hash
     }
 
     /// Returns whether this limits the requests in flight, by permits, and charges no budget.

@@ -65,11 +65,10 @@ pub fn decide(
     Ok(decision.with_timestamp(now))
 }
 
-/// Charges a check. Returns the outcome and the charged units.
+/// Charges a check. If it is allowed, its cost is charged.
 #[inline]
-pub(super) fn charge(check: &Check, state: &mut Option<State>, now: Timestamp) -> (Outcome, u32) {
-    let outcome = decide_with_blocks(check.budget(), state, now, check.asked(), Effect::Commit);
-    (outcome, if outcome.allowed { check.cost() } else { 0 })
+pub(super) fn charge(check: &Check, state: &mut Option<State>, now: Timestamp) -> Outcome {
+    decide_with_blocks(check.budget(), state, now, check.asked(), Effect::Commit)
 }
 
 /// The outcome that a charge would have.
@@ -155,10 +154,12 @@ pub(super) fn decide_group(
 ) -> Option<Decision> {
     let is_charge = effect == Effect::Commit;
     let decide = |(check, state): (&Check, &mut Option<State>)| {
-        let (outcome, charged) = match is_charge {
+        let outcome = match is_charge {
             true => charge(check, state, now),
-            false => (peek(check, state, now), 0),
+            false => peek(check, state, now),
         };
+        let is_charged = is_charge && outcome.allowed;
+        let charged = if is_charged { check.cost() } else { 0 };
         verdict(check.budget(), outcome, charged)
     };
     if let ([check], [state]) = (group, &mut *states) {

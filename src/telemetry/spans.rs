@@ -8,39 +8,31 @@ use std::task::{Context, Poll};
 
 use tracing::Span;
 use tracing::field::Empty;
+use tracing::level_filters::LevelFilter;
 
 use super::metrics::source_name;
 use super::{TARGET, milliseconds};
 use crate::model::{Decision, Error, Limit, Source};
 
-/// The span of a check, from the question to the outcome. It does nothing if the subscriber does
-/// not ask for it.
+/// The span of a check, from the question to the outcome. `None` if no subscriber asks for it,
+/// because a disabled span still costs a request its fields, which are for the `log` crate.
 #[derive(Clone, Debug)]
-pub(crate) struct CheckSpan(Span);
+pub(crate) struct CheckSpan(Option<Span>);
 
 impl CheckSpan {
     /// Begins, as a child of the current span.
     #[inline]
     pub(crate) fn begin() -> Self {
-        Self(tracing::debug_span!(
-            target: TARGET,
-            "rate_limit",
-            limit = Empty,
-            allowed = Empty,
-            remaining = Empty,
-            retry_after_ms = Empty,
-            source = Empty,
-            error = Empty,
-        ))
+        let is_wanted = LevelFilter::current() >= LevelFilter::DEBUG;
+        Self(is_wanted.then(span).filter(|span| !span.is_disabled()))
     }
 
     /// Calls `act` in the span.
     #[inline]
     pub(crate) fn within<T>(&self, act: impl FnOnce() -> T) -> T {
-        if self.0.is_disabled() {
-            act()
-        } else {
-            self.0.in_scope(act)
+        match &self.0 {
+            None => act(),
+            Some(span) => span.in_scope(act),
         }
     }
 
@@ -56,11 +48,9 @@ impl CheckSpan {
 
     #[inline]
     pub(crate) fn decided(&self, decision: &Decision) {
-        if self.0.is_disabled() {
-            return;
-        }
+        let Some(span) = &self.0 else { return };
         tracing::record_all!(
-            self.0,
+            span,
             limit = decision.limit().name(),
             allowed = decision.allowed(),
             remaining = signed(decision.remaining()),
@@ -72,8 +62,9 @@ impl CheckSpan {
     }
 
     pub(crate) fn decided_in_flight(&self, limit: &Limit, is_allowed: bool, source: Source) {
+        let Some(span) = &self.0 else { return };
         tracing::record_all!(
-            self.0,
+            span,
             limit = limit.name(),
             allowed = is_allowed,
             source = source_name(Some(source)),
@@ -81,8 +72,24 @@ impl CheckSpan {
     }
 
     pub(crate) fn undecided(&self, error: &Error) {
-        self.0.record("error", tracing::field::display(error));
+        if let Some(span) = &self.0 {
+            span.record("error", tracing::field::display(error));
+        }
     }
+}
+
+#[cold]
+fn span() -> Span {
+    tracing::debug_span!(
+        target: TARGET,
+        "rate_limit",
+        limit = Empty,
+        allowed = Empty,
+        remaining = Empty,
+        retry_after_ms = Empty,
+        source = Empty,
+        error = Empty,
+    )
 }
 
 /// OpenTelemetry has no unsigned numbers.

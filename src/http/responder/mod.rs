@@ -18,9 +18,9 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
 pub use self::format::BodyFormat;
+use super::MissingKey;
 use super::headers::set;
 use super::number::number;
-use super::{MissingKey, ResponseBody};
 use crate::model::{Decision, Limit};
 
 /// The headers of a gRPC status, which gRPC-Web clients read.
@@ -262,12 +262,12 @@ impl Responder {
     }
 
     /// The response to a rejected request.
-    pub(super) fn respond<B>(
+    pub(super) fn respond(
         &self,
         rejection: &Rejection<'_>,
         status: StatusCode,
         write_headers: impl FnOnce(&mut HeaderMap),
-    ) -> Response<ResponseBody<B>> {
+    ) -> Response<Bytes> {
         let mut response = self.default_response(rejection, status);
         let headers = response.headers_mut();
         write_headers(headers);
@@ -281,7 +281,7 @@ impl Responder {
         if rejection.request.method == Method::HEAD {
             without_body(&mut response);
         }
-        response.map(ResponseBody::rejection)
+        response
     }
 }
 

@@ -82,14 +82,9 @@ impl Local {
         let owed = self.ledger.settle(budget, receipt, cost);
         let is_owed = owed.is_some();
         // If a call was lost, the store may have the charge, so it is not owed. But the local
-        // budget was charged. If that budget is stored, it has the share, even of a layer's policy.
-        let share = match owed {
-            Some(owed) => share(&owed).map(Budget::from),
-            None => self.store.stored(budget).or_else(|| {
-                let check = Check::new(budget.limit(), budget.key());
-                share(&check).map(Budget::from)
-            }),
-        }?;
+        // budget was charged.
+        let charged = owed.unwrap_or_else(|| Check::new(budget.limit(), budget.key()));
+        let share = Budget::from(share(&charged)?);
         let left = Check::new(share.limit(), share.key()).with_cost(0);
         let settle = Change::Settle { receipt, cost };
         // A store that is full has evicted the budget.

@@ -7,6 +7,7 @@ mod ledger;
 mod local;
 mod repayment;
 
+use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use self::local::Local;
 use crate::model::{
     Budget, Change, Check, Decision, Error, Limit, OnStoreFailure, Operation, Source, Verdict,
 };
-use crate::store::{Answer, Store};
+use crate::store::{Answer, MemoryStore, Store};
 use crate::telemetry::{self, Throttle};
 use crate::units::{ConfigError, Receipt, micros};
 
@@ -29,6 +30,8 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 pub(super) struct Failover {
     store: Arc<dyn Store>,
     is_embedded: bool,
+    /// The store, if it is in memory. Its decisions are a part of the request's code then.
+    memory: Option<Arc<MemoryStore>>,
     /// Made for the first check that is decided locally.
     local: OnceLock<Local>,
     /// A throttle for each policy, so that one does not hide the outcomes of another.
@@ -37,9 +40,12 @@ pub(super) struct Failover {
 
 impl Failover {
     pub(super) fn new(store: impl Store) -> Arc<Self> {
+        let store = Arc::new(store);
+        let any: Arc<dyn Any + Send + Sync> = Arc::clone(&store) as _;
         Arc::new(Self {
             is_embedded: store.is_embedded(),
-            store: Arc::new(store),
+            memory: any.downcast().ok(),
+            store,
             local: OnceLock::new(),
             events: Default::default(),
         })
@@ -72,6 +78,9 @@ impl Failover {
             && let Some(charged) = receipt.local()
         {
             return self.settle_local_charge(budget, charged, *cost);
+        }
+        if let Some(memory) = &self.memory {
+            return memory.apply(operation);
         }
         if self.is_embedded {
             return self.store().apply(operation);

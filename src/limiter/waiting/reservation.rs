@@ -82,7 +82,8 @@ impl Reservation {
         let charges = self.group.iter().zip(self.decision.receipts());
         let answers = charges.map(|(check, receipt)| {
             let give_back = Change::give_back(receipt.unwrap_or_default());
-            self.limiter.change(check.budget().clone(), give_back)
+            let budget = check.charged_budget(self.decision.source());
+            self.limiter.change(budget, give_back)
         });
         match <[Answer; 1]>::try_from(answers.collect::<Vec<_>>()) {
             Ok([answer]) => answer,

@@ -144,6 +144,12 @@ impl Key {
         str::from_utf8(self.0.as_bytes()).unwrap_or_default()
     }
 
+    /// The encoded form.
+    #[inline]
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
     /// Creates a key of its [encoded form](Self::as_str), as events and Redis show it. An operator
     /// can copy it from there. In a URL it has to be percent-encoded.
     ///

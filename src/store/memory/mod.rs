@@ -1,21 +1,20 @@
 //! The embedded store.
 
+mod fingerprint;
 mod shard;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hashbrown::DefaultHashBuilder;
-
+use self::fingerprint::{Fingerprint, Fingerprints};
 use self::shard::{BudgetAction, Shard};
 use super::group::{apply_change, charge, decide_group, peek};
 use super::{Answer, Store};
 use crate::algorithm::{Effect, State};
-use crate::model::{Budget, Check, Decision, Error, Group, Operation};
+use crate::model::{Budget, Change, Check, Decision, Error, Group, Operation, Verdict};
 use crate::units::clock::ProcessClock;
 use crate::units::{ManualClock, Mutex, Outcome, Timestamp};
 
@@ -49,7 +48,7 @@ const MIN_PER_SHARD: usize = 64;
 /// # }
 /// ```
 pub struct MemoryStore {
-    hasher: DefaultHashBuilder,
+    fingerprints: Fingerprints,
     shards: Box<[Mutex<Shard>]>,
     process: ProcessClock,
     /// In place of the time of the process.
@@ -103,7 +102,7 @@ impl MemoryStoreBuilder {
         let shard = |_| Mutex::new(Shard::new(cap));
         MemoryStore {
             shards: (0..shards).map(shard).collect(),
-            hasher: DefaultHashBuilder::default(),
+            fingerprints: Fingerprints::default(),
             process: ProcessClock::new(),
             clock: self.clock,
             capped: cap.is_some(),
@@ -158,65 +157,76 @@ impl MemoryStore {
     pub(crate) fn apply_now(&self, operation: Operation) -> Result<Decision, Error> {
         match operation {
             Operation::Charge(group) => match group.into_one() {
-                Ok(check) => self.apply_one(check, BudgetAction::Charge, charge),
+                Ok(check) => self.charge_one(check),
                 Err(group) => self.apply_group(&group, Effect::Commit),
             },
             Operation::Peek(group) => match group.into_one() {
-                Ok(check) => self.apply_one(check, BudgetAction::Peek, |check, state, now| {
-                    (peek(check, state, now), 0)
-                }),
+                Ok(check) => self.peek_one(check),
                 Err(group) => self.apply_group(&group, Effect::Dry),
             },
-            Operation::Change(budget, change) => self.apply_one(
-                budget,
-                BudgetAction::Change(&change),
-                |budget, state, now| (apply_change(budget, &change, state, now), 0),
-            ),
+            Operation::Change(budget, change) => self.change(budget, &change),
         }
     }
 
-    /// The budget as it is stored, with the limit that charged it first.
-    pub(crate) fn stored(&self, budget: &Budget) -> Option<Budget> {
-        let (hash, index) = self.shard_of(budget);
-        self.lock(index).stored(hash, budget).cloned()
+    #[inline]
+    fn charge_one(&self, check: Check) -> Result<Decision, Error> {
+        let charge = |state: &mut Option<State>, now| charge(&check, state, now);
+        let applied = self.apply_one(check.budget(), BudgetAction::Charge, charge)?;
+        let charged = if applied.0.allowed { check.cost() } else { 0 };
+        Ok(decision(check.into(), applied, charged))
+    }
+
+    #[inline(never)]
+    fn peek_one(&self, check: Check) -> Result<Decision, Error> {
+        let peek = |state: &mut Option<State>, now| peek(&check, state, now);
+        let applied = self.apply_one(check.budget(), BudgetAction::Peek, peek)?;
+        Ok(decision(check.into(), applied, 0))
+    }
+
+    #[inline(never)]
+    fn change(&self, budget: Budget, change: &Change) -> Result<Decision, Error> {
+        let apply = |state: &mut Option<State>, now| apply_change(&budget, change, state, now);
+        let applied = self.apply_one(&budget, BudgetAction::Change(change), apply)?;
+        Ok(decision(budget, applied, 0))
     }
 
     /// The units left in a check's budget, whatever blocks its key.
     pub(crate) fn left_in_budget(&self, check: &Check) -> u64 {
-        let (hash, index) = self.shard_of(check.budget());
+        let (fingerprint, index) = self.place_of(check.budget());
         let mut shard = self.lock(index);
         let now = self.now();
-        shard.left_in_budget(hash, check, now)
+        shard.left_in_budget(fingerprint, check, now)
     }
 
-    /// Applies an operation on one budget, which `asked` is or contains.
+    /// Applies an operation on one budget. Returns the outcome and its time.
     #[inline]
-    fn apply_one<A: AsRef<Budget> + Into<Budget>>(
+    fn apply_one(
         &self,
-        asked: A,
+        budget: &Budget,
         action: BudgetAction<'_>,
-        decide: impl FnOnce(&A, &mut Option<State>, Timestamp) -> (Outcome, u32),
-    ) -> Result<Decision, Error> {
-        let (hash, index) = self.shard_of(asked.as_ref());
+        decide: impl FnOnce(&mut Option<State>, Timestamp) -> Outcome,
+    ) -> Result<(Outcome, Timestamp), Error> {
+        let (fingerprint, index) = self.place_of(budget);
         let mut shard = self.lock(index);
         // Under the lock, so that the times of a budget never step back.
         let now = self.now();
-        let verdict = shard.apply(hash, asked, action, now, decide)?;
+        let decide = |state: &mut Option<State>| decide(state, now);
+        let outcome = shard.apply(fingerprint, budget.limit(), action, now, decide)?;
         self.sweep(&mut shard, now);
-        Ok(Decision::from(verdict).with_timestamp(now))
+        Ok((outcome, now))
     }
 
     /// Charges a group, or only peeks.
     fn apply_group(&self, group: &Group, effect: Effect) -> Result<Decision, Error> {
         let budgets = group.iter().map(Check::budget);
-        let places: Vec<_> = budgets.map(|budget| self.shard_of(budget)).collect();
+        let places: Vec<_> = budgets.map(|budget| self.place_of(budget)).collect();
         let mut shards = self.lock_all(places.iter().map(|&(_, index)| index));
         let now = self.now();
 
         let mut budgets = Vec::with_capacity(group.len());
-        for (check, (hash, index)) in group.iter().zip(&places) {
+        for (fingerprint, index) in &places {
             let shard = shards.get_mut(index);
-            budgets.extend(shard.map(|shard| shard.take(*hash, check.budget())));
+            budgets.extend(shard.map(|shard| shard.take(*fingerprint)));
         }
         let mut states: Vec<_> = budgets
             .iter_mut()
@@ -255,13 +265,13 @@ impl MemoryStore {
             .zip(states)
             .zip(places)
             .zip(group.iter());
-        for (i, (((mut budget, state), (hash, index)), check)) in all.enumerate() {
+        for (i, (((mut budget, state), (fingerprint, index)), check)) in all.enumerate() {
             budget.state = state;
             if let Some(verdict) = decision.as_ref().ok().and_then(|it| it.verdicts().get(i)) {
                 budget.update_exhaustion(action, check.limit(), verdict.outcome(), now);
             }
             if let Some(shard) = shards.get_mut(&index) {
-                shard.put(hash, budget);
+                shard.put(fingerprint, budget);
             }
         }
         for shard in shards.values_mut() {
@@ -295,11 +305,13 @@ impl MemoryStore {
         }
     }
 
-    /// The hash of a budget, and its shard.
-    fn shard_of(&self, budget: &Budget) -> (u64, usize) {
-        let hash = self.hasher.hash_one(budget);
-        // The table uses the lowest and the highest bits.
-        (hash, (hash >> 32) as usize & (self.shards.len() - 1))
+    /// The fingerprint of a budget, and its shard.
+    #[inline]
+    fn place_of(&self, budget: &Budget) -> (Fingerprint, usize) {
+        let fingerprint = self.fingerprints.of(budget);
+        // The table uses the other part.
+        let index = fingerprint.rest as usize & (self.shards.len() - 1);
+        (fingerprint, index)
     }
 
     fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
@@ -314,11 +326,19 @@ impl MemoryStore {
     }
 }
 
+/// The limit is moved, not cloned, because threads share its reference count.
+#[inline]
+fn decision(budget: Budget, (outcome, now): (Outcome, Timestamp), charged: u32) -> Decision {
+    let is_shadow = budget.is_shadow();
+    let verdict = Verdict::new(budget.into_limit(), outcome, charged).in_shadow(is_shadow);
+    Decision::from(verdict).with_timestamp(now)
+}
+
 /// Makes room for the budgets of a group, in each of its shards.
 fn make_room(
     shards: &mut BTreeMap<usize, MutexGuard<'_, Shard>>,
     group: &Group,
-    places: &[(u64, usize)],
+    places: &[(Fingerprint, usize)],
     needs_room: &[bool],
     now: Timestamp,
 ) -> Result<(), Error> {

@@ -1,12 +1,18 @@
 //! One shard of the embedded store, a table of budgets that sweeps expired ones as it is used.
 
+use super::fingerprint::Fingerprint;
 use super::table::{Cursor, Table};
 use crate::algorithm::{Cost, Effect, State};
-use crate::model::{Budget, Change, Check, Error, Limit, Verdict};
+use crate::model::{Change, Check, Error, Limit};
 use crate::units::{Outcome, Timestamp};
 
-/// Places of the table that are swept for each operation.
-const SWEPT_PER_OPERATION: usize = 2;
+/// Places of the table that are swept for each budget that is added, so that the table cannot grow
+/// faster than it is swept.
+const SWEPT_PER_INSERT: usize = 2;
+
+/// Operations for each place that is swept without an insert, so that a table without new budgets
+/// shrinks too.
+const OPERATIONS_PER_PLACE: usize = 4;
 
 /// Places that are swept at a time, because a few together cost less than one by one.
 const SWEEP_STEP: usize = 32;
@@ -20,9 +26,10 @@ const CANDIDATES: usize = 16;
 /// The most places that an eviction looks at, so that a full table does not make a check slow.
 const MAX_LOOKS: usize = 256;
 
-/// A budget, with its state.
+/// What is stored of a budget.
 pub(super) struct StoredBudget {
-    budget: Budget,
+    /// The part of its [`Fingerprint`] that is not the table's hash.
+    rest: u64,
     /// `None` only outside the table.
     pub(super) state: Option<State>,
     /// The time until which a check of one unit is known to be denied.
@@ -30,16 +37,16 @@ pub(super) struct StoredBudget {
 }
 
 impl StoredBudget {
-    fn new(budget: &Budget, state: Option<State>) -> Self {
+    const fn new(of: Fingerprint, state: Option<State>) -> Self {
         Self {
-            budget: budget.clone(),
+            rest: of.rest,
             state,
             exhausted_until: Timestamp::EPOCH,
         }
     }
 
-    fn is_of(&self, budget: &Budget) -> bool {
-        self.budget == *budget
+    const fn is_of(&self, budget: Fingerprint) -> bool {
+        self.rest == budget.rest
     }
 
     fn expires_at(&self) -> Timestamp {
@@ -54,6 +61,7 @@ impl StoredBudget {
 
     /// Notes the time until which the check, or a check of one unit, is denied. Only a refund or a
     /// reset ends a denial earlier.
+    #[inline(never)]
     pub(super) fn update_exhaustion(
         &mut self,
         action: BudgetAction<'_>,
@@ -95,13 +103,6 @@ pub(super) enum BudgetAction<'a> {
     Change(&'a Change),
 }
 
-/// The limit is moved, not cloned, because threads share its reference count.
-#[inline]
-fn verdict(budget: Budget, outcome: Outcome, charged: u32) -> Verdict {
-    let is_shadow = budget.is_shadow();
-    Verdict::new(budget.into_limit(), outcome, charged).in_shadow(is_shadow)
-}
-
 /// The shard is full, and no budget may be evicted for one of this limit.
 fn full(limit: &Limit) -> Error {
     let full = Error::full(
@@ -117,7 +118,7 @@ pub(super) struct Shard {
     cap: Option<usize>,
     /// The next place to sweep.
     cursor: Cursor,
-    /// Places to sweep, counted since the last step.
+    /// Parts of places to sweep, counted since the last step. A place has [`OPERATIONS_PER_PLACE`].
     due: usize,
     /// Places swept in this round.
     swept: usize,
@@ -143,52 +144,57 @@ impl Shard {
         self.table.len()
     }
 
-    /// Applies an operation to one budget, in place. `decide` returns the outcome and the charged
-    /// units.
+    /// Applies an operation to one budget, in its place.
     #[inline]
-    pub(super) fn apply<A: AsRef<Budget> + Into<Budget>>(
+    pub(super) fn apply(
         &mut self,
-        hash: u64,
-        asked: A,
+        of: Fingerprint,
+        limit: &Limit,
         action: BudgetAction<'_>,
         now: Timestamp,
-        decide: impl FnOnce(&A, &mut Option<State>, Timestamp) -> (Outcome, u32),
-    ) -> Result<Verdict, Error> {
-        let of = asked.as_ref();
-        let Some(budget) = self.table.find_mut(hash, |budget| budget.is_of(of)) else {
+        decide: impl FnOnce(&mut Option<State>) -> Outcome,
+    ) -> Result<Outcome, Error> {
+        let Some(budget) = self.table.find_mut(of.hash, |budget| budget.is_of(of)) else {
             let mut state = None;
-            let (outcome, charged) = decide(&asked, &mut state, now);
+            let outcome = decide(&mut state);
             if state.is_some() {
-                self.make_room(1, of.limit(), now)?;
-                let mut budget = StoredBudget::new(of, state);
-                if self.cap.is_some() {
-                    budget.update_exhaustion(action, of.limit(), &outcome, now);
-                }
-                self.put(hash, budget);
+                self.add(of, state, limit, action, &outcome, now)?;
             }
-            return Ok(verdict(asked.into(), outcome, charged));
+            return Ok(outcome);
         };
-        let (outcome, charged) = decide(&asked, &mut budget.state, now);
+        let outcome = decide(&mut budget.state);
         if self.cap.is_some() {
-            budget.update_exhaustion(action, of.limit(), &outcome, now);
+            budget.update_exhaustion(action, limit, &outcome, now);
         }
         if budget.state.is_none() {
-            self.table.remove(hash, |budget| budget.is_of(of));
+            self.table.remove(of.hash, |budget| budget.is_of(of));
         }
-        Ok(verdict(asked.into(), outcome, charged))
+        Ok(outcome)
     }
 
-    /// The budget as it is stored.
-    pub(super) fn stored(&mut self, hash: u64, of: &Budget) -> Option<&Budget> {
-        let stored = self.table.find_mut(hash, |stored| stored.is_of(of))?;
-        Some(&stored.budget)
+    /// Adds a budget that was full before an operation.
+    #[inline(never)]
+    fn add(
+        &mut self,
+        of: Fingerprint,
+        state: Option<State>,
+        limit: &Limit,
+        action: BudgetAction<'_>,
+        outcome: &Outcome,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        self.make_room(1, limit, now)?;
+        let mut budget = StoredBudget::new(of, state);
+        if self.cap.is_some() {
+            budget.update_exhaustion(action, limit, outcome, now);
+        }
+        self.put(of, budget);
+        Ok(())
     }
 
     /// The units left in the budget of a check, whatever blocks its key.
-    pub(super) fn left_in_budget(&mut self, hash: u64, check: &Check, now: Timestamp) -> u64 {
-        let budget = self
-            .table
-            .find_mut(hash, |budget| budget.is_of(check.budget()));
+    pub(super) fn left_in_budget(&mut self, of: Fingerprint, check: &Check, now: Timestamp) -> u64 {
+        let budget = self.table.find_mut(of.hash, |budget| budget.is_of(of));
         let mut full = None;
         let state = budget.map_or(&mut full, |budget| &mut budget.state);
         let rule = check.limit().rule();
@@ -196,15 +202,16 @@ impl Shard {
     }
 
     /// Removes a budget from the table, or creates one.
-    pub(super) fn take(&mut self, hash: u64, of: &Budget) -> StoredBudget {
-        let found = self.table.remove(hash, |budget| budget.is_of(of));
+    pub(super) fn take(&mut self, of: Fingerprint) -> StoredBudget {
+        let found = self.table.remove(of.hash, |budget| budget.is_of(of));
         found.unwrap_or_else(|| StoredBudget::new(of, None))
     }
 
     /// Adds a budget that is not in the table, if it has a state.
-    pub(super) fn put(&mut self, hash: u64, budget: StoredBudget) {
+    pub(super) fn put(&mut self, of: Fingerprint, budget: StoredBudget) {
         if budget.state.is_some() {
-            self.table.insert(hash, budget);
+            self.due += SWEPT_PER_INSERT * OPERATIONS_PER_PLACE;
+            self.table.insert(of.hash, budget);
         }
     }
 
@@ -255,12 +262,18 @@ impl Shard {
 
     /// Sweeps [`SWEEP_STEP`] places, if as many are due. Returns whether this was the last step of
     /// a round.
+    #[inline]
     pub(super) fn sweep(&mut self, now: Timestamp) -> bool {
-        self.due += SWEPT_PER_OPERATION;
-        if self.due < SWEEP_STEP {
+        self.due += 1;
+        if self.due < SWEEP_STEP * OPERATIONS_PER_PLACE {
             return false;
         }
         self.due = 0;
+        self.sweep_due(now)
+    }
+
+    #[cold]
+    fn sweep_due(&mut self, now: Timestamp) -> bool {
         let through = self.sweep_step(now);
         self.swept += SWEEP_STEP;
         if !through || self.swept < MIN_ROUND {

@@ -47,14 +47,14 @@ impl<T> Table<T> {
     pub(super) fn find_mut(&mut self, hash: u64, is: impl Fn(&T) -> bool) -> Option<&mut T> {
         let entry = self
             .segment_mut(hash)?
-            .find_mut(hash, |entry| is(&entry.0))?;
+            .find_mut(hash, |entry| entry.1 == hash && is(&entry.0))?;
         Some(&mut entry.0)
     }
 
     pub(super) fn remove(&mut self, hash: u64, is: impl Fn(&T) -> bool) -> Option<T> {
         let found = self
             .segment_mut(hash)?
-            .find_entry(hash, |entry| is(&entry.0))
+            .find_entry(hash, |entry| entry.1 == hash && is(&entry.0))
             .ok()?;
         let (entry, _) = found.remove();
         self.removed();

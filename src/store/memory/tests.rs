@@ -7,10 +7,11 @@ use std::hash::BuildHasher;
 use hashbrown::DefaultHashBuilder;
 use proptest::prelude::*;
 
+use super::fingerprint::Fingerprints;
 use super::shard::{BudgetAction, Shard};
 use super::table::{Cursor, Table};
 use crate::algorithm::State;
-use crate::model::{Change, Check, Key, Limit, Verdict};
+use crate::model::{Change, Check, Key, Limit};
 use crate::store::group::{apply_change, charge, peek};
 use crate::units::{Quota, Receipt, Timestamp};
 
@@ -106,7 +107,7 @@ proptest! {
         cap in prop::option::of(1_usize..4_000),
     ) {
         let limit = Limit::token_bucket("limit", Quota::per_second(2)).unwrap();
-        let hasher = DefaultHashBuilder::default();
+        let fingerprints = Fingerprints::default();
         let mut shard = Shard::new(cap);
         let mut model: HashMap<u64, Option<State>> = HashMap::new();
         let mut now = Timestamp::from_micros(1_000_000);
@@ -115,23 +116,21 @@ proptest! {
                 let key = Key::from(number);
                 let check = Check::new(&limit, &key);
                 let is_reset = number % 7 == 0;
-                let decide = |check: &Check, state: &mut Option<State>, now| match is_reset {
-                    true => (apply_change(check.budget(), &Change::Reset, state, now), 0),
-                    false => charge(check, state, now),
+                let decide = |state: &mut Option<State>| match is_reset {
+                    true => apply_change(check.budget(), &Change::Reset, state, now),
+                    false => charge(&check, state, now),
                 };
                 let action = match is_reset {
                     true => BudgetAction::Change(&Change::Reset),
                     false => BudgetAction::Charge,
                 };
-                let hash = hasher.hash_one(check.budget());
-                let verdict = shard.apply(hash, check.clone(), action, now, decide);
+                let fingerprint = fingerprints.of(check.budget());
+                let outcome = shard.apply(fingerprint, &limit, action, now, decide);
                 if let Some(cap) = cap {
                     prop_assert!(shard.len() <= cap, "{} of {cap}", shard.len());
                 } else {
                     let state = model.entry(number).or_default();
-                    let (outcome, charged) = decide(&check, state, now);
-                    let expected = Verdict::new(limit.clone(), outcome, charged);
-                    prop_assert_eq!(verdict.ok(), Some(expected));
+                    prop_assert_eq!(outcome.ok(), Some(decide(state)));
                 }
                 shard.sweep(now);
             }
@@ -139,7 +138,7 @@ proptest! {
         }
         // Now all budgets have expired, and sweeps delete them.
         now = now + 10_000_000;
-        for _ in 0..40_000 {
+        for _ in 0..320_000 {
             shard.sweep(now);
         }
         prop_assert_eq!(shard.len(), 0);
@@ -183,8 +182,11 @@ proptest! {
                 1..=3 => _ = apply_change(budget, &Change::give_back(receipt), state, time),
                 4 => _ = peek(&check, state, time),
                 _ => {
-                    let (_, charged) = charge(&check, state, time);
-                    receipt = if charged > 0 { Receipt::of_charge(time, charged) } else { receipt };
+                    let is_charged = charge(&check, state, time).allowed && check.cost() > 0;
+                    receipt = match is_charged {
+                        true => Receipt::of_charge(time, check.cost()),
+                        false => receipt,
+                    };
                 }
             }
             if let Some(state) = state {
@@ -201,32 +203,30 @@ proptest! {
 #[test]
 fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
     let limit = Limit::sliding_window_with("limit", Quota::per_second(9), 4).unwrap();
-    let hasher = DefaultHashBuilder::default();
+    let fingerprints = Fingerprints::default();
     let mut shard = Shard::new(None);
     let second = |number: u64| Timestamp::from_micros(number * 1_000_000);
     for number in 0..100_u64 {
         let check = Check::new(&limit, Key::from(number));
-        let hash = hasher.hash_one(check.budget());
+        let fingerprint = fingerprints.of(check.budget());
         let mut charge_at = |now| {
             shard
-                .apply(hash, check.clone(), BudgetAction::Charge, now, charge)
+                .apply(fingerprint, &limit, BudgetAction::Charge, now, |state| {
+                    charge(&check, state, now)
+                })
                 .unwrap()
         };
         charge_at(second(1));
         charge_at(second(2));
         let refund = Change::give_back(Receipt::of_charge(second(2), 1));
-        let budget = check.budget().clone();
-        let refunded = shard.apply(
-            hash,
-            budget,
-            BudgetAction::Change(&refund),
-            second(2),
-            |budget, state, now| (apply_change(budget, &refund, state, now), 0),
-        );
-        assert_eq!(refunded.unwrap().remaining(), 8);
+        let action = BudgetAction::Change(&refund);
+        let refunded = shard.apply(fingerprint, &limit, action, second(2), |state| {
+            apply_change(check.budget(), &refund, state, second(2))
+        });
+        assert_eq!(refunded.unwrap().remaining, 8);
     }
     let mut left_at = |now| {
-        for _ in 0..1_000 {
+        for _ in 0..8_000 {
             shard.sweep(now);
         }
         shard.len()
@@ -236,23 +236,40 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
 }
 
 #[test]
-fn shard_sweeps_32_places_at_every_16th_operation() {
+fn shard_sweeps_32_places_for_15_new_budgets_or_128_other_operations() {
     let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
-    let hasher = DefaultHashBuilder::default();
+    let fingerprints = Fingerprints::default();
     let mut shard = Shard::new(None);
-    for number in 0..300_u64 {
+    let add = |shard: &mut Shard, number: u64, now| {
         let check = Check::new(&limit, Key::from(number));
-        let hash = hasher.hash_one(check.budget());
-        shard
-            .apply(hash, check, BudgetAction::Charge, Timestamp::EPOCH, charge)
-            .unwrap();
+        let charged = shard.apply(
+            fingerprints.of(check.budget()),
+            &limit,
+            BudgetAction::Charge,
+            now,
+            |state| charge(&check, state, now),
+        );
+        assert!(charged.unwrap().allowed);
+    };
+    // A new budget counts as eight operations, and then as the operation that it is.
+    for number in 0..450 {
+        add(&mut shard, number, Timestamp::EPOCH);
+        shard.sweep(Timestamp::EPOCH);
     }
     let later = Timestamp::from_micros(60_000_000);
-    for operation in 1..=64 {
+    let mut steps = 0;
+    for number in 450..600 {
+        add(&mut shard, number, later);
+        let before = shard.len();
+        shard.sweep(later);
+        steps += usize::from(shard.len() < before);
+    }
+    assert_eq!(steps, 10, "of new budgets");
+    for operation in 1..=512 {
         let before = shard.len();
         shard.sweep(later);
         let swept = before - shard.len();
-        assert!(if operation % 16 == 0 {
+        assert!(if operation % 128 == 0 {
             (1..=32).contains(&swept)
         } else {
             swept == 0
