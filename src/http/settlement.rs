@@ -179,7 +179,7 @@ impl Settlement {
                 .extend(charged.map(|(check, receipt)| OpenCharge {
                     layer: Arc::clone(&settings.layer),
                     limiter: limiter.clone(),
-                    budget: check.charged_budget(decision.source()),
+                    budget: check.charged_budget(decision.source() == Source::Local),
                     cost: check.cost(),
                     receipt: receipt.unwrap_or_default(),
                 }));

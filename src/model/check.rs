@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Enforced;
-use super::{Budget, Key, Limit, OnStoreFailure, Source};
+use super::{Budget, Key, Limit, OnStoreFailure};
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Cost, at_most_a_year};
 use crate::units::{ConfigError, Micros};
@@ -151,11 +151,11 @@ impl Check {
             .or_else(|| self.rare.as_ref()?.on_store_failure)
     }
 
-    /// The budget by which a charge from this source is settled. A local charge is settled in the
-    /// share of the limit, for which the limit needs the failure policy of the check.
-    pub(crate) fn charged_budget(&self, source: Source) -> Budget {
+    /// The budget by which a charge is settled. A local charge is settled in the share of the
+    /// limit, for which the limit needs the failure policy of the check.
+    pub(crate) fn charged_budget(&self, is_local: bool) -> Budget {
         let own = self.limit().on_store_failure();
-        let policy = self.failure_policy().filter(|_| source == Source::Local);
+        let policy = self.failure_policy().filter(|_| is_local);
         let limit = policy.filter(|_| own.is_none()).and_then(|policy| {
             let limit = self.limit().clone();
             limit.with_on_store_failure(policy).ok()

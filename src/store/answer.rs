@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use futures_core::future::BoxFuture;
 
+use super::promise::Promised;
 use crate::model::{Decision, Error};
 
 /// The future of a decision, which a [`Store`](crate::store::Store) returns.
@@ -16,10 +17,13 @@ pub struct Answer(Inner);
 
 enum Inner {
     Ready(Option<Result<Decision, Error>>),
-    Later(
-        BoxFuture<'static, Result<Decision, Error>>,
-        Option<Box<Resolve>>,
-    ),
+    Pending(Pending, Option<Box<Resolve>>),
+}
+
+enum Pending {
+    /// In its place, because most checks on Redis wait for one.
+    Promised(Promised),
+    Later(BoxFuture<'static, Result<Decision, Error>>),
 }
 
 /// A function that is applied to the answer when it is there.
@@ -34,7 +38,12 @@ impl Answer {
 
     /// An answer that has to be awaited.
     pub fn later(answer: impl Future<Output = Result<Decision, Error>> + Send + 'static) -> Self {
-        Self(Inner::Later(Box::pin(answer), None))
+        Self(Inner::Pending(Pending::Later(Box::pin(answer)), None))
+    }
+
+    /// An answer that another task gives.
+    pub(crate) const fn promised(answer: Promised) -> Self {
+        Self(Inner::Pending(Pending::Promised(answer), None))
     }
 
     /// The same answer, with `resolve` applied to it.
@@ -49,7 +58,7 @@ impl Answer {
             },
             // The functions are composed instead of wrapping the future: a wrapper would cost each
             // check on Redis a move and an indirect poll.
-            Inner::Later(_, last) => {
+            Inner::Pending(_, last) => {
                 *last = Some(match last.take() {
                     Some(first) => Box::new(move |answer| resolve(first(answer))),
                     None => Box::new(resolve),
@@ -84,8 +93,11 @@ impl Future for Answer {
         match &mut self.0 {
             // Polled again after completion, it stays pending.
             Inner::Ready(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
-            Inner::Later(answer, resolve) => {
-                let answer = ready!(answer.as_mut().poll(cx));
+            Inner::Pending(answer, resolve) => {
+                let answer = ready!(match answer {
+                    Pending::Promised(answer) => Pin::new(answer).poll(cx),
+                    Pending::Later(answer) => answer.as_mut().poll(cx),
+                });
                 Poll::Ready(match resolve.take() {
                     Some(resolve) => resolve(answer),
                     None => answer,
@@ -99,7 +111,7 @@ impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Inner::Ready(_) => "Answer(ready)",
-            Inner::Later(..) => "Answer(later)",
+            Inner::Pending(..) => "Answer(pending)",
         })
     }
 }

@@ -6,7 +6,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
 use crate::limiter::RateLimiter;
-use crate::model::{Change, Check, Decision, Error, Group};
+use crate::model::{Change, Check, Decision, Error, Group, Source};
 use crate::store::answer::{Answer, all};
 use crate::units::later;
 
@@ -82,7 +82,7 @@ impl Reservation {
         let charges = self.group.iter().zip(self.decision.receipts());
         let answers = charges.map(|(check, receipt)| {
             let give_back = Change::give_back(receipt.unwrap_or_default());
-            let budget = check.charged_budget(self.decision.source());
+            let budget = check.charged_budget(self.decision.source() == Source::Local);
             self.limiter.change(budget, give_back)
         });
         match <[Answer; 1]>::try_from(answers.collect::<Vec<_>>()) {

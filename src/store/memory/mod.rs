@@ -31,6 +31,8 @@ const MIN_PER_SHARD: usize = 64;
 /// - Operations also delete full budgets, so memory is bounded by the keys in use, except [with a
 ///   clock](Self::with_clock) that you set. The store spawns no task.
 /// - With a [cap](MemoryStoreBuilder::max_keys), memory is bounded for any number of keys.
+/// - Keys are not kept. A budget is found by 128 bits of two hashes with random secrets, so no
+///   client can choose a key that shares the budget of another.
 ///
 /// In your tests, tokio's paused time controls the store: in `#[tokio::test(start_paused = true)]`,
 /// `tokio::time::advance` or `sleep` refills budgets at once. If you want to set the time by

@@ -47,24 +47,26 @@ pub(super) async fn execute(
     mut connection: MultiplexedConnection,
     is_asking: bool,
 ) -> RedisResult<Vec<i64>> {
-    match send(&by_hash, &mut connection, is_asking).await {
-        // Nothing was charged.
-        Err(error) if is_no_script(&error) => {}
-        reply => return verdicts(number, reply?),
-    }
-    match load_and_send(&by_hash, &mut connection, is_asking).await {
-        // It was flushed in between, or a proxy does not know how to load it.
-        Err(error) if is_no_script(&error) => verdicts(
-            number,
-            send(&with_code(&by_hash), &mut connection, is_asking).await?,
-        ),
-        reply => verdicts(number, reply?),
-    }
+    let reply = match is_asking {
+        false => by_hash.query_async(&mut connection).await,
+        true => Box::pin(send(&by_hash, &mut connection, is_asking)).await,
+    };
+    let reply = match reply {
+        // Nothing was charged. In a box of its own, because it happens once, and the future of each
+        // call would have room for it.
+        Err(error) if is_no_script(&error) => {
+            Box::pin(load_and_send(&by_hash, &mut connection, is_asking)).await
+        }
+        reply => reply,
+    };
+    verdicts(number, reply?)
 }
 
 /// Loads the script and sends a command, in one round trip, because with two, a distant server
 /// could not answer within the deadline. The script is loaded rather than sent with EVAL, because
 /// newer servers forget scripts of EVAL.
+///
+/// If it was flushed in between, or a proxy does not know how to load it, it is sent all the same.
 async fn load_and_send(
     by_hash: &Cmd,
     connection: &mut MultiplexedConnection,
@@ -80,6 +82,9 @@ async fn load_and_send(
         both.query_async(connection).await?;
     match (loaded, reply) {
         (Err(reason), Err(error)) if is_no_script(&error) && is_forbidden(&reason) => Err(reason),
+        (_, Err(error)) if is_no_script(&error) => {
+            send(&with_code(by_hash), connection, is_asking).await
+        }
         (_, reply) => reply,
     }
 }

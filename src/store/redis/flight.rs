@@ -42,7 +42,9 @@ pub(super) fn start(lane: &Arc<Lane>) {
 pub(super) async fn send(mut place: CallPlace) {
     while let Some(next) = place.continue_or_free() {
         place = send_first(next).await;
-        let_others_run().await;
+        if place.has_to_let_others_run() {
+            let_others_run().await;
+        }
     }
 }
 
@@ -98,8 +100,8 @@ async fn send_first(place: CallPlace) -> CallPlace {
     flight.await.await
 }
 
-/// Sends a check that is still alone in an idle lane, if there is a connection. One that was idle
-/// is left to a task, which waits for a ping.
+/// Sends a check that is still alone in the queue of a lane, if there is a connection. One that was
+/// idle is left to a task, which waits for a ping.
 pub(super) fn send_lone(
     lane: &Arc<Lane>,
     check: &Promised,
@@ -154,7 +156,7 @@ fn hand_over(
     handle: Handle,
     cx: &mut Context<'_>,
 ) -> BoxFuture<'static, CallPlace> {
-    let mut flight: BoxFuture<'static, CallPlace> = Box::pin(fly(place, node, handle));
+    let mut flight: BoxFuture<'static, CallPlace> = Box::pin(fly(Call::new(place, node, handle)));
     match pin!(unconstrained(flight.as_mut())).poll(cx) {
         Poll::Ready(place) => Box::pin(ready(place)),
         Poll::Pending => flight,
@@ -162,16 +164,7 @@ fn hand_over(
 }
 
 /// Sends the checks of a place, and answers them.
-async fn fly(place: CallPlace, node: Arc<Node>, handle: Handle) -> CallPlace {
-    let breaker_report = BreakerReport::begin(Some(&node));
-    let mut call = Call {
-        place,
-        node,
-        handle,
-        is_asking: false,
-        breaker_report,
-        is_divided: false,
-    };
+async fn fly(mut call: Call) -> CallPlace {
     if call.place.is_worth_sending() {
         call.complete().await;
     }
@@ -191,9 +184,31 @@ struct Call {
 }
 
 impl Call {
+    fn new(place: CallPlace, node: Arc<Node>, handle: Handle) -> Self {
+        let breaker_report = BreakerReport::begin(Some(&node));
+        Self {
+            place,
+            node,
+            handle,
+            is_asking: false,
+            breaker_report,
+            is_divided: false,
+        }
+    }
+
     /// Sends the checks, and answers them.
     async fn complete(&mut self) {
-        let mut answer = self.observed_reply().await;
+        let answer = self.observed_reply().await;
+        match answer {
+            Some(Ok(_)) => self.answer_checks(answer),
+            // In a box of its own, because few calls fail, and the future of each would have room
+            // for it.
+            _ => Box::pin(self.complete_failed(answer)).await,
+        }
+    }
+
+    /// Sends the checks of a call that failed once more, if that helps, and answers them.
+    async fn complete_failed(&mut self, mut answer: Option<RedisResult<Vec<i64>>>) {
         self.follow(&mut answer).await;
         if has_to_be_divided(&answer) {
             return self.complete_apart(answer).await;

@@ -4,6 +4,9 @@
 //! one. Checks that arrive meanwhile are queued, and are sent together, so batches grow with the
 //! load, and no check waits for a later one.
 //!
+//! A check that finds a place free and nothing queued is sent by its caller, which needs no task.
+//! Callers drive one call at most, so that no queued check waits for a caller that is blocked.
+//!
 //! A distant server would make a check wait for a whole round trip before it leaves. So if the
 //! newest call has been in flight for a [pace](LaneSettings::pace), the next one leaves beside it.
 //! The newest call starts it, so a check leaves at most one pace after the call before. A fast
@@ -96,6 +99,8 @@ struct LaneQueue {
     unanswered: usize,
     /// The number of places in use.
     in_flight: usize,
+    /// Whether one of them is of a call that its caller drives.
+    has_caller: bool,
     /// The number of calls so far.
     calls: u64,
     /// When the newest call left. `None` once it has ended.
@@ -126,7 +131,8 @@ pub(super) enum Urgency {
 /// A queued check.
 pub(super) struct QueuedCheck {
     pub(super) promised: Promised,
-    /// Whether its caller sends it, unless another check arrives before, because the lane was idle.
+    /// Whether its caller sends it, unless another check arrives before, because nothing was queued
+    /// and a place was free.
     pub(super) is_alone: bool,
     /// Whether a place is free for a task that sends it.
     pub(super) has_place: bool,
@@ -179,7 +185,7 @@ impl Lane {
             (None, _) => (None, None),
         };
         let caller = BatchCaller::new(deadline, promise, asked, change);
-        let is_alone = queue.in_flight == 0 && queue.batches.is_empty();
+        let is_alone = queue.caller_may_send() && queue.batches.is_empty();
         let has_place = queue.has_place(now, self.settings.pace());
         queue.batch_for(operation).push(prefix, operation, caller);
         Some(QueuedCheck {
@@ -198,16 +204,19 @@ impl Lane {
         is_wanted.then(|| queue.take_place(self))
     }
 
-    /// Takes a place for a check that is still alone in an idle lane.
+    /// Takes a place for a check that is still alone in the queue.
     pub(super) fn place_alone(self: &Arc<Self>, check: &Promised) -> Option<CallPlace> {
         let mut queue = self.queue();
-        let is_idle = queue.in_flight == 0 && queue.batches.len() == 1;
+        let may_leave = queue.caller_may_send() && queue.batches.len() == 1;
         queue
             .batches
             .front()
-            .filter(|batch| is_idle && batch.holds_only(check))?;
+            .filter(|batch| may_leave && batch.holds_only(check))?;
         let batch = queue.batches.pop_front()?;
-        Some(queue.take_place(self).with(batch))
+        queue.has_caller = true;
+        let mut place = queue.take_place(self).with(batch);
+        place.is_of_caller = true;
+        Some(place)
     }
 
     /// Fails the checks of the first batch whose deadline is over at `until`, or all of them.
@@ -301,8 +310,13 @@ impl LaneQueue {
         let at_most = deadline.saturating_mul(3);
         if self.in_flight > 0 && self.heartbeat.has_stopped(now, at_most) {
             self.generation += 1;
-            self.in_flight = 0;
+            (self.in_flight, self.has_caller) = (0, false);
         }
+    }
+
+    /// Returns whether the caller of a check that is alone may send it.
+    const fn caller_may_send(&self) -> bool {
+        self.in_flight < IN_FLIGHT && !self.has_caller
     }
 
     /// Returns whether a place is free, for a second call at once, and for one more when the pace
@@ -323,9 +337,11 @@ impl LaneQueue {
         CallPlace {
             lane: Arc::clone(lane),
             generation: Some(self.generation),
+            is_of_caller: false,
             call,
             batch: Batch::default(),
             rest: Default::default(),
+            answered: 0,
         }
     }
 
@@ -340,8 +356,11 @@ impl LaneQueue {
 
     /// Frees the place of a call, if it is still counted. Nothing sees to the queue after the
     /// newest call, so the next check leaves at once.
-    fn free(&mut self, generation: Option<u64>, call: u64) {
-        self.in_flight -= usize::from(generation == Some(self.generation));
+    fn free(&mut self, generation: Option<u64>, is_of_caller: bool, call: u64) {
+        if generation == Some(self.generation) {
+            self.in_flight -= 1;
+            self.has_caller &= !is_of_caller;
+        }
         if call == self.calls {
             self.newest_sent_at = None;
         }
@@ -367,11 +386,15 @@ pub(super) struct CallPlace {
     /// The generation in which it was taken. A place of an earlier one does not count. `None` once
     /// it is freed, and for a part that a task of its own sends.
     generation: Option<u64>,
+    /// Whether its caller drives the call, and not a task.
+    is_of_caller: bool,
     /// The number of its call.
     call: u64,
     pub(super) batch: Batch,
     /// The parts that are left of a batch that is sent apart.
     rest: Vec<Batch>,
+    /// The number of checks in the last call.
+    answered: usize,
 }
 
 impl CallPlace {
@@ -440,18 +463,29 @@ impl CallPlace {
         Self {
             lane: Arc::clone(&self.lane),
             generation: None,
+            is_of_caller: false,
             call: self.call,
             batch: mem::take(&mut self.batch),
             rest: Vec::new(),
+            answered: 0,
         }
     }
 
     /// Drops its checks, which are answered or given up.
     pub(super) fn unload(&mut self) {
+        self.answered = self.batch.len();
         self.lane.finish(mem::take(&mut self.batch));
     }
 
-    /// Frees the place, unless checks are queued that its call has to see to.
+    /// Returns whether answered callers run before the place is freed or goes on, so that their next
+    /// checks are sent together. A caller that is alone is not waited for. It finds the lane idle
+    /// then, and sends its next check itself, without a task.
+    pub(super) fn has_to_let_others_run(&self) -> bool {
+        self.answered != 1 || !self.lane.queue().batches.is_empty()
+    }
+
+    /// Frees the place, unless checks are queued that its call has to see to. From then on, a task
+    /// has the place.
     pub(super) fn continue_or_free(mut self) -> Option<Self> {
         let lane = Arc::clone(&self.lane);
         let mut queue = lane.queue();
@@ -459,9 +493,10 @@ impl CallPlace {
             || self.call == queue.calls
             || queue.is_pace_over(Instant::now(), lane.settings.pace());
         if self.generation == Some(queue.generation) && !queue.batches.is_empty() && sees_to_queue {
+            queue.has_caller &= !mem::take(&mut self.is_of_caller);
             return Some(self);
         }
-        queue.free(self.generation.take(), self.call);
+        queue.free(self.generation.take(), self.is_of_caller, self.call);
         None
     }
 }
@@ -489,7 +524,7 @@ impl Drop for CallPlace {
                 .replace(&handle, &"its runtime was shut down");
         }
         let mut queue = self.lane.queue();
-        queue.free(Some(generation), self.call);
+        queue.free(Some(generation), self.is_of_caller, self.call);
         if queue.generation == generation && queue.in_flight == 0 {
             let abandoned = mem::take(&mut queue.batches);
             queue.unanswered -= abandoned.iter().map(Batch::len).sum::<usize>();

@@ -1,7 +1,8 @@
 //! The path of a check: queued, sent, answered.
 //!
-//! Every check is queued. A check that finds its lane idle is sent by its caller, at the first poll
-//! of its answer, so no other task has to wake up for it. Tasks send all others.
+//! Every check is queued. A check that finds a place free and nothing queued is sent by its caller,
+//! at the first poll of its answer, so no other task has to wake up for it. One caller at a time
+//! does so. Tasks send all others.
 
 use std::future::Future;
 use std::mem;
@@ -52,7 +53,7 @@ pub(super) fn submit(lane: &Arc<Lane>, operation: &Operation, urgency: Urgency) 
         if has_place {
             flight::start(lane);
         }
-        Answer::later(promised)
+        Answer::promised(promised)
     };
     match (&lane.settings.deny_cache, operation) {
         (Some(deny_cache), Operation::Charge(group)) if !leaves_next => {
@@ -111,7 +112,7 @@ async fn repeat_claim(
     })
 }
 
-/// The answer to a check that is alone in an idle lane. Its caller sends it, at the first poll. If
+/// The answer to a check that is alone in the queue of its lane. Its caller sends it, at the first poll. If
 /// another check joins before the first poll, or if no connection is open, a task sends it.
 struct SentByCaller {
     lane: Arc<Lane>,
