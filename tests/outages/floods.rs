@@ -267,18 +267,16 @@ fn stalled_runtime_does_not_block_other_runtimes() {
             tokio::task::yield_now().await;
         });
         let started = Instant::now();
-        let mut failed = 0;
+        // The first one may find the pace over, and leave beside the stalled calls.
         working.block_on(async {
             while let Err(error) = check(1).await {
                 assert!(started.elapsed() < Duration::from_secs(20), "{error}");
-                failed += 1;
                 tokio::task::yield_now().await;
             }
             for number in 0..60 {
                 drop(check(number).await.unwrap());
             }
         });
-        assert!(failed > 0, "stalled checks hold up the queue");
     }
 }
 

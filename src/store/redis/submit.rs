@@ -112,8 +112,9 @@ async fn repeat_claim(
     })
 }
 
-/// The answer to a check that is alone in the queue of its lane. Its caller sends it, at the first poll. If
-/// another check joins before the first poll, or if no connection is open, a task sends it.
+/// The answer to a check that is alone in the queue of its lane. Its caller sends it, at the first
+/// poll. If another check joins before the first poll, or if no connection is open, a task sends
+/// it.
 struct SentByCaller {
     lane: Arc<Lane>,
     promised: Promised,
