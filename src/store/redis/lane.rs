@@ -477,9 +477,9 @@ impl CallPlace {
         self.lane.finish(mem::take(&mut self.batch));
     }
 
-    /// Returns whether answered callers run before the place is freed or goes on, so that their next
-    /// checks are sent together. A caller that is alone is not waited for. It finds the lane idle
-    /// then, and sends its next check itself, without a task.
+    /// Returns whether answered callers run before the place is freed or goes on, so that their
+    /// next checks are sent together. A caller that is alone is not waited for. It finds the lane
+    /// idle then, and sends its next check itself, without a task.
     pub(super) fn has_to_let_others_run(&self) -> bool {
         self.answered != 1 || !self.lane.queue().batches.is_empty()
     }
