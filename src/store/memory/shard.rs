@@ -6,13 +6,8 @@ use crate::algorithm::{Cost, Effect, State};
 use crate::model::{Change, Check, Error, Limit};
 use crate::units::{Outcome, Timestamp};
 
-/// Places of the table that are swept for each budget that is added, so that the table cannot grow
-/// faster than it is swept.
-const SWEPT_PER_INSERT: usize = 2;
-
-/// Operations for each place that is swept without an insert, so that a table without new budgets
-/// shrinks too.
-const OPERATIONS_PER_PLACE: usize = 4;
+/// Places of the table that are swept for each operation.
+const SWEPT_PER_OPERATION: usize = 2;
 
 /// Places that are swept at a time, because a few together cost less than one by one.
 const SWEEP_STEP: usize = 32;
@@ -118,7 +113,7 @@ pub(super) struct Shard {
     cap: Option<usize>,
     /// The next place to sweep.
     cursor: Cursor,
-    /// Parts of places to sweep, counted since the last step. A place has [`OPERATIONS_PER_PLACE`].
+    /// Places to sweep, counted since the last step.
     due: usize,
     /// Places swept in this round.
     swept: usize,
@@ -210,7 +205,6 @@ impl Shard {
     /// Adds a budget that is not in the table, if it has a state.
     pub(super) fn put(&mut self, of: Fingerprint, budget: StoredBudget) {
         if budget.state.is_some() {
-            self.due += SWEPT_PER_INSERT * OPERATIONS_PER_PLACE;
             self.table.insert(of.hash, budget);
         }
     }
@@ -264,8 +258,8 @@ impl Shard {
     /// a round.
     #[inline]
     pub(super) fn sweep(&mut self, now: Timestamp) -> bool {
-        self.due += 1;
-        if self.due < SWEEP_STEP * OPERATIONS_PER_PLACE {
+        self.due += SWEPT_PER_OPERATION;
+        if self.due < SWEEP_STEP {
             return false;
         }
         self.due = 0;
