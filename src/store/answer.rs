@@ -17,13 +17,12 @@ pub struct Answer(Inner);
 
 enum Inner {
     Ready(Option<Result<Decision, Error>>),
-    Pending(Pending, Option<Box<Resolve>>),
-}
-
-enum Pending {
     /// In its place, because most checks on Redis wait for one.
-    Promised(Promised),
-    Later(BoxFuture<'static, Result<Decision, Error>>),
+    Promised(Promised, Option<Box<Resolve>>),
+    Later(
+        BoxFuture<'static, Result<Decision, Error>>,
+        Option<Box<Resolve>>,
+    ),
 }
 
 /// A function that is applied to the answer when it is there.
@@ -38,12 +37,12 @@ impl Answer {
 
     /// An answer that has to be awaited.
     pub fn later(answer: impl Future<Output = Result<Decision, Error>> + Send + 'static) -> Self {
-        Self(Inner::Pending(Pending::Later(Box::pin(answer)), None))
+        Self(Inner::Later(Box::pin(answer), None))
     }
 
     /// An answer that another task gives.
     pub(crate) const fn promised(answer: Promised) -> Self {
-        Self(Inner::Pending(Pending::Promised(answer), None))
+        Self(Inner::Promised(answer, None))
     }
 
     /// The same answer, with `resolve` applied to it.
@@ -58,7 +57,7 @@ impl Answer {
             },
             // The functions are composed instead of wrapping the future: a wrapper would cost each
             // check on Redis a move and an indirect poll.
-            Inner::Pending(_, last) => {
+            Inner::Promised(_, last) | Inner::Later(_, last) => {
                 *last = Some(match last.take() {
                     Some(first) => Box::new(move |answer| resolve(first(answer))),
                     None => Box::new(resolve),
@@ -93,17 +92,25 @@ impl Future for Answer {
         match &mut self.0 {
             // Polled again after completion, it stays pending.
             Inner::Ready(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
-            Inner::Pending(answer, resolve) => {
-                let answer = ready!(match answer {
-                    Pending::Promised(answer) => Pin::new(answer).poll(cx),
-                    Pending::Later(answer) => answer.as_mut().poll(cx),
-                });
-                Poll::Ready(match resolve.take() {
-                    Some(resolve) => resolve(answer),
-                    None => answer,
-                })
+            Inner::Promised(answer, resolve) => {
+                let answer = ready!(Pin::new(answer).poll(cx));
+                Poll::Ready(resolved(answer, resolve.take()))
+            }
+            Inner::Later(answer, resolve) => {
+                let answer = ready!(answer.as_mut().poll(cx));
+                Poll::Ready(resolved(answer, resolve.take()))
             }
         }
+    }
+}
+
+fn resolved(
+    answer: Result<Decision, Error>,
+    resolve: Option<Box<Resolve>>,
+) -> Result<Decision, Error> {
+    match resolve {
+        Some(resolve) => resolve(answer),
+        None => answer,
     }
 }
 
@@ -111,7 +118,7 @@ impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Inner::Ready(_) => "Answer(ready)",
-            Inner::Pending(..) => "Answer(pending)",
+            Inner::Promised(..) | Inner::Later(..) => "Answer(later)",
         })
     }
 }

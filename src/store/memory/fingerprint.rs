@@ -11,30 +11,12 @@ use hashbrown::DefaultHashBuilder;
 
 use crate::model::Budget;
 
-/// The fingerprint of a budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fingerprint {
-    /// The part by which the table hashes.
-    pub(super) hash: u64,
-    pub(super) rest: u64,
-}
-
-/// Takes fingerprints, with two secrets.
-#[derive(Default)]
-pub(super) struct Fingerprints {
-    /// SipHash.
-    strong: RandomState,
-    quick: DefaultHashBuilder,
-}
-
-impl Fingerprints {
-    #[inline]
-    pub(super) fn of(&self, budget: &Budget) -> Fingerprint {
-        Fingerprint {
-            hash: hash(self.quick.build_hasher(), budget),
-            rest: hash(self.strong.build_hasher(), budget),
-        }
-    }
+/// The fingerprint of a budget. The first hash is SipHash, and has the upper half.
+#[inline]
+pub(super) fn fingerprint(secrets: &(RandomState, DefaultHashBuilder), budget: &Budget) -> u128 {
+    let (strong, quick) = secrets;
+    let strong = u128::from(hash(strong.build_hasher(), budget));
+    strong << 64 | u128::from(hash(quick.build_hasher(), budget))
 }
 
 /// The key comes last, so its length need not be hashed to tell it from what follows.
@@ -57,11 +39,8 @@ mod tests {
     fn name_kind_and_key_make_a_fingerprint_and_nothing_else_does() {
         let quota = Quota::per_second(10);
         let bucket = |name, quota| Limit::token_bucket(name, quota).unwrap();
-        let fingerprints = Fingerprints::default();
-        let of = |limit: &Limit, key: &str| {
-            let Fingerprint { hash, rest } = fingerprints.of(&Budget::new(limit, key));
-            (hash, rest)
-        };
+        let secrets = Default::default();
+        let of = |limit: &Limit, key: &str| fingerprint(&secrets, &Budget::new(limit, key));
         let alice = of(&bucket("api", quota), "alice");
         assert_eq!(alice, of(&bucket("api", Quota::per_hour(1)), "alice"));
         assert_eq!(alice, of(&Limit::gcra("api", quota).unwrap(), "alice"));
@@ -76,11 +55,10 @@ mod tests {
     }
 
     #[test]
-    fn each_store_has_a_secret_of_its_own() {
-        let budget = Budget::new(&Limit::gcra("api", Quota::per_second(10)).unwrap(), "alice");
-        assert_ne!(
-            Fingerprints::default().of(&budget),
-            Fingerprints::default().of(&budget)
-        );
+    fn each_store_has_secrets_of_its_own() {
+        let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
+        let budget = Budget::new(&limit, "alice");
+        let of = |secrets| fingerprint(&secrets, &budget);
+        assert_ne!(of(Default::default()), of(Default::default()));
     }
 }

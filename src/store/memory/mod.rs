@@ -6,10 +6,13 @@ mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::RandomState;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use self::fingerprint::{Fingerprint, Fingerprints};
+use hashbrown::DefaultHashBuilder;
+
+use self::fingerprint::fingerprint;
 use self::shard::{BudgetAction, Shard};
 use super::group::{apply_change, charge, decide_group, peek};
 use super::{Answer, Store};
@@ -50,7 +53,8 @@ const MIN_PER_SHARD: usize = 64;
 /// # }
 /// ```
 pub struct MemoryStore {
-    fingerprints: Fingerprints,
+    /// Of the fingerprints.
+    secrets: (RandomState, DefaultHashBuilder),
     shards: Box<[Mutex<Shard>]>,
     process: ProcessClock,
     /// In place of the time of the process.
@@ -104,7 +108,7 @@ impl MemoryStoreBuilder {
         let shard = |_| Mutex::new(Shard::new(cap));
         MemoryStore {
             shards: (0..shards).map(shard).collect(),
-            fingerprints: Fingerprints::default(),
+            secrets: Default::default(),
             process: ProcessClock::new(),
             clock: self.clock,
             capped: cap.is_some(),
@@ -309,10 +313,10 @@ impl MemoryStore {
 
     /// The fingerprint of a budget, and its shard.
     #[inline]
-    fn place_of(&self, budget: &Budget) -> (Fingerprint, usize) {
-        let fingerprint = self.fingerprints.of(budget);
-        // The table uses the other part.
-        let index = fingerprint.rest as usize & (self.shards.len() - 1);
+    fn place_of(&self, budget: &Budget) -> (u128, usize) {
+        let fingerprint = fingerprint(&self.secrets, budget);
+        // The table uses the lower half.
+        let index = (fingerprint >> 64) as usize & (self.shards.len() - 1);
         (fingerprint, index)
     }
 
@@ -340,7 +344,7 @@ fn decision(budget: Budget, (outcome, now): (Outcome, Timestamp), charged: u32) 
 fn make_room(
     shards: &mut BTreeMap<usize, MutexGuard<'_, Shard>>,
     group: &Group,
-    places: &[(Fingerprint, usize)],
+    places: &[(u128, usize)],
     needs_room: &[bool],
     now: Timestamp,
 ) -> Result<(), Error> {

@@ -1,6 +1,5 @@
 //! One shard of the embedded store, a table of budgets that sweeps expired ones as it is used.
 
-use super::fingerprint::Fingerprint;
 use super::table::{Cursor, Table};
 use crate::algorithm::{Cost, Effect, State};
 use crate::model::{Change, Check, Error, Limit};
@@ -23,8 +22,8 @@ const MAX_LOOKS: usize = 256;
 
 /// What is stored of a budget.
 pub(super) struct StoredBudget {
-    /// The part of its [`Fingerprint`] that is not the table's hash.
-    rest: u64,
+    /// The upper half of its fingerprint. The lower half is the hash of the table.
+    strong: u64,
     /// `None` only outside the table.
     pub(super) state: Option<State>,
     /// The time until which a check of one unit is known to be denied.
@@ -32,16 +31,16 @@ pub(super) struct StoredBudget {
 }
 
 impl StoredBudget {
-    const fn new(of: Fingerprint, state: Option<State>) -> Self {
+    const fn new(of: u128, state: Option<State>) -> Self {
         Self {
-            rest: of.rest,
+            strong: (of >> 64) as u64,
             state,
             exhausted_until: Timestamp::EPOCH,
         }
     }
 
-    const fn is_of(&self, budget: Fingerprint) -> bool {
-        self.rest == budget.rest
+    const fn is_of(&self, budget: u128) -> bool {
+        self.strong == (budget >> 64) as u64
     }
 
     fn expires_at(&self) -> Timestamp {
@@ -143,13 +142,13 @@ impl Shard {
     #[inline]
     pub(super) fn apply(
         &mut self,
-        of: Fingerprint,
+        of: u128,
         limit: &Limit,
         action: BudgetAction<'_>,
         now: Timestamp,
         decide: impl FnOnce(&mut Option<State>) -> Outcome,
     ) -> Result<Outcome, Error> {
-        let Some(budget) = self.table.find_mut(of.hash, |budget| budget.is_of(of)) else {
+        let Some(budget) = self.table.find_mut(of as u64, |budget| budget.is_of(of)) else {
             let mut state = None;
             let outcome = decide(&mut state);
             if state.is_some() {
@@ -162,7 +161,7 @@ impl Shard {
             budget.update_exhaustion(action, limit, &outcome, now);
         }
         if budget.state.is_none() {
-            self.table.remove(of.hash, |budget| budget.is_of(of));
+            self.table.remove(of as u64, |budget| budget.is_of(of));
         }
         Ok(outcome)
     }
@@ -171,7 +170,7 @@ impl Shard {
     #[inline(never)]
     fn add(
         &mut self,
-        of: Fingerprint,
+        of: u128,
         state: Option<State>,
         limit: &Limit,
         action: BudgetAction<'_>,
@@ -188,8 +187,8 @@ impl Shard {
     }
 
     /// The units left in the budget of a check, whatever blocks its key.
-    pub(super) fn left_in_budget(&mut self, of: Fingerprint, check: &Check, now: Timestamp) -> u64 {
-        let budget = self.table.find_mut(of.hash, |budget| budget.is_of(of));
+    pub(super) fn left_in_budget(&mut self, of: u128, check: &Check, now: Timestamp) -> u64 {
+        let budget = self.table.find_mut(of as u64, |budget| budget.is_of(of));
         let mut full = None;
         let state = budget.map_or(&mut full, |budget| &mut budget.state);
         let rule = check.limit().rule();
@@ -197,15 +196,15 @@ impl Shard {
     }
 
     /// Removes a budget from the table, or creates one.
-    pub(super) fn take(&mut self, of: Fingerprint) -> StoredBudget {
-        let found = self.table.remove(of.hash, |budget| budget.is_of(of));
+    pub(super) fn take(&mut self, of: u128) -> StoredBudget {
+        let found = self.table.remove(of as u64, |budget| budget.is_of(of));
         found.unwrap_or_else(|| StoredBudget::new(of, None))
     }
 
     /// Adds a budget that is not in the table, if it has a state.
-    pub(super) fn put(&mut self, of: Fingerprint, budget: StoredBudget) {
+    pub(super) fn put(&mut self, of: u128, budget: StoredBudget) {
         if budget.state.is_some() {
-            self.table.insert(of.hash, budget);
+            self.table.insert(of as u64, budget);
         }
     }
 

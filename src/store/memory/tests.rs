@@ -7,7 +7,7 @@ use std::hash::BuildHasher;
 use hashbrown::DefaultHashBuilder;
 use proptest::prelude::*;
 
-use super::fingerprint::Fingerprints;
+use super::fingerprint::fingerprint;
 use super::shard::{BudgetAction, Shard};
 use super::table::{Cursor, Table};
 use crate::algorithm::State;
@@ -107,7 +107,7 @@ proptest! {
         cap in prop::option::of(1_usize..4_000),
     ) {
         let limit = Limit::token_bucket("limit", Quota::per_second(2)).unwrap();
-        let fingerprints = Fingerprints::default();
+        let secrets = Default::default();
         let mut shard = Shard::new(cap);
         let mut model: HashMap<u64, Option<State>> = HashMap::new();
         let mut now = Timestamp::from_micros(1_000_000);
@@ -124,8 +124,8 @@ proptest! {
                     true => BudgetAction::Change(&Change::Reset),
                     false => BudgetAction::Charge,
                 };
-                let fingerprint = fingerprints.of(check.budget());
-                let outcome = shard.apply(fingerprint, &limit, action, now, decide);
+                let of = fingerprint(&secrets, check.budget());
+                let outcome = shard.apply(of, &limit, action, now, decide);
                 if let Some(cap) = cap {
                     prop_assert!(shard.len() <= cap, "{} of {cap}", shard.len());
                 } else {
@@ -203,15 +203,15 @@ proptest! {
 #[test]
 fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
     let limit = Limit::sliding_window_with("limit", Quota::per_second(9), 4).unwrap();
-    let fingerprints = Fingerprints::default();
+    let secrets = Default::default();
     let mut shard = Shard::new(None);
     let second = |number: u64| Timestamp::from_micros(number * 1_000_000);
     for number in 0..100_u64 {
         let check = Check::new(&limit, Key::from(number));
-        let fingerprint = fingerprints.of(check.budget());
+        let of = fingerprint(&secrets, check.budget());
         let mut charge_at = |now| {
             shard
-                .apply(fingerprint, &limit, BudgetAction::Charge, now, |state| {
+                .apply(of, &limit, BudgetAction::Charge, now, |state| {
                     charge(&check, state, now)
                 })
                 .unwrap()
@@ -220,7 +220,7 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
         charge_at(second(2));
         let refund = Change::give_back(Receipt::of_charge(second(2), 1));
         let action = BudgetAction::Change(&refund);
-        let refunded = shard.apply(fingerprint, &limit, action, second(2), |state| {
+        let refunded = shard.apply(of, &limit, action, second(2), |state| {
             apply_change(check.budget(), &refund, state, second(2))
         });
         assert_eq!(refunded.unwrap().remaining, 8);
@@ -238,12 +238,12 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
 #[test]
 fn shard_sweeps_32_places_at_every_16th_operation() {
     let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
-    let fingerprints = Fingerprints::default();
+    let secrets = Default::default();
     let mut shard = Shard::new(None);
     for number in 0..300_u64 {
         let check = Check::new(&limit, Key::from(number));
         let charged = shard.apply(
-            fingerprints.of(check.budget()),
+            fingerprint(&secrets, check.budget()),
             &limit,
             BudgetAction::Charge,
             Timestamp::EPOCH,
