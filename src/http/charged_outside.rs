@@ -25,9 +25,15 @@ impl RequestLimiter {
     /// the charges of this layer with some requests.
     #[inline]
     pub(super) fn compare(&self, asked: &RequestChecks, parts: &mut Parts) {
-        if is_sampled() || parts.extensions.get::<ChargedOutside>().is_some() {
+        if Self::is_compared(parts) {
             self.compare_and_leave(asked, parts);
         }
+    }
+
+    /// Returns whether the charges of a request are compared, or left with it.
+    #[inline]
+    pub(super) fn is_compared(parts: &Parts) -> bool {
+        is_sampled() || parts.extensions.get::<ChargedOutside>().is_some()
     }
 
     #[cold]

@@ -241,13 +241,9 @@ impl RequestLimiter {
         let mut fields = Fields::default();
         self.insert_empty_settlement(request);
         self.insert(decision, &mut request.extensions, &mut fields);
-        let report = Report {
-            fields,
-            closing: None,
-        };
         Conclusion::Forward {
             delay: decision.delay(),
-            report: Some(report),
+            report: Some(Report::new(fields)),
         }
     }
 
@@ -389,6 +385,12 @@ impl RequestLimiter {
 }
 
 impl Report {
+    /// The report of a request that nothing settles.
+    pub(super) const fn new(fields: Fields) -> Self {
+        let closing = None;
+        Self { fields, closing }
+    }
+
     /// Settles the request, and writes the headers of its response.
     pub(super) fn close<B>(mut self, mut response: Response<B>) -> Response<B> {
         if let Some(closing) = self.closing.take() {

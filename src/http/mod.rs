@@ -17,6 +17,7 @@ mod handler_extractors;
 mod headers;
 mod host;
 mod in_flight;
+mod in_memory;
 mod key_extractor;
 mod layer;
 mod limits;

@@ -70,7 +70,13 @@ pub(super) struct Policy {
 }
 
 /// The checks of a request.
-pub(super) enum Question {
+pub(super) enum Question<'a> {
+    /// The charge of a layer that has one limit.
+    One {
+        keyed: &'a KeyedLimit,
+        key: Key,
+        cost: u32,
+    },
     /// The permits that it needs, and then the charge. A request that is not limited has neither.
     Checks(RequestChecks),
     /// That depends on look-ups.
@@ -218,7 +224,7 @@ impl Policy {
 
     /// The permits and checks of a request, unless it is rejected early.
     #[inline]
-    pub(super) fn question(&self, parts: &Parts) -> Result<Question, RejectedEarly> {
+    pub(super) fn question(&self, parts: &Parts) -> Result<Question<'_>, RejectedEarly> {
         if self.forbid.iter().any(|forbid| forbid(parts)) {
             return Err(RejectedEarly::Forbidden);
         }
@@ -229,22 +235,22 @@ impl Policy {
             && !self.chooses()
             && !only.limit().is_concurrency()
         {
-            let group = match only.key.extract(parts) {
-                Ok(key) => Some(self.check(only, key, parts).into()),
+            return match only.key.extract(parts) {
+                Ok(key) => Ok(Question::One {
+                    keyed: only,
+                    key,
+                    cost: self.cost_under(only, parts),
+                }),
                 Err(missing) => {
                     self.skip_or_reject(Some(only.limit()), missing)?;
-                    None
+                    Ok(Question::Checks(RequestChecks::default()))
                 }
             };
-            return Ok(Question::Checks(RequestChecks {
-                permits: Vec::new(),
-                group,
-            }));
         }
         self.question_of_several(parts)
     }
 
-    fn question_of_several(&self, parts: &Parts) -> Result<Question, RejectedEarly> {
+    fn question_of_several(&self, parts: &Parts) -> Result<Question<'_>, RejectedEarly> {
         let mut checks = Vec::with_capacity(self.fixed.len() + 1);
         let mut awaited = None;
         if let Some(choose) = &self.chosen {
@@ -260,7 +266,7 @@ impl Policy {
         }
         for keyed in &self.fixed {
             match keyed.key.extract(parts) {
-                Ok(key) => checks.push(self.check(keyed, key, parts)),
+                Ok(key) => checks.push(keyed.check(key, self.cost_under(keyed, parts))),
                 Err(missing) => self.skip_or_reject(Some(keyed.limit()), missing)?,
             }
         }
@@ -358,10 +364,10 @@ impl Policy {
     }
 
     #[inline]
-    fn check(&self, keyed: &KeyedLimit, key: Key, parts: &Parts) -> Check {
+    fn cost_under(&self, keyed: &KeyedLimit, parts: &Parts) -> u32 {
         self.count_key(keyed.limit());
         let cost = keyed.cost.as_ref().or(self.cost.as_ref());
-        Check::new(keyed.limit.of_this_thread(), key).with_cost(cost.map_or(1, |cost| cost(parts)))
+        cost.map_or(1, |cost| cost(parts))
     }
 
     #[inline]

@@ -36,6 +36,16 @@ pub(super) enum RejectedEarly {
     Misconfigured(Error),
 }
 
+/// A charge alone.
+impl From<Check> for RequestChecks {
+    fn from(check: Check) -> Self {
+        Self {
+            permits: Vec::new(),
+            group: Some(check.into()),
+        }
+    }
+}
+
 impl RequestChecks {
     /// Divides checks into the permits of concurrency limits and a charge. An application may
     /// choose too many checks, or two of one budget.

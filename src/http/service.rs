@@ -61,6 +61,12 @@ where
         let (mut parts, body) = request.into_parts();
         let limiter = &self.limiter;
         let asked = match limiter.policy.question(&parts) {
+            Ok(Question::One { keyed, key, cost }) => {
+                match limiter.charge_in_memory(keyed, &key, cost, &mut parts) {
+                    Some(conclusion) => return self.follow(conclusion, (parts, body)),
+                    None => keyed.check(key, cost).into(),
+                }
+            }
             Ok(Question::Checks(asked)) => asked,
             Ok(Question::Pending(pending)) => {
                 let stage = Stage::LookingUp {
@@ -101,6 +107,21 @@ where
         let conclusion = limiter.conclude(decided, &charging, &mut parts);
         // The span of the check does not include the inner service.
         drop(charging);
+        self.follow(conclusion, (parts, body))
+    }
+}
+
+impl<S: Clone> RateLimit<S> {
+    /// Does what was concluded.
+    #[inline]
+    fn follow<ReqBody, ResBody>(
+        &mut self,
+        conclusion: Conclusion,
+        (parts, body): (Parts, ReqBody),
+    ) -> ResponseFuture<S, ReqBody, ResBody>
+    where
+        S: Service<Request<ReqBody>>,
+    {
         match conclusion {
             Conclusion::Forward { delay, report } if delay.is_zero() => {
                 let request = Request::from_parts(parts, body);
@@ -115,9 +136,7 @@ where
             }
         }
     }
-}
 
-impl<S: Clone> RateLimit<S> {
     /// The response of a request that waits.
     #[inline(never)]
     fn wait<ReqBody, ResBody>(

@@ -38,7 +38,7 @@ pub(crate) use self::unanswered::UnansweredSettlement;
 use self::waiting::Turns;
 pub(crate) use self::waiting::WaitSettings;
 use crate::model::{Budget, Change, Limit, Operation};
-use crate::store::{Answer, Note};
+use crate::store::{Answer, MemoryStore, Note};
 use crate::telemetry::{self, Throttles};
 use crate::units::ConfigError;
 
@@ -130,6 +130,12 @@ impl RateLimiter {
             Operation::Charge(_) | Operation::Peek(_) => self.shared.failover.apply(operation),
             Operation::Change(budget, change) => self.change(budget, change),
         }
+    }
+
+    /// The store, if it is in memory, for charges whose outcome is all that is needed.
+    #[inline]
+    pub(crate) fn memory(&self) -> Option<&MemoryStore> {
+        self.shared.failover.memory()
     }
 
     /// Changes a budget. Wakes its waiters when the store has answered.

@@ -62,7 +62,7 @@ impl Budget {
     /// How its key is blocked, if the limit does that, and is enforced for the key.
     #[inline]
     pub(crate) fn blocking(&self) -> Option<&Blocking> {
-        self.limit.blocking().filter(|_| !self.is_shadow())
+        self.limit.blocking_of(&self.key)
     }
 
     /// The same budget, by another limit that shares it.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::algorithm::{Cost, Effect, State, at_most_a_year, offences};
-use crate::model::{Budget, Change, Check, Decision, Error, Operation, Verdict};
+use crate::model::{Budget, Change, Check, Decision, Error, Key, Limit, Operation, Verdict};
 use crate::units::{Micros, Outcome, Receipt, Timestamp};
 
 /// Applies an operation to the states of its [budgets](Operation::budgets), in their order.
@@ -68,18 +68,25 @@ pub fn decide(
 /// Charges a check. If it is allowed, its cost is charged.
 #[inline]
 pub(super) fn charge(check: &Check, state: &mut Option<State>, now: Timestamp) -> Outcome {
-    decide_with_blocks(check.budget(), state, now, check.asked(), Effect::Commit)
+    charge_key(check.limit(), check.key(), check.asked(), state, now)
+}
+
+/// The same, of a check in parts.
+#[inline]
+pub(super) fn charge_key(
+    limit: &Limit,
+    key: &Key,
+    cost: Cost,
+    state: &mut Option<State>,
+    now: Timestamp,
+) -> Outcome {
+    decide_with_blocks((limit, key), state, now, cost, Effect::Commit)
 }
 
 /// The outcome that a charge would have.
 pub(super) fn peek(check: &Check, state: &mut Option<State>, now: Timestamp) -> Outcome {
-    decide_with_blocks(
-        check.budget(),
-        state,
-        now,
-        check.asked(),
-        effect_of_peek(check),
-    )
+    let effect = effect_of_peek(check);
+    decide_with_blocks(parts(check.budget()), state, now, check.asked(), effect)
 }
 
 /// Changes a budget. Returns the outcome of a peek of cost 0 afterwards.
@@ -98,7 +105,7 @@ pub(super) fn apply_change(
         }
         Change::Claim(claim) => return limit.rule().claim(state, now, &claim.within_range()),
     }
-    decide_with_blocks(budget, state, now, Cost::NONE, Effect::Dry)
+    decide_with_blocks(parts(budget), state, now, Cost::NONE, Effect::Dry)
 }
 
 fn effect_of_peek(check: &Check) -> Effect {
@@ -109,17 +116,22 @@ fn effect_of_peek(check: &Check) -> Effect {
     }
 }
 
+/// The limit and the key of a budget.
+const fn parts(budget: &Budget) -> (&Limit, &Key) {
+    (budget.limit(), budget.key())
+}
+
 /// The outcome of a check of its limit, whose key may be blocked.
 #[inline]
 fn decide_with_blocks(
-    budget: &Budget,
+    (limit, key): (&Limit, &Key),
     state: &mut Option<State>,
     now: Timestamp,
     cost: Cost,
     effect: Effect,
 ) -> Outcome {
-    let rule = budget.limit().rule();
-    match budget.blocking() {
+    let rule = limit.rule();
+    match limit.blocking_of(key) {
         Some(policy) => offences::decide(Some(policy), rule, state, now, cost, effect),
         None if offences::has_operator_block(state) => {
             offences::decide(None, rule, state, now, cost, effect)
@@ -167,7 +179,7 @@ pub(super) fn decide_group(
     }
     let dry = |(check, state): (&Check, &mut Option<State>)| {
         let cost = check.asked();
-        let outcome = decide_with_blocks(check.budget(), state, now, cost, Effect::Dry);
+        let outcome = decide_with_blocks(parts(check.budget()), state, now, cost, Effect::Dry);
         verdict(check.budget(), outcome, 0)
     };
     let mut verdicts: Vec<_> = group.iter().zip(states.iter_mut()).map(dry).collect();
@@ -197,7 +209,7 @@ pub(super) fn decide_group(
         if has_blocked_key {
             cost.patience = Micros::MAX;
         }
-        let outcome = decide_with_blocks(check.budget(), state, now, cost, effect);
+        let outcome = decide_with_blocks(parts(check.budget()), state, now, cost, effect);
         *answer = verdict(check.budget(), outcome, 0);
     }
     Decision::of_group(verdicts)

@@ -53,6 +53,12 @@ pub(crate) fn decided(span: &CheckSpan, decision: &Decision) {
     span.decided(decision);
 }
 
+/// The store allows a check of one limit, and nobody asks for its span.
+#[inline]
+pub(crate) fn allowed(limit: &Limit) {
+    metrics::decided_one(limit, OutcomeLabel::Allowed, Source::Store);
+}
+
 /// The store did not decide a check. `source` stands in for it. `None` if the caller got an error.
 pub(crate) fn undecided<'a>(
     span: &CheckSpan,
@@ -71,7 +77,7 @@ pub(crate) fn decided_in_flight(
     outcome: OutcomeLabel,
     source: Source,
 ) {
-    metrics::decided_in_flight(limit, outcome, source);
+    metrics::decided_one(limit, outcome, source);
     span.decided_in_flight(limit, outcome == OutcomeLabel::Allowed, source);
 }
 
@@ -82,6 +88,6 @@ pub(crate) fn undecided_in_flight(
     outcome: OutcomeLabel,
     error: &Error,
 ) {
-    metrics::decided_in_flight(limit, outcome, Source::FailClosed);
+    metrics::decided_one(limit, outcome, Source::FailClosed);
     span.undecided(error);
 }

@@ -179,6 +179,7 @@ pub(crate) fn misconfigured(at_most: &Throttle, limits: &str, error: &Error) {
 }
 
 /// Requests are decided again. Reports earlier failures that were left out.
+#[inline]
 pub(crate) fn decides_again(undecided: &Throttle, limits: &str) {
     if let Some(unreported) = undecided.overdue() {
         tracing::error!(

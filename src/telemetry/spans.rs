@@ -20,11 +20,20 @@ use crate::model::{Decision, Error, Limit, Source};
 pub(crate) struct CheckSpan(Option<Span>);
 
 impl CheckSpan {
+    /// Returns whether a subscriber may ask for it.
+    #[inline]
+    pub(crate) fn is_wanted() -> bool {
+        LevelFilter::current() >= LevelFilter::DEBUG
+    }
+
     /// Begins, as a child of the current span.
     #[inline]
     pub(crate) fn begin() -> Self {
-        let is_wanted = LevelFilter::current() >= LevelFilter::DEBUG;
-        Self(is_wanted.then(span).filter(|span| !span.is_disabled()))
+        Self(
+            Self::is_wanted()
+                .then(span)
+                .filter(|span| !span.is_disabled()),
+        )
     }
 
     /// Calls `act` in the span.

@@ -36,10 +36,17 @@ impl Throttle {
 
     /// Returns how many were not reported, when the last report is a second ago. It is called where
     /// things go well, so that the count of one outage is not left for the next.
+    #[inline]
     pub(crate) fn overdue(&self) -> Option<u64> {
-        if !self.some_unreported.load(Ordering::Relaxed) {
-            return None;
+        if self.some_unreported.load(Ordering::Relaxed) {
+            self.take_overdue()
+        } else {
+            None
         }
+    }
+
+    #[cold]
+    fn take_overdue(&self) -> Option<u64> {
         let (reported, unreported) = &mut *self.state.lock();
         if is_recent(*reported, Instant::now()) || *unreported == 0 {
             return None;

@@ -538,6 +538,52 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
+    /// A layer that needs only a few numbers of a decision does not make the whole of it.
+    #[test]
+    fn responses_are_the_same_whether_the_whole_decision_is_needed_or_not(
+        limits in any_limits(),
+        is_queue in any::<bool>(),
+        in_seconds in any::<bool>(),
+        steps in prop::collection::vec((0u64..3_000_000, 0u32..4, 0usize..4), 1..40),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let limit = match is_queue {
+                true => Limit::leaky_bucket("queue", limits[0].quota()).unwrap(),
+                false => limits[0].clone(),
+            };
+            let cost = |parts: &http::request::Parts| number(&parts.headers, "x-cost") as u32;
+            let layer = |limiter: &RateLimiter| {
+                let key = Header::new("x-user").unwrap();
+                let layer = RateLimitLayer::new(limiter, limit.clone(), key).unwrap().cost(cost);
+                if in_seconds { layer.reset_in_delta_seconds() } else { layer }
+            };
+            let (numbers, numbers_clock) = limiter();
+            let (whole, whole_clock) = limiter();
+            let numbers = app(layer(&numbers));
+            let whole = app(layer(&whole).insert_decision());
+            let mut now = Duration::from_micros(START * 1_000_000 + 123_457);
+            for (pause, cost, user) in steps {
+                now += Duration::from_micros(pause);
+                numbers_clock.set(now);
+                whole_clock.set(now);
+                let of_user = || {
+                    let request = request("GET", "/").header("x-cost", cost).header("x-user", user);
+                    request.body(Body::empty()).unwrap()
+                };
+                let expected = send(&whole, of_user()).await;
+                let response = send(&numbers, of_user()).await;
+                prop_assert_eq!(response.status(), expected.status());
+                prop_assert_eq!(response.headers(), expected.headers());
+            }
+            Ok(())
+        })?;
+    }
+
     /// Whichever number a client obeys, its next request is allowed.
     #[test]
     fn no_number_is_too_early_and_none_contradicts_another(

@@ -17,8 +17,8 @@ use self::retry_after::{jitter, lengthen, longest_jitter, stated};
 use self::x_ratelimit::XRateLimit;
 use super::number::seconds;
 use super::stacked::NextAllowed;
-use crate::model::{Decision, Digest, DigestSecret, Group};
-use crate::units::{ConfigError, micros};
+use crate::model::{Decision, Digest, DigestSecret, Group, Limit};
+use crate::units::{ConfigError, Outcome, Timestamp, micros};
 
 /// The responses that report budgets.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -130,7 +130,28 @@ impl HeaderSettings {
         self.ietf == Some(IetfDraft::Draft11) && self.report_on != ReportOn::Nothing
     }
 
-    /// The fields of the response to an allowed request. A tunnel's response has none.
+    /// Returns whether the response to an allowed request has fields. A tunnel's has none.
+    fn reports_on(&self, method: &Method) -> bool {
+        self.report_on == ReportOn::AllResponses && method != Method::CONNECT
+    }
+
+    /// The fields of the response to a request that one limit allows, if no others are
+    /// [sent](Self::sends_more).
+    #[inline]
+    pub(super) fn of_one(
+        &self,
+        limit: &Limit,
+        decided: (&Outcome, Timestamp),
+        method: &Method,
+    ) -> Fields {
+        let is_reported = self.sends_x_ratelimit && self.reports_on(method);
+        Fields {
+            x_ratelimit: is_reported.then(|| XRateLimit::new(limit, decided, self, None)),
+            more: None,
+        }
+    }
+
+    /// The fields of the response to an allowed request.
     #[inline]
     pub(super) fn of_allowed(
         &self,
@@ -138,9 +159,7 @@ impl HeaderSettings {
         key_digests: &[Digest],
         method: &Method,
     ) -> Fields {
-        let is_reported = self.report_on == ReportOn::AllResponses
-            && method != Method::CONNECT
-            && !decision.deciding().is_shadow();
+        let is_reported = self.reports_on(method) && !decision.deciding().is_shadow();
         let mut fields = if is_reported {
             self.fields(decision, key_digests, None)
         } else {
@@ -186,9 +205,10 @@ impl HeaderSettings {
         key_digests: &[Digest],
         retry_after: Option<Duration>,
     ) -> Fields {
+        let decided = (decision.deciding().outcome(), decision.timestamp());
         let x_ratelimit = self
             .sends_x_ratelimit
-            .then(|| XRateLimit::new(decision, self, retry_after));
+            .then(|| XRateLimit::new(decision.limit(), decided, self, retry_after));
         let sends_more = self.sends_more();
         let more = sends_more.then(|| self.more(decision, key_digests, retry_after));
         Fields { x_ratelimit, more }
@@ -203,8 +223,9 @@ impl HeaderSettings {
         self.sends_reset_after && self.sends_x_ratelimit
     }
 
+    /// Returns whether responses have more than the first three `X-RateLimit-*` headers.
     #[inline]
-    const fn sends_more(&self) -> bool {
+    pub(super) const fn sends_more(&self) -> bool {
         self.sends_reset_after() || self.ietf.is_some()
     }
 
@@ -217,7 +238,7 @@ impl HeaderSettings {
     ) -> Box<RareFields> {
         let reset_at = self
             .sends_reset_after()
-            .then(|| x_ratelimit::reset_at(decision, retry_after));
+            .then(|| x_ratelimit::reset_at(decision.deciding().outcome(), retry_after));
         let ietf = self
             .ietf
             .map(|draft| Ietf::new(draft, decision, key_digests, retry_after));
@@ -300,7 +321,8 @@ impl Fields {
 /// Writes the time of the decision, by the clock of `X-RateLimit-Reset`, because clients subtract
 /// the two.
 fn write_date(decision: &Decision, headers: &mut HeaderMap) {
-    if let Some(date) = date::imf_fixdate(Duration::from_micros(decided_at(decision)).as_secs()) {
+    let decided_at = known_time(decision.timestamp());
+    if let Some(date) = date::imf_fixdate(Duration::from_micros(decided_at).as_secs()) {
         set(headers, DATE, date);
     }
 }
@@ -308,8 +330,8 @@ fn write_date(decision: &Decision, headers: &mut HeaderMap) {
 /// The time of a decision, in microseconds since the Unix epoch. For a store that does not set it,
 /// now.
 #[inline]
-fn decided_at(decision: &Decision) -> u64 {
-    match decision.timestamp().as_micros() {
+fn known_time(decided_at: Timestamp) -> u64 {
+    match decided_at.as_micros() {
         0 => micros(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()),
         known => known,
     }

@@ -6,9 +6,9 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::super::number::{number, repeated, seconds};
-use super::{HeaderSettings, UsedUp, decided_at, is_later, is_stricter, numbers, set};
-use crate::model::Decision;
-use crate::units::later;
+use super::{HeaderSettings, UsedUp, is_later, is_stricter, known_time, numbers, set};
+use crate::model::Limit;
+use crate::units::{Outcome, Timestamp, later};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
@@ -37,20 +37,21 @@ impl XRateLimit {
     /// The fields of a decision that was made just now.
     #[inline]
     pub(super) fn new(
-        decision: &Decision,
+        limit: &Limit,
+        (outcome, decided_at): (&Outcome, Timestamp),
         settings: &HeaderSettings,
         retry_after: Option<Duration>,
     ) -> Self {
         let reset = if settings.resets_in_delta_seconds {
-            Reset::At(reset_at(decision, retry_after))
+            Reset::At(reset_at(outcome, retry_after))
         } else {
-            let reset_after = reset_after(decision, retry_after);
-            let reset_at = decided_at(decision).saturating_add(reset_after);
+            let reset_after = reset_after(outcome, retry_after);
+            let reset_at = known_time(decided_at).saturating_add(reset_after);
             Reset::Epoch(reset_at.div_ceil(1_000_000))
         };
         Self {
-            capacity: decision.capacity(),
-            remaining: decision.remaining(),
+            capacity: limit.quota().capacity(),
+            remaining: outcome.remaining,
             reset,
         }
     }
@@ -128,16 +129,16 @@ pub(super) fn remove_resets(headers: &mut HeaderMap) {
 /// The time until the budget is full again, in microseconds, and at least until `Retry-After`,
 /// which may be later by its jitter.
 #[inline]
-fn reset_after(decision: &Decision, retry_after: Option<Duration>) -> u64 {
-    let full_after = decision.deciding().outcome().reset_after;
+fn reset_after(outcome: &Outcome, retry_after: Option<Duration>) -> u64 {
+    let full_after = outcome.reset_after;
     full_after.max(retry_after.map_or(0, |it| it.as_secs().saturating_mul(1_000_000)))
 }
 
 /// When the budget is full again, on the clock of this process.
-pub(super) fn reset_at(decision: &Decision, retry_after: Option<Duration>) -> Instant {
+pub(super) fn reset_at(outcome: &Outcome, retry_after: Option<Duration>) -> Instant {
     later(
         Instant::now(),
-        Duration::from_micros(reset_after(decision, retry_after)),
+        Duration::from_micros(reset_after(outcome, retry_after)),
     )
 }
 

@@ -59,6 +59,7 @@ impl RateLimitLayer {
     pub async fn usage(&self, request: &Parts) -> Result<Vec<Usage>, Error> {
         let policy = self.limiter.policy.uncounted();
         let asked = match policy.question(request) {
+            Ok(Question::One { keyed, key, cost }) => Ok(keyed.check(key, cost).into()),
             Ok(Question::Checks(asked)) => Ok(asked),
             Ok(Question::Pending(mut pending)) => {
                 poll_fn(|cx| policy.poll_pending(&mut pending, request, cx)).await

@@ -6,13 +6,13 @@ use crate::http::KeyExtractor;
 use crate::http::copied_limit::CopiedLimit;
 use crate::http::fallbacks::watched;
 use crate::http::request_fn::RequestFn;
-use crate::model::{Limit, OnStoreFailure};
+use crate::model::{Check, Key, Limit, OnStoreFailure};
 use crate::units::ConfigError;
 
 /// A limit, the key that it counts, and what a request costs under it.
 #[derive(Clone)]
 pub(in crate::http) struct KeyedLimit {
-    pub(super) limit: CopiedLimit,
+    limit: CopiedLimit,
     /// Whether the limit came without a failure policy, so that it has the layer's.
     fails_as_layer: bool,
     pub(in crate::http) key: Arc<dyn KeyExtractor>,
@@ -38,6 +38,11 @@ impl KeyedLimit {
 
     pub(in crate::http) const fn limit(&self) -> &Limit {
         self.limit.limit()
+    }
+
+    /// The check of a key.
+    pub(in crate::http) fn check(&self, key: Key, cost: u32) -> Check {
+        Check::new(self.limit.of_this_thread(), key).with_cost(cost)
     }
 
     pub(super) fn replace(&mut self, limit: &Limit) {

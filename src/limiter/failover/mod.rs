@@ -64,6 +64,12 @@ impl Failover {
         &self.store
     }
 
+    /// The store, if it is in memory.
+    #[inline]
+    pub(super) fn memory(&self) -> Option<&MemoryStore> {
+        self.memory.as_deref()
+    }
+
     pub(super) fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {
         self.store().check_limits(limits)
     }

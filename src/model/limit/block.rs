@@ -12,6 +12,7 @@ pub(crate) use self::fields::BlockFields;
 use super::Limit;
 use crate::algorithm::MAX_PERIOD;
 use crate::algorithm::offences::Blocking;
+use crate::model::Key;
 use crate::units::quota::period;
 use crate::units::{ConfigError, Micros, micros};
 
@@ -252,6 +253,12 @@ impl Limit {
     #[inline]
     pub(crate) fn blocking(&self) -> Option<&Blocking> {
         self.shared.block.as_ref().map(|(_, blocking)| blocking)
+    }
+
+    /// How a key is blocked, if the limit does that, and is enforced for the key.
+    #[inline]
+    pub(crate) fn blocking_of(&self, key: &Key) -> Option<&Blocking> {
+        self.blocking().filter(|_| self.enforces(key))
     }
 
     /// Returns whether denials may block a key.

@@ -115,6 +115,12 @@ impl Limit {
         self.shared.enforced.includes(self.name(), key)
     }
 
+    /// Returns whether the limit is enforced for all keys, and blocks none by itself.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.shared.enforced.is_always() && self.shared.block.is_none()
+    }
+
     /// Sets the largest debt of a budget, in units. Default: only exact arithmetic bounds it.
     ///
     /// A [settlement](crate::RateLimiter::settle) may charge more units than the budget has left.

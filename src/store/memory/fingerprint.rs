@@ -9,21 +9,25 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use hashbrown::DefaultHashBuilder;
 
-use crate::model::Budget;
+use crate::model::{Key, Limit};
 
-/// The fingerprint of a budget. The first hash is SipHash, and has the upper half.
+/// The fingerprint of the budget of a key. The first hash is SipHash, and has the upper half.
 #[inline]
-pub(super) fn fingerprint(secrets: &(RandomState, DefaultHashBuilder), budget: &Budget) -> u128 {
+pub(super) fn fingerprint(
+    secrets: &(RandomState, DefaultHashBuilder),
+    limit: &Limit,
+    key: &Key,
+) -> u128 {
     let (strong, quick) = secrets;
-    let strong = u128::from(hash(strong.build_hasher(), budget));
-    strong << 64 | u128::from(hash(quick.build_hasher(), budget))
+    let strong = u128::from(hash(strong.build_hasher(), limit, key));
+    strong << 64 | u128::from(hash(quick.build_hasher(), limit, key))
 }
 
 /// The key comes last, so its length need not be hashed to tell it from what follows.
 #[inline]
-fn hash(mut hasher: impl Hasher, budget: &Budget) -> u64 {
-    hasher.write_u64(budget.limit().budget_hash());
-    hasher.write(budget.key().as_bytes());
+fn hash(mut hasher: impl Hasher, limit: &Limit, key: &Key) -> u64 {
+    hasher.write_u64(limit.budget_hash());
+    hasher.write(key.as_bytes());
     hasher.finish()
 }
 
@@ -32,7 +36,6 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::model::Limit;
     use crate::units::Quota;
 
     #[test]
@@ -40,7 +43,7 @@ mod tests {
         let quota = Quota::per_second(10);
         let bucket = |name, quota| Limit::token_bucket(name, quota).unwrap();
         let secrets = Default::default();
-        let of = |limit: &Limit, key: &str| fingerprint(&secrets, &Budget::new(limit, key));
+        let of = |limit: &Limit, key: &str| fingerprint(&secrets, limit, &Key::new(key));
         let alice = of(&bucket("api", quota), "alice");
         assert_eq!(alice, of(&bucket("api", Quota::per_hour(1)), "alice"));
         assert_eq!(alice, of(&Limit::gcra("api", quota).unwrap(), "alice"));
@@ -57,8 +60,7 @@ mod tests {
     #[test]
     fn each_store_has_secrets_of_its_own() {
         let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
-        let budget = Budget::new(&limit, "alice");
-        let of = |secrets| fingerprint(&secrets, &budget);
+        let of = |secrets| fingerprint(&secrets, &limit, &Key::new("alice"));
         assert_ne!(of(Default::default()), of(Default::default()));
     }
 }

@@ -14,10 +14,10 @@ use hashbrown::DefaultHashBuilder;
 
 use self::fingerprint::fingerprint;
 use self::shard::{BudgetAction, Shard};
-use super::group::{apply_change, charge, decide_group, peek};
+use super::group::{apply_change, charge_key, decide_group, peek};
 use super::{Answer, Store};
-use crate::algorithm::{Effect, State};
-use crate::model::{Budget, Change, Check, Decision, Error, Group, Operation, Verdict};
+use crate::algorithm::{Cost, Effect, State};
+use crate::model::{Budget, Change, Check, Decision, Error, Group, Key, Limit, Operation, Verdict};
 use crate::units::clock::ProcessClock;
 use crate::units::{ManualClock, Mutex, Outcome, Timestamp};
 
@@ -174,58 +174,78 @@ impl MemoryStore {
         }
     }
 
-    #[inline]
     fn charge_one(&self, check: Check) -> Result<Decision, Error> {
-        let charge = |state: &mut Option<State>, now| charge(&check, state, now);
-        let applied = self.apply_one(check.budget(), BudgetAction::Charge, charge)?;
+        let applied = self.charge(check.limit(), check.key(), check.asked())?;
+        Ok(Self::decision(check, applied))
+    }
+
+    /// The decision of a charge.
+    #[inline]
+    pub(crate) fn decision(check: Check, applied: (Outcome, Timestamp)) -> Decision {
         let charged = if applied.0.allowed { check.cost() } else { 0 };
-        Ok(decision(check.into(), applied, charged))
+        decision(check.into(), applied, charged)
+    }
+
+    /// Charges the budget of a key. Returns the outcome and its time, which are a small part of a
+    /// [decision](Self::decision), and often all that is needed of it.
+    #[inline]
+    pub(crate) fn charge(
+        &self,
+        limit: &Limit,
+        key: &Key,
+        cost: Cost,
+    ) -> Result<(Outcome, Timestamp), Error> {
+        let charge = |state: &mut Option<State>, now| charge_key(limit, key, cost, state, now);
+        self.apply_one((limit, key), BudgetAction::Charge, charge)
     }
 
     #[inline(never)]
     fn peek_one(&self, check: Check) -> Result<Decision, Error> {
         let peek = |state: &mut Option<State>, now| peek(&check, state, now);
-        let applied = self.apply_one(check.budget(), BudgetAction::Peek, peek)?;
+        let applied = self.apply_one((check.limit(), check.key()), BudgetAction::Peek, peek)?;
         Ok(decision(check.into(), applied, 0))
     }
 
     #[inline(never)]
     fn change(&self, budget: Budget, change: &Change) -> Result<Decision, Error> {
         let apply = |state: &mut Option<State>, now| apply_change(&budget, change, state, now);
-        let applied = self.apply_one(&budget, BudgetAction::Change(change), apply)?;
+        let of = (budget.limit(), budget.key());
+        let applied = self.apply_one(of, BudgetAction::Change(change), apply)?;
         Ok(decision(budget, applied, 0))
     }
 
     /// The units left in a check's budget, whatever blocks its key.
     pub(crate) fn left_in_budget(&self, check: &Check) -> u64 {
-        let (fingerprint, index) = self.place_of(check.budget());
+        let (fingerprint, index) = self.place_of(check.limit(), check.key());
         let mut shard = self.lock(index);
         let now = self.now();
         shard.left_in_budget(fingerprint, check, now)
     }
 
-    /// Applies an operation on one budget. Returns the outcome and its time.
+    /// Applies an operation on the budget of a key. Returns the outcome and its time.
     #[inline]
     fn apply_one(
         &self,
-        budget: &Budget,
+        (limit, key): (&Limit, &Key),
         action: BudgetAction<'_>,
         decide: impl FnOnce(&mut Option<State>, Timestamp) -> Outcome,
     ) -> Result<(Outcome, Timestamp), Error> {
-        let (fingerprint, index) = self.place_of(budget);
+        let (fingerprint, index) = self.place_of(limit, key);
         let mut shard = self.lock(index);
         // Under the lock, so that the times of a budget never step back.
         let now = self.now();
         let decide = |state: &mut Option<State>| decide(state, now);
-        let outcome = shard.apply(fingerprint, budget.limit(), action, now, decide)?;
+        let outcome = shard.apply(fingerprint, limit, action, now, decide)?;
         self.sweep(&mut shard, now);
         Ok((outcome, now))
     }
 
     /// Charges a group, or only peeks.
     fn apply_group(&self, group: &Group, effect: Effect) -> Result<Decision, Error> {
-        let budgets = group.iter().map(Check::budget);
-        let places: Vec<_> = budgets.map(|budget| self.place_of(budget)).collect();
+        let places = group
+            .iter()
+            .map(|check| self.place_of(check.limit(), check.key()));
+        let places: Vec<_> = places.collect();
         let mut shards = self.lock_all(places.iter().map(|&(_, index)| index));
         let now = self.now();
 
@@ -313,8 +333,8 @@ impl MemoryStore {
 
     /// The fingerprint of a budget, and its shard.
     #[inline]
-    fn place_of(&self, budget: &Budget) -> (u128, usize) {
-        let fingerprint = fingerprint(&self.secrets, budget);
+    fn place_of(&self, limit: &Limit, key: &Key) -> (u128, usize) {
+        let fingerprint = fingerprint(&self.secrets, limit, key);
         // The table uses the lower half.
         let index = (fingerprint >> 64) as usize & (self.shards.len() - 1);
         (fingerprint, index)

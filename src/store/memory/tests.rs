@@ -124,7 +124,7 @@ proptest! {
                     true => BudgetAction::Change(&Change::Reset),
                     false => BudgetAction::Charge,
                 };
-                let of = fingerprint(&secrets, check.budget());
+                let of = fingerprint(&secrets, check.limit(), check.key());
                 let outcome = shard.apply(of, &limit, action, now, decide);
                 if let Some(cap) = cap {
                     prop_assert!(shard.len() <= cap, "{} of {cap}", shard.len());
@@ -208,7 +208,7 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
     let second = |number: u64| Timestamp::from_micros(number * 1_000_000);
     for number in 0..100_u64 {
         let check = Check::new(&limit, Key::from(number));
-        let of = fingerprint(&secrets, check.budget());
+        let of = fingerprint(&secrets, check.limit(), check.key());
         let mut charge_at = |now| {
             shard
                 .apply(of, &limit, BudgetAction::Charge, now, |state| {
@@ -243,7 +243,7 @@ fn shard_sweeps_32_places_at_every_16th_operation() {
     for number in 0..300_u64 {
         let check = Check::new(&limit, Key::from(number));
         let charged = shard.apply(
-            fingerprint(&secrets, check.budget()),
+            fingerprint(&secrets, check.limit(), check.key()),
             &limit,
             BudgetAction::Charge,
             Timestamp::EPOCH,

@@ -79,9 +79,9 @@ pub(super) fn undecided<'a>(
     failed(error);
 }
 
-/// Counts the decision of a concurrency limit.
+/// Counts the decision of one limit.
 #[inline]
-pub(super) fn decided_in_flight(limit: &Limit, outcome: OutcomeLabel, source: Source) {
+pub(super) fn decided_one(limit: &Limit, outcome: OutcomeLabel, source: Source) {
     limits::count(limit.name(), outcome, Some(source));
 }
 
