@@ -43,6 +43,13 @@ const ENOUGH: Allowance = Allowance {
     every_ms: 1,
 };
 
+/// A quota that no key exhausts in a turn, and whose budgets are not full again before its end.
+/// Those of the quotas above are soon, and sweeps delete them between two requests.
+const SLOW: Allowance = Allowance {
+    burst: 2_000_000,
+    every_ms: 1_000,
+};
+
 /// A quota that a hot key exhausts at once, and that does not replenish within a turn.
 const SCARCE: Allowance = Allowance {
     burst: 1_000,
@@ -141,6 +148,18 @@ pub fn all() -> Vec<Scenario> {
             in_memory(at_once, "one key", 1, ENOUGH),
             in_memory(at_once, "100,000 keys", 100_000, SPREAD),
         ]);
+    }
+    for (at_once, title, keys) in [
+        (1, "100 keys that last", 100),
+        (1, "10,000 keys that last", 10_000),
+        (64, "10,000 keys that last", 10_000),
+    ] {
+        let scenario = in_memory(at_once, title, keys, SLOW);
+        let contenders = contenders::buckets_in_memory;
+        all.push(Scenario {
+            contenders,
+            ..scenario
+        });
     }
     all.extend([
         over_http("in memory", contenders::axum_in_memory).against_governor(),

@@ -220,6 +220,16 @@ pub fn in_memory() -> Vec<Contender> {
     [vec![bare_service()], tollgate, peers_in_memory()].concat_all()
 }
 
+/// tollgate in memory, and the peers that have the same kind of budget.
+pub fn buckets_in_memory() -> Vec<Contender> {
+    vec![
+        bare_service(),
+        tollgate::in_memory(tollgate::TOKEN_BUCKET),
+        governor::in_memory_with_headers(),
+        governor::in_memory(),
+    ]
+}
+
 fn peers_in_memory() -> Vec<Contender> {
     vec![
         governor::in_memory_with_headers(),
