@@ -19,7 +19,7 @@ NIGHTLY ?= nightly
 # For how long to fuzz.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help test check doc proxies clients browser failures dashboards servers schema plots screenshots fuzz features msrv minimal package deny public-types test-image \
+.PHONY: help test check doc models proxies clients browser failures dashboards servers schema plots screenshots fuzz features msrv minimal package deny public-types test-image \
 	bench micro layers telemetry attack lint-lua redis wrk luacheck nginx haproxy chromium prometheus
 
 help: ## this list
@@ -40,6 +40,11 @@ check: lint-lua ## format, lints, and several sets of features
 	for features in axum tonic json grpc config yaml schema "config redis"; do \
 	  cargo clippy -p tollgate --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
+
+# A target folder of its own, because of the flag: all dependencies are built again with it.
+models: ## all orders in which threads may run through what has no lock, or several (loom)
+	RUSTFLAGS="--cfg tollgate_loom" CARGO_TARGET_DIR=target/models \
+	  cargo test -p tollgate --no-default-features --features redis --lib interleavings
 
 lint-lua: luacheck ## luacheck over scripts/
 	luacheck -q scripts

@@ -4,8 +4,8 @@ mod unseen;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
 
 use http::{Response, response};
 use tokio::runtime::Handle as Runtime;
@@ -15,7 +15,7 @@ use super::sampled::is_sampled;
 use crate::limiter::{RateLimiter, UnansweredSettlement};
 use crate::model::{Budget, Change, Decision, Error, Group, Limit, Source};
 use crate::telemetry::{self, Throttle};
-use crate::units::{Mutex, Receipt};
+use crate::units::{Mutex, MutexGuard, Receipt};
 
 /// The costs that a request was charged, to be settled when the real costs are known, such as
 /// tokens of a language model, bytes sent, the cost of a query. It is in the request's extensions

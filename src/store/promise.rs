@@ -177,3 +177,6 @@ impl Drop for Promised {
         drop(left);
     }
 }
+
+#[cfg(all(test, tollgate_loom))]
+mod interleavings;

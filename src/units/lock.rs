@@ -1,12 +1,30 @@
 //! Locks without poison. A panic while one is held leaves whole values, so others go on.
+//!
+//! In the models (`make models`), loom's locks and atomics stand in for those of the standard
+//! library. With them, it tries all orders in which threads may run.
 
-use std::sync::{self, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+#[cfg(not(tollgate_loom))]
+use std::sync;
+use std::sync::{PoisonError, TryLockError};
+
+#[cfg(tollgate_loom)]
+use loom::sync;
+
+pub(crate) use self::sync::MutexGuard;
+pub(crate) use self::sync::atomic::{AtomicU32, AtomicU64};
+use self::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
 impl<T> Mutex<T> {
+    #[cfg(not(tollgate_loom))]
     pub(crate) const fn new(value: T) -> Self {
+        Self(sync::Mutex::new(value))
+    }
+
+    #[cfg(tollgate_loom)]
+    pub(crate) fn new(value: T) -> Self {
         Self(sync::Mutex::new(value))
     }
 

@@ -14,7 +14,7 @@ pub(crate) use self::claim::MAX_LEASE;
 pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, Timestamp, later, micros};
 pub use self::config_error::ConfigError;
-pub(crate) use self::lock::{Mutex, RwLock};
+pub(crate) use self::lock::{AtomicU32, AtomicU64, Mutex, MutexGuard, RwLock};
 pub(crate) use self::outcome::Outcome;
 pub use self::quota::{Period, Quota};
 pub use self::receipt::Receipt;

@@ -1,13 +1,12 @@
 //! The units that were allowed locally, and are not charged to the store yet.
 
 use std::hash::BuildHasher;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 
 use crate::model::{Budget, Check};
-use crate::units::{Mutex, Receipt, Timestamp};
+use crate::units::{Mutex, MutexGuard, Receipt, Timestamp};
 
 /// Threads rarely contend for one of so many.
 const SHARDS: usize = 16;

@@ -5,7 +5,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -23,7 +23,7 @@ use super::{AGENTS, LOOK_AFTER, PermitWaiter};
 use crate::model::{Check, Error, OnStoreFailure, Source};
 use crate::store::Store;
 use crate::telemetry::{self, Throttle};
-use crate::units::{MAX_LEASE, Mutex};
+use crate::units::{MAX_LEASE, Mutex, MutexGuard};
 
 /// The interval between the claims of a holder with waiters.
 const POLL: Duration = Duration::from_millis(25);

@@ -1,13 +1,14 @@
 //! Permits of a server that sheds load. They are counted in this process, and need no store.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
 use super::hashed_budget::HashedBudget;
 use super::permit::{Grantor, Permit};
 use crate::model::Source;
+use crate::units::AtomicU32;
 
 /// Counts the requests in flight.
 #[derive(Default)]
@@ -37,3 +38,6 @@ impl Grantor for LoadShedder {
         true
     }
 }
+
+#[cfg(all(test, tollgate_loom))]
+mod interleavings;

@@ -17,7 +17,6 @@
 //! and no check waits while the breaker is open. So a check is sent in place of an overdue probe.
 
 use std::hash::BuildHasher;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use tokio::time::Instant;
 
 use super::BreakerSettings;
 use super::window::{CallWindow, Calls};
-use crate::units::{Mutex, later};
+use crate::units::{Mutex, MutexGuard, later};
 
 /// After so much delay of a probe, a check is sent in its place.
 const OVERDUE: Duration = Duration::from_secs(1);

@@ -478,3 +478,6 @@ impl Drop for ChangeUnderWay {
         }
     }
 }
+
+#[cfg(all(test, tollgate_loom))]
+mod interleavings;

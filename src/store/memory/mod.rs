@@ -7,7 +7,6 @@ mod table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::RandomState;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::DefaultHashBuilder;
@@ -19,7 +18,7 @@ use super::{Answer, Store};
 use crate::algorithm::{Cost, Effect, State};
 use crate::model::{Budget, Change, Check, Decision, Error, Group, Key, Limit, Operation, Verdict};
 use crate::units::clock::ProcessClock;
-use crate::units::{ManualClock, Mutex, Outcome, Timestamp};
+use crate::units::{ManualClock, Mutex, MutexGuard, Outcome, Timestamp};
 
 /// A power of two. More shards than cores, so that threads rarely contend for a shard.
 const SHARDS: usize = 64;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -21,7 +21,7 @@ use self::stock::{Refill, Stock, Unspent};
 use super::{Answer, Note, Store};
 use crate::model::{Budget, Change, Check, Decision, Error, Limit, Operation};
 use crate::telemetry;
-use crate::units::{ConfigError, Mutex, spawn_for};
+use crate::units::{ConfigError, Mutex, MutexGuard, spawn_for};
 
 /// A power of two, and large enough that threads rarely contend for a shard.
 const SHARDS: usize = 64;

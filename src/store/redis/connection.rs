@@ -8,8 +8,8 @@
 
 use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -20,7 +20,7 @@ use super::connect::{Endpoint, Link, Subscription};
 use super::terms::Terms;
 use crate::store::heartbeat::Heartbeat;
 use crate::telemetry::RedisEvents;
-use crate::units::Mutex;
+use crate::units::{Mutex, MutexGuard};
 
 /// The most time that one attempt to connect takes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

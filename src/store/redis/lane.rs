@@ -17,7 +17,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ use crate::store::deny_cache::DenyCache;
 use crate::store::heartbeat::Heartbeat;
 use crate::store::promise::{Promise, Promised};
 use crate::telemetry::GaugeLevel;
-use crate::units::{ManualClock, Mutex, later};
+use crate::units::{ManualClock, Mutex, MutexGuard, later};
 
 /// The calls in flight while each is answered within the pace.
 const IN_FLIGHT: usize = 2;
@@ -533,3 +533,6 @@ impl Drop for CallPlace {
         }
     }
 }
+
+#[cfg(all(test, tollgate_loom))]
+mod interleavings;
