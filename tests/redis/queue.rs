@@ -247,6 +247,14 @@ fn check_outside_of_a_runtime_is_an_error_at_once() {
 
 #[test]
 fn answer_that_outlives_its_runtime_is_awaited_in_another() {
+    for checks in [1, 3] {
+        for connection_ends in [true, false] {
+            outlive_runtime(checks, connection_ends);
+        }
+    }
+}
+
+fn outlive_runtime(checks: usize, connection_ends: bool) {
     let server = RedisServer::start();
     let runtime = || {
         tokio::runtime::Builder::new_multi_thread()
@@ -258,8 +266,9 @@ fn answer_that_outlives_its_runtime_is_awaited_in_another() {
     let (first, second) = (runtime(), runtime());
     let store = store(&server).build().unwrap();
     let limit = Limit::gcra("all", Quota::per_second(9)).unwrap();
+    let connecting = if connection_ends { &first } else { &second };
     drop(
-        first
+        connecting
             .block_on(async {
                 store
                     .apply(Operation::Charge(Check::new(&limit, "a").into()))
@@ -271,7 +280,8 @@ fn answer_that_outlives_its_runtime_is_awaited_in_another() {
     let mut answers = {
         let _inside = first.enter();
         let ask = || store.apply(Operation::Charge(Check::new(&limit, "b").into()));
-        [ask(), ask(), ask()]
+        // One that is alone is sent by its caller.
+        Vec::from_iter((0..checks).map(|_| ask()))
     };
     // Each has a timer of the first runtime then.
     first.block_on(async {

@@ -47,6 +47,9 @@ const PACES_OF_A_DEADLINE: u32 = 64;
 /// The patience is a twelfth of the deadline, about 20 ms of the default.
 const PING_PATIENCES_OF_A_DEADLINE: u32 = 12;
 
+/// In place of the number of a call that its caller drives. No other call has it.
+const OF_CALLER: u64 = 0;
+
 /// The settings of all lanes of a store.
 #[derive(Clone)]
 pub(super) struct LaneSettings {
@@ -101,9 +104,9 @@ struct LaneQueue {
     in_flight: usize,
     /// Whether one of them is of a call that its caller drives.
     has_caller: bool,
-    /// The number of calls so far.
+    /// The number of calls of tasks so far.
     calls: u64,
-    /// When the newest call left. `None` once it has ended.
+    /// When the newest call of a task left. `None` once it has ended.
     newest_sent_at: Option<Instant>,
     /// The last time that a place was taken, or that a call started or ended.
     heartbeat: Heartbeat,
@@ -213,10 +216,7 @@ impl Lane {
             .front()
             .filter(|batch| may_leave && batch.holds_only(check))?;
         let batch = queue.batches.pop_front()?;
-        queue.has_caller = true;
-        let mut place = queue.take_place(self).with(batch);
-        place.is_of_caller = true;
-        Some(place)
+        Some(queue.take_place_of_caller(self).with(batch))
     }
 
     /// Fails the checks of the first batch whose deadline is over at `until`, or all of them.
@@ -332,12 +332,24 @@ impl LaneQueue {
     }
 
     fn take_place(&mut self, lane: &Arc<Lane>) -> CallPlace {
-        self.in_flight += 1;
         let call = self.begin_call();
+        self.add_place(lane, call, false)
+    }
+
+    /// Takes a place for a call that its caller drives. It does not count as the newest call,
+    /// because the newest one sees to the queue when the pace is over, and a caller may be blocked.
+    fn take_place_of_caller(&mut self, lane: &Arc<Lane>) -> CallPlace {
+        self.has_caller = true;
+        self.heartbeat.beat(Instant::now());
+        self.add_place(lane, OF_CALLER, true)
+    }
+
+    fn add_place(&mut self, lane: &Arc<Lane>, call: u64, is_of_caller: bool) -> CallPlace {
+        self.in_flight += 1;
         CallPlace {
             lane: Arc::clone(lane),
             generation: Some(self.generation),
-            is_of_caller: false,
+            is_of_caller,
             call,
             batch: Batch::default(),
             rest: Default::default(),
@@ -388,7 +400,7 @@ pub(super) struct CallPlace {
     generation: Option<u64>,
     /// Whether its caller drives the call, and not a task.
     is_of_caller: bool,
-    /// The number of its call.
+    /// The number of its call, or [`OF_CALLER`].
     call: u64,
     pub(super) batch: Batch,
     /// The parts that are left of a batch that is sent apart.
@@ -533,6 +545,9 @@ impl Drop for CallPlace {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 #[cfg(all(test, tollgate_loom))]
 mod interleavings;

@@ -129,6 +129,13 @@ enum LoneCall {
 }
 
 impl SentByCaller {
+    /// Leaves a call in flight to a task of the runtime on which it was sent.
+    fn leave_to_task(&mut self) {
+        if let LoneCall::InFlight(flight, runtime) = mem::replace(&mut self.call, LoneCall::Done) {
+            runtime.spawn(async { flight::send(flight.await).await });
+        }
+    }
+
     fn send(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         let runtime = Runtime::try_current().map_err(Error::outside_of_runtime)?;
         self.call = match flight::send_lone(&self.lane, &self.promised, cx) {
@@ -149,6 +156,12 @@ impl Future for SentByCaller {
         if let LoneCall::Unsent = self.call {
             self.send(cx)?;
         }
+        // The timers of a runtime that was shut down panic.
+        if let LoneCall::InFlight(_, runtime) = &self.call
+            && !Runtime::try_current().is_ok_and(|current| current.id() == runtime.id())
+        {
+            self.leave_to_task();
+        }
         if let LoneCall::InFlight(flight, runtime) = &mut self.call {
             let Poll::Ready(place) = flight.as_mut().poll(cx) else {
                 // The call answers the check at its deadline, so the promise needs no timer.
@@ -168,8 +181,6 @@ impl Drop for SentByCaller {
     /// If the caller is dropped, or its deadline is over, the call becomes a task of its own,
     /// because a connection that hangs has to be noticed, and a late denial counts.
     fn drop(&mut self) {
-        if let LoneCall::InFlight(flight, runtime) = mem::replace(&mut self.call, LoneCall::Done) {
-            runtime.spawn(async { flight::send(flight.await).await });
-        }
+        self.leave_to_task();
     }
 }

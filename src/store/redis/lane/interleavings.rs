@@ -2,44 +2,8 @@
 
 use loom::thread;
 
-use super::super::connect::{self, Topology};
-use super::super::node::Node;
-use super::super::terms::Terms;
+use super::tests::{charge, lane};
 use super::*;
-use crate::model::{Check, Limit};
-use crate::store::redis::connection::KeptConnection;
-use crate::telemetry::RedisEvents;
-use crate::units::Quota;
-
-/// A lane to a server that nobody connects to.
-fn lane() -> Arc<Lane> {
-    let (topology, name) = connect::parse("redis://127.0.0.1:1", None, None).unwrap();
-    let Topology::One(endpoint) = topology else {
-        panic!("the URL names one server");
-    };
-    let terms = Arc::new(Terms {
-        prefix: "test".into(),
-        client_name: None,
-        tags: Vec::new(),
-    });
-    let events = Arc::new(RedisEvents::new(name.into(), "store".into()));
-    let node = Node {
-        host: String::new(),
-        connection: KeptConnection::new(endpoint, terms, events),
-        breaker: None,
-    };
-    let settings = LaneSettings {
-        deadline: Duration::from_secs(60),
-        max_waiting: 100,
-        clock: None,
-        deny_cache: None,
-    };
-    Lane::new(
-        LaneRoute::Fixed(Arc::new(node)),
-        "test".to_owned(),
-        settings,
-    )
-}
 
 /// Answers the calls of a place until none is queued, as `flight::send` does.
 fn send(place: CallPlace) {
@@ -69,9 +33,7 @@ fn start(lane: &Arc<Lane>) {
 
 /// Asks, as `submit` and the first poll of its answer do.
 fn ask(lane: &Arc<Lane>) -> Promised {
-    let limit = Limit::token_bucket("api", Quota::per_minute(1)).unwrap();
-    let charge = Operation::Charge(Check::new(&limit, "alice").into());
-    let check = lane.add(&charge, Urgency::Usual).unwrap();
+    let check = lane.add(&charge(), Urgency::Usual).unwrap();
     if check.is_alone {
         let leaving = lane.leaving.lock();
         let place = lane.place_alone(&check.promised);

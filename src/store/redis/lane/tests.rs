@@ -1,0 +1,69 @@
+use tokio::time::advance;
+
+use super::super::connect::{self, Topology};
+use super::super::connection::KeptConnection;
+use super::super::node::Node;
+use super::super::terms::Terms;
+use super::*;
+use crate::model::{Check, Limit};
+use crate::telemetry::RedisEvents;
+use crate::units::Quota;
+
+/// A lane to a server that nobody connects to.
+pub(super) fn lane() -> Arc<Lane> {
+    let (topology, name) = connect::parse("redis://127.0.0.1:1", None, None).unwrap();
+    let Topology::One(endpoint) = topology else {
+        panic!("the URL names one server");
+    };
+    let terms = Arc::new(Terms {
+        prefix: "test".into(),
+        client_name: None,
+        tags: Vec::new(),
+    });
+    let events = Arc::new(RedisEvents::new(name.into(), "store".into()));
+    let node = Node {
+        host: String::new(),
+        connection: KeptConnection::new(endpoint, terms, events),
+        breaker: None,
+    };
+    let settings = LaneSettings {
+        deadline: Duration::from_secs(60),
+        max_waiting: 100,
+        clock: None,
+        deny_cache: None,
+    };
+    Lane::new(
+        LaneRoute::Fixed(Arc::new(node)),
+        "test".to_owned(),
+        settings,
+    )
+}
+
+pub(super) fn charge() -> Operation {
+    let limit = Limit::token_bucket("api", Quota::per_minute(1)).unwrap();
+    Operation::Charge(Check::new(&limit, "alice").into())
+}
+
+/// A call of a caller that is not polled again starts no other call. So the pace is counted from
+/// the newest call of a task.
+#[tokio::test(start_paused = true)]
+async fn check_behind_a_blocked_caller_leaves_when_the_pace_of_the_call_before_is_over() {
+    let lane = lane();
+    let ask = || lane.add(&charge(), Urgency::Usual).unwrap();
+    let pace = lane.settings.pace();
+
+    let _first = ask();
+    let of_task = lane.place().unwrap().with_first();
+    advance(pace / 2).await;
+    let second = ask();
+    assert!(second.is_alone);
+    let of_caller = lane.place_alone(&second.promised).unwrap();
+
+    assert!(
+        !ask().has_place,
+        "the call before left less than a pace ago"
+    );
+    advance(pace / 2).await;
+    assert!(ask().has_place);
+    drop((of_task, of_caller));
+}
