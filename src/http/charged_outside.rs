@@ -9,31 +9,41 @@ use std::sync::atomic::Ordering;
 
 use http::request::Parts;
 
+use super::policy::KeyedLimit;
 use super::request_checks::RequestChecks;
 use super::request_limiter::RequestLimiter;
 use super::sampled::is_sampled;
 use crate::limiter::RateLimiter;
-use crate::model::Check;
+use crate::model::{Check, Key};
 use crate::telemetry;
 
 /// The checks of the layers outside, each with its limiter.
 #[derive(Clone)]
 struct ChargedOutside(Vec<(RateLimiter, Check)>);
 
+/// Returns whether the charges of a request are compared, and left with it.
+#[inline]
+fn is_compared(parts: &Parts) -> bool {
+    is_sampled() || parts.extensions.get::<ChargedOutside>().is_some()
+}
+
 impl RequestLimiter {
     /// Compares what a layer asks with the charges of the layers outside, if they left them. Leaves
     /// the charges of this layer with some requests.
     #[inline]
     pub(super) fn compare(&self, asked: &RequestChecks, parts: &mut Parts) {
-        if Self::is_compared(parts) {
+        if is_compared(parts) {
             self.compare_and_leave(asked, parts);
         }
     }
 
-    /// Returns whether the charges of a request are compared, or left with it.
+    /// The same for a charge of one limit. It becomes a check only if it is compared.
     #[inline]
-    pub(super) fn is_compared(parts: &Parts) -> bool {
-        is_sampled() || parts.extensions.get::<ChargedOutside>().is_some()
+    pub(super) fn compare_one(&self, keyed: &KeyedLimit, key: &Key, cost: u32, parts: &mut Parts) {
+        if is_compared(parts) {
+            let check = keyed.check(key.clone(), cost);
+            self.compare_and_leave(&check.into(), parts);
+        }
     }
 
     #[cold]

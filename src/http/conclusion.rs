@@ -19,7 +19,7 @@ use super::stacked::NextAllowed;
 use crate::limiter::Observation;
 use crate::model::{Decision, Digest, Error, Group, Operation, Source};
 use crate::store::Answer;
-use crate::telemetry;
+use crate::telemetry::{self, CheckSpan};
 
 /// A group that the store decides, as far as it has to be known at the end.
 pub(super) struct Charging {
@@ -52,12 +52,12 @@ pub(super) struct Report {
 impl RequestLimiter {
     /// Notes what has to be known of a group when it is decided.
     #[inline]
-    pub(super) fn begin_charge(&self, group: &Group) -> Charging {
+    pub(super) fn begin_charge(&self, span: CheckSpan, group: &Group) -> Charging {
         Charging {
             key_digests: self.headers.key_digests(group),
             is_enforced: group.iter().any(|check| !check.is_shadow()),
             group: self.settlement.is_on().then(|| Box::new(group.clone())),
-            observation: self.rate_limiter.observe(group),
+            observation: self.rate_limiter.observe(span, group),
         }
     }
 

@@ -22,6 +22,7 @@ use super::request_limiter::RequestLimiter;
 use super::{InFlight, ResponseBody};
 use crate::model::Group;
 use crate::store::Answer;
+use crate::telemetry::CheckSpan;
 
 pub(super) struct PendingRequest<S, ReqBody> {
     /// Not ready. It is polled when the request is about to be forwarded.
@@ -241,7 +242,7 @@ impl Stage {
             limiter.insert_empty_settlement(parts);
             return Self::Preparing;
         };
-        let charging = limiter.begin_charge(&group);
+        let charging = limiter.begin_charge(CheckSpan::begin(), &group);
         let answer = limiter.charge(group, Some(since), &charging);
         Self::Checking {
             answer,

@@ -15,6 +15,7 @@ use super::future::ResponseFuture;
 use super::pending_request::{PendingRequest, Stage};
 use super::policy::Question;
 use super::request_limiter::RequestLimiter;
+use crate::telemetry::CheckSpan;
 
 /// A service that checks each request before it calls the inner service. Created by
 /// [`RateLimitLayer`](crate::RateLimitLayer).
@@ -94,7 +95,7 @@ where
             let request = Request::from_parts(parts, body);
             return ResponseFuture::calling(self.inner.call(request), None);
         };
-        let charging = limiter.begin_charge(&group);
+        let charging = limiter.begin_charge(CheckSpan::begin(), &group);
         let answer = limiter.charge(group, None, &charging);
         let Some(decided) = answer.as_ready() else {
             let stage = Stage::Checking {

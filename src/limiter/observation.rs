@@ -22,13 +22,13 @@ pub(crate) struct Observation {
 impl RateLimiter {
     /// Begins to observe a charge.
     #[inline]
-    pub(crate) fn observe(&self, group: &Group) -> Observation {
+    pub(crate) fn observe(&self, span: CheckSpan, group: &Group) -> Observation {
         // An error of the embedded store has its limit, so that no request in memory copies its
         // group.
         let names_limits = cfg!(feature = "metrics") && !self.shared.failover.is_embedded();
         let is_kept = names_limits || self.shared.denied_keys.is_some();
         Observation {
-            span: CheckSpan::begin(),
+            span,
             group: is_kept.then(|| Box::new(group.clone())),
         }
     }
@@ -76,7 +76,7 @@ impl RateLimiter {
 
     /// Charges a group, and observes it.
     pub(super) fn charge(&self, group: Group) -> Answer {
-        let observation = self.observe(&group);
+        let observation = self.observe(CheckSpan::begin(), &group);
         let mut answer = observation
             .span
             .within(|| self.apply_unobserved(Operation::Charge(group)));

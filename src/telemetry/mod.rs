@@ -53,10 +53,11 @@ pub(crate) fn decided(span: &CheckSpan, decision: &Decision) {
     span.decided(decision);
 }
 
-/// The store allows a check of one limit, and nobody asks for its span.
+/// The store allows a check of one limit.
 #[inline]
-pub(crate) fn allowed(limit: &Limit) {
+pub(crate) fn allowed(span: &CheckSpan, limit: &Limit, remaining: u64) {
     metrics::decided_one(limit, OutcomeLabel::Allowed, Source::Store);
+    span.allowed(limit, remaining);
 }
 
 /// The store did not decide a check. `source` stands in for it. `None` if the caller got an error.

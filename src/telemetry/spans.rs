@@ -20,20 +20,11 @@ use crate::model::{Decision, Error, Limit, Source};
 pub(crate) struct CheckSpan(Option<Span>);
 
 impl CheckSpan {
-    /// Returns whether a subscriber may ask for it.
-    #[inline]
-    pub(crate) fn is_wanted() -> bool {
-        LevelFilter::current() >= LevelFilter::DEBUG
-    }
-
     /// Begins, as a child of the current span.
     #[inline]
     pub(crate) fn begin() -> Self {
-        Self(
-            Self::is_wanted()
-                .then(span)
-                .filter(|span| !span.is_disabled()),
-        )
+        let is_wanted = LevelFilter::current() >= LevelFilter::DEBUG;
+        Self(is_wanted.then(span).filter(|span| !span.is_disabled()))
     }
 
     /// Calls `act` in the span.
@@ -67,6 +58,19 @@ impl CheckSpan {
                 .retry_after()
                 .map(|wait| signed(milliseconds(wait))),
             source = source_name(Some(decision.source())),
+        );
+    }
+
+    /// The store allows a check of one limit.
+    #[inline]
+    pub(crate) fn allowed(&self, limit: &Limit, remaining: u64) {
+        let Some(span) = &self.0 else { return };
+        tracing::record_all!(
+            span,
+            limit = limit.name(),
+            allowed = true,
+            remaining = signed(remaining),
+            source = source_name(Some(Source::Store)),
         );
     }
 

@@ -28,6 +28,7 @@ pub(super) use self::turns::Turns;
 use super::RateLimiter;
 use crate::model::{Check, Decision, Error, Group, Key, Limit, Operation};
 use crate::store::Answer;
+use crate::telemetry::CheckSpan;
 use crate::units::later;
 
 /// The resolution of a store's time.
@@ -162,7 +163,7 @@ impl RateLimiter {
     }
 
     async fn acquire_group(&self, group: &Group, max_wait: Duration) -> Result<Decision, Error> {
-        let observation = self.observe(group);
+        let observation = self.observe(CheckSpan::begin(), group);
         let mut acquiring = pin!(async {
             // Timers need a runtime.
             Runtime::try_current().map_err(Error::outside_of_runtime)?;
