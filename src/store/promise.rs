@@ -179,4 +179,6 @@ impl Drop for Promised {
 }
 
 #[cfg(all(test, tollgate_loom))]
-mod interleavings;
+mod tests {
+    mod interleavings;
+}

@@ -40,4 +40,6 @@ impl Grantor for LoadShedder {
 }
 
 #[cfg(all(test, tollgate_loom))]
-mod interleavings;
+mod tests {
+    mod interleavings;
+}

@@ -480,4 +480,6 @@ impl Drop for ChangeUnderWay {
 }
 
 #[cfg(all(test, tollgate_loom))]
-mod interleavings;
+mod tests {
+    mod interleavings;
+}

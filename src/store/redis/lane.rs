@@ -548,6 +548,3 @@ impl Drop for CallPlace {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(all(test, tollgate_loom))]
-mod interleavings;

@@ -1,3 +1,6 @@
+#[cfg(tollgate_loom)]
+mod interleavings;
+
 use tokio::time::advance;
 
 use super::super::connect::{self, Topology};

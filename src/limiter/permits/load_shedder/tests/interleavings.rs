@@ -5,7 +5,7 @@ use std::hash::RandomState;
 
 use loom::thread;
 
-use super::*;
+use super::super::*;
 use crate::model::{Budget, Limit};
 
 /// Asks for the only permit on three threads, and does something with what each gets.

@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::*;
+use super::super::*;
 use crate::model::{Limit, Verdict};
 use crate::units::{Mutex, Outcome, Quota};
 

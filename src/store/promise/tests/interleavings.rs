@@ -3,7 +3,7 @@
 use loom::future::block_on;
 use loom::thread;
 
-use super::*;
+use super::super::*;
 
 fn promise() -> (Promise, Promised) {
     Promise::new(Instant::now(), &Arc::from("a server"))

@@ -2,8 +2,8 @@
 
 use loom::thread;
 
-use super::tests::{charge, lane};
-use super::*;
+use super::super::*;
+use super::{charge, lane};
 
 /// Answers the calls of a place until none is queued, as `flight::send` does.
 fn send(place: CallPlace) {
