@@ -1,7 +1,7 @@
 //! Locks without poison. A panic while one is held leaves whole values, so others go on.
 //!
-//! In the models (`make models`), loom's locks and atomics stand in for those of the standard
-//! library. With them, it tries all orders in which threads may run.
+//! `make models` replaces the locks and atomics of the standard library by those of loom, which
+//! tries all orders in which threads may run.
 
 #[cfg(not(tollgate_loom))]
 use std::sync;

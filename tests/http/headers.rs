@@ -20,7 +20,7 @@ use tollgate::{Key, Limit, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::fields::{START, any_draft, limiter, values, waits};
 use crate::support::limits::any_limits;
-use crate::support::requests::{app, number, plain, request, send};
+use crate::support::requests::{app, number, paused_runtime, plain, request, send};
 use crate::support::scripted::Scripted;
 
 fn minute(limit: u64) -> Quota {
@@ -546,11 +546,7 @@ proptest! {
         in_seconds in any::<bool>(),
         steps in prop::collection::vec((0u64..3_000_000, 0u32..4, 0usize..4), 1..40),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
+        let runtime = paused_runtime();
         runtime.block_on(async {
             let limit = match is_queue {
                 true => Limit::leaky_bucket("queue", limits[0].quota()).unwrap(),
@@ -593,11 +589,7 @@ proptest! {
         steps in prop::collection::vec((0u64..3_000_000, 1u32..4), 1..25),
     ) {
         // The headers leave out the time since the decision, which this clock does not see.
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
+        let runtime = paused_runtime();
         runtime.block_on(async {
             let (limiter, clock) = limiter();
             let cost = |parts: &http::request::Parts| number(&parts.headers, "x-cost") as u32;

@@ -20,7 +20,7 @@ use tollgate::{Decision, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLim
 
 use crate::support::fields::{START, any_draft, limiter, values, waits};
 use crate::support::limits::any_limits;
-use crate::support::requests::{number, plain, request, send};
+use crate::support::requests::{number, paused_runtime, plain, request, send};
 
 /// The outer layer's quota: a second for each request, one at once.
 const EACH_SECOND: Quota = Quota::per_minute(60).burst(1);
@@ -352,11 +352,7 @@ proptest! {
         draft in any_draft(),
         steps in prop::collection::vec((0u64..3_000_000, prop::option::of(0u64..10)), 1..25),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
+        let runtime = paused_runtime();
         runtime.block_on(async {
             let clock = ManualClock::new();
             // Of limits with equal names, each layer has its own.

@@ -44,3 +44,12 @@ pub async fn status(app: &Router, request: Request<Body>) -> u16 {
 pub fn number(headers: &HeaderMap, name: &str) -> u64 {
     headers[name].to_str().unwrap().parse().unwrap()
 }
+
+/// A runtime for a property test, which is not async. Its time stands still until all tasks wait.
+pub fn paused_runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+}

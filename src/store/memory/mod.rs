@@ -52,7 +52,7 @@ const MIN_PER_SHARD: usize = 64;
 /// # }
 /// ```
 pub struct MemoryStore {
-    /// Of the fingerprints.
+    /// The random secrets of the two hashes that make a fingerprint.
     secrets: (RandomState, DefaultHashBuilder),
     shards: Box<[Mutex<Shard>]>,
     process: ProcessClock,

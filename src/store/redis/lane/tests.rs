@@ -12,7 +12,7 @@ use crate::model::{Check, Limit};
 use crate::telemetry::RedisEvents;
 use crate::units::Quota;
 
-/// A lane to a server that nobody connects to.
+/// Creates a lane. No test connects to its server.
 pub(super) fn lane() -> Arc<Lane> {
     let (topology, name) = connect::parse("redis://127.0.0.1:1", None, None).unwrap();
     let Topology::One(endpoint) = topology else {

@@ -24,7 +24,7 @@ fn answer(place: &mut CallPlace) {
     place.unload();
 }
 
-/// What a task does that `flight::start` starts.
+/// Sends the queued checks if a place is free, as `flight::start` does.
 fn start(lane: &Arc<Lane>) {
     if let Some(place) = lane.place() {
         send(place);
