@@ -48,7 +48,8 @@ for l = 1, count do
   if algorithm == 'permits' then
     limit.claim = include('permits', now, grace, request, write)
   else
-    limit.charge, limit.new_budget, limit.head_size = include(algorithm)
+    limit.algorithm = algorithm
+    limit.charge, limit.head_size = include(algorithm, limit.p1, limit.p2, limit.p3)
   end
   all_read_whole = all_read_whole and not limit.head_size
   limits[l] = limit

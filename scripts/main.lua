@@ -48,7 +48,7 @@ if algorithm == 'permits' then
   if unreadable == 0 then return struct.pack('>I2i8i8i8', call, now, granted, 0) end
   return struct.pack('>I2i8i8i8i8i8i8', call, now, -2 - unreadable, granted, -1, 0, 0)
 end
-local charge, new_budget, head_size = include(algorithm)
+local charge, head_size = include(algorithm, p1, p2, p3)
 
 local value = read(key, head_size)
 local new, remaining, reset_after, delay, old_end = charge(value, cost, now, p1, p2, p3, p4)
@@ -66,7 +66,7 @@ if value and string.byte(value) == 10 then
   return struct.pack('>I2' .. string.rep('i8', #reply - 1), unpack(reply))
 end
 
-local budget = new_budget(now, p1, p2, p3, p4)
+local budget = include(algorithm .. '_budget', now, p1, p2, p3, p4)
 local unreadable = budget.load(value, key)
 local status, retry_after, drains_after
 status, remaining, retry_after, reset_after, delay, drains_after = budget.decide(cost, 'commit')

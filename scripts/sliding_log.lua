@@ -73,9 +73,4 @@ local function charge(value, cost, now, limit, new_period)
     limit - used, period, 0, old_end
 end
 
--- The slow path: see slow_path.lua.
-local function new_budget(...)
-  return include('sliding_log_budget', ...)
-end
-
-return charge, new_budget, SHORT
+return charge, SHORT

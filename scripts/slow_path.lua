@@ -2,7 +2,7 @@
 -- touch, denials, keys with offences, changed quotas, clocks that were set back. Each key is
 -- written once, at the end.
 --
--- A budget, which an algorithm's `new_budget` makes for a limit, holds the state of one key at a
+-- A budget, which bucket_budget.lua and its like make for a limit, holds the state of one key at a
 -- time:
 --   load    (value, key, start): brings a stored value (false: none), which begins at byte `start`
 --           of its key, to this limit and this time. Returns 0, or 4 if the value is unreadable;
@@ -62,7 +62,7 @@ end
 local function load(k, l)
   local limit, budget = limits[l], budgets[l]
   if not budget then
-    budget = limit.new_budget(now, limit.p1, limit.p2, limit.p3, limit.p4)
+    budget = include(limit.algorithm .. '_budget', now, limit.p1, limit.p2, limit.p3, limit.p4)
     budgets[l] = budget
   end
   local value = value_of(k, limit)

@@ -1,14 +1,13 @@
 -- Reads and writes the value of a key.
 
--- The longest value that is read, in bytes. A longer one is corrupt, and reading it would hold up
--- all other clients (400 MB: for one to three seconds). The MGET of a batch has no such bound.
-local LONGEST = 4194304
-
--- Returns the value, or its first `head_size` bytes; false if there is none. A key of another type
--- than a string counts as an empty value, which every algorithm finds unreadable. Any other error,
--- such as a missing right, is raised.
+-- Returns the value, or its first `head_size` bytes; false if there is none. At most 4 MB are read:
+-- a longer value is corrupt, and reading it would hold up all other clients (400 MB: for one to
+-- three seconds). The MGET of a batch has no such bound. A key of another type than a string counts
+-- as an empty value, which every algorithm finds unreadable. Any other error, such as a missing
+-- right, is raised.
 local function read(key, head_size)
-  local last = (head_size or LONGEST) - 1
+  -- As text, because an argument that is a number takes Redis longer to format.
+  local last = head_size and string.format('%d', head_size - 1) or '4194303'
   local value = redis.pcall('GETRANGE', key, '0', last)
   if value == '' then return false end
   if type(value) ~= 'table' then return value end
@@ -30,7 +29,6 @@ local function write(key, value, ends_at, old_end, is_head, now, grace)
   local expires_at = ends_at + -ends_at % 1000000
   local keeps_expiry = old_end and old_end + -old_end % 1000000 == expires_at
   if keeps_expiry or is_head then
-    -- '0': an argument that is a number takes Redis longer to format.
     redis.call('SETRANGE', key, '0', value)
     -- With a manual clock, extend the TTL: it follows the server's time.
     if keeps_expiry and grace == 0 then return end

@@ -1,0 +1,140 @@
+-- The slow path of a fixed window: see slow_path.lua. fixed_window.lua has the format of the value,
+-- and rotation.lua keeps its counters.
+-- Twin: src/algorithm/fixed_window.rs, which has the reasons.
+local now, limit, period, aligned = ...
+local KIND, WINDOW, WINDOW_SIZE = 1, '>BI7I7I7I6I7', 35
+local DENIED, ALLOWED, EXCEEDS_CAPACITY = 0, 1, 2
+local OTHER, OTHER_SIZE = '>I7I7I7I6I7I7', 41
+local MAX_EXACT = 2 ^ 53 - 1
+-- More us than any window lasts: ten leap years.
+local MAX_PERIOD = 10 * 366 * 86400 * 1000000
+-- Far above any limit, and one more charge is exact.
+local MAX_COUNT = MAX_EXACT - 2 ^ 32
+local floor, max, min = math.floor, math.max, math.min
+
+-- The end of a window that holds `time`.
+local function end_from(time, its_period, is_aligned)
+  if is_aligned == 1 then return time - time % its_period + its_period end
+  return time + its_period
+end
+
+-- The counter to decide by.
+local own
+
+local function fresh(like)
+  return {
+    shape = like.shape, period = like.period, aligned = like.aligned,
+    count = 0, at = now, stop = end_from(now, like.period, like.aligned), since = now,
+  }
+end
+
+local function end_of(counter)
+  return counter.count == 0 and 0 or counter.stop
+end
+
+local function set_back(counter)
+  counter.since, counter.at = counter.at + 1, now
+  counter.stop = end_from(now, counter.period, counter.aligned)
+end
+
+local function derived(counter, like)
+  local is_shorter = like.period < counter.period
+  local stop
+  if like.aligned == 1 then
+    -- To the end of an aligned window, or two of the old kind could share it.
+    stop = end_from(is_shorter and counter.at or counter.stop - 1, like.period, 1)
+  elseif is_shorter then
+    stop = min(counter.at + like.period, counter.stop)
+  else
+    stop = max(max(counter.stop - counter.period, 0) + like.period, counter.stop)
+  end
+  return {
+    shape = like.shape, period = like.period, aligned = like.aligned,
+    count = counter.count, at = counter.at, stop = stop, since = counter.at + 1,
+  }
+end
+
+local function enter(counter, units)
+  counter.count = min(counter.count + units, MAX_COUNT)
+  counter.at = max(counter.at, now)
+end
+
+local function take_back(counter, units, charged_at)
+  if charged_at < counter.since or charged_at > counter.at then return false end
+  counter.count = max(counter.count - units, 0)
+  return true
+end
+
+-- A counter of these numbers; nil if they cannot have been stored.
+local function counter_of(count, at, stop, shape, since, asked)
+  local its_period = floor(shape / 2)
+  if its_period == 0 or its_period > MAX_PERIOD or count > MAX_EXACT
+    or at >= stop or stop > at + 2 * MAX_PERIOD then
+    return nil
+  end
+  return {
+    shape = shape, period = its_period, aligned = shape % 2,
+    count = count, at = at, stop = stop, since = since, asked = asked,
+  }
+end
+
+local function read(value)
+  local others = (#value - WINDOW_SIZE) / OTHER_SIZE
+  if others < 0 or others ~= floor(others) or others > 3 then return nil end
+  local kind, count, at, stop, shape, since, next = struct.unpack(WINDOW, value)
+  if kind ~= KIND then return nil end
+  local counters = {counter_of(count, at, stop, shape, since)}
+  for i = 2, others + 1 do
+    local asked
+    count, at, stop, shape, since, asked, next = struct.unpack(OTHER, value, next)
+    counters[i] = counter_of(count, at, stop, shape, since, asked)
+  end
+  for i = 1, others + 1 do
+    if not counters[i] then return nil end
+  end
+  return counters
+end
+
+local function write(counters)
+  local it = counters[1]
+  local value = struct.pack(WINDOW, KIND, it.count, it.at, it.stop, it.shape, it.since)
+  for i = 2, #counters do
+    it = counters[i]
+    value = value
+      .. struct.pack(OTHER, it.count, it.at, it.stop, it.shape, it.since, it.asked)
+  end
+  return value
+end
+
+local function look(counter)
+  own = counter
+end
+
+local function ask(cost)
+  local status, retry_after, units = ALLOWED, -1, own.count
+  if cost > limit then
+    status = EXCEEDS_CAPACITY
+  elseif cost > 0 and units + cost > limit then
+    status, retry_after = DENIED, own.stop - now
+  else
+    units = units + cost
+  end
+  return status, max(limit - units, 0), retry_after, units > 0 and own.stop - now or 0
+end
+
+local function charge_own(cost)
+  own.count = own.count + cost
+  own.at = max(own.at, now)
+  return own
+end
+
+local function room(max_debt)
+  return limit + max_debt - own.count
+end
+
+return include('rotation', now, {
+  shape = 2 * period + aligned, period = period, aligned = aligned,
+  fresh = fresh, end_of = end_of, set_back = set_back, derived = derived, enter = enter,
+  take_back = take_back, read = read, write = write, look = look, ask = ask, charge = charge_own,
+  room = room,
+})
