@@ -417,6 +417,31 @@ impl Bucket {
         max_wait.min(MAX_REFILL).min(MAX_RESERVED / self.rate.units)
     }
 
+    /// The fast path: charges units that fit on top of a level that only charges and time have
+    /// changed, at this rate. Otherwise returns `None` and changes nothing, and
+    /// [`decide`](Self::decide) has to decide. The twin is `charge` in `scripts/bucket.lua`.
+    #[inline]
+    pub(super) fn charge(&self, level: &mut Level, now: Timestamp, units: u64) -> Option<Outcome> {
+        let is_plain = matches!(level.more, RareLevel::Nothing) && level.rate == self.rate;
+        if !is_plain || level.at > now || units == 0 || units > self.capacity {
+            return None;
+        }
+        let drained = (now - level.at).saturating_mul(self.rate.units);
+        let left = level.used.saturating_sub(drained);
+        let free = (self.capacity * self.rate.micros)
+            .checked_sub(left)?
+            .checked_sub(units * self.rate.micros)?;
+        if left == 0 {
+            level.since = now;
+        }
+        (level.at, level.used) = (now, left + units * self.rate.micros);
+        let drains = self.rate.drains(level.used);
+        Some(Outcome {
+            drains_after: drains,
+            ..Outcome::undelayed(true, false, free / self.rate.micros, None, drains)
+        })
+    }
+
     /// Decides whether the units of `cost` fit on top of the level, now or within `max_wait`. If it
     /// `queues`, an allowed check has a delay until the level before it has drained, and does not
     /// wait for units. With a `max_wait`, a check whose delay would be longer is denied.
@@ -523,3 +548,6 @@ impl Bucket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

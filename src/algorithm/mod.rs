@@ -203,6 +203,23 @@ impl Rule {
         }
     }
 
+    /// Charges a budget that is in use, if that is allowed at once, and simple. Otherwise returns
+    /// `None` and changes nothing. The outcome is that of [`decide`](Self::decide).
+    #[inline]
+    pub(crate) fn charge(
+        &self,
+        slot: &mut Option<State>,
+        now: Timestamp,
+        units: u64,
+    ) -> Option<Outcome> {
+        match (self, slot) {
+            (Self::Bucket(rule), Some(State(Kind::Bucket(Some(level))))) if !rule.queues() => {
+                rule.bucket.charge(level, now, units)
+            }
+            _ => None,
+        }
+    }
+
     /// Applies a claim of permits. Nothing is granted under another limit.
     pub(crate) fn claim(&self, slot: &mut Option<State>, now: Timestamp, claim: &Claim) -> Outcome {
         match self {

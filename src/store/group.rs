@@ -80,7 +80,8 @@ pub(super) fn charge_key(
     state: &mut Option<State>,
     now: Timestamp,
 ) -> Outcome {
-    decide_with_blocks((limit, key), state, now, cost, Effect::Commit)
+    let charged = limit.rule().charge(state, now, cost.units);
+    charged.unwrap_or_else(|| decide_with_blocks((limit, key), state, now, cost, Effect::Commit))
 }
 
 /// The outcome that a charge would have.
