@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs redis-server, wrk, nginx, haproxy, chromium, python3-venv, npm, prometheus or luacheck with the machine's package manager: sh install.sh TOOL
+# Installs redis-server, wrk, nginx, haproxy, chromium, python3-venv, npm, prometheus, luacheck, valgrind, strace or perf with the machine's package manager: sh install.sh TOOL
 set -eu
 tool=$1
 
@@ -15,6 +15,7 @@ apt() {
 if command -v apt-get >/dev/null; then
   case $tool in
     luacheck) apt lua-check ;;
+    perf) apt linux-perf ;;
     *) apt "$tool" ;;
   esac
 elif command -v dnf >/dev/null; then
