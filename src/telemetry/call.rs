@@ -47,6 +47,7 @@ impl<'a> ObservedCall<'a> {
         events: &'a RedisEvents,
         checks: usize,
         traces: impl Iterator<Item = &'t Trace>,
+        sent: Instant,
     ) -> Self {
         let span = if is_traced() {
             span(events.server(), checks, traces)
@@ -57,7 +58,7 @@ impl<'a> ObservedCall<'a> {
             span,
             events,
             checks,
-            sent: Instant::now(),
+            sent,
         }
     }
 

@@ -240,12 +240,12 @@ impl Batch {
 
     /// The checks of two batches, with about as many distinct groups each. `None` if there is only
     /// one group. Identical groups stay together.
-    pub(super) fn halves(&mut self, prefix: &str) -> Option<[Self; 2]> {
+    pub(super) fn halves(&mut self, prefix: &str) -> Option<[Box<Self>; 2]> {
         let border = self.runs.len().div_ceil(2);
         if border == self.runs.len() {
             return None;
         }
-        let mut halves = <[Self; 2]>::default();
+        let mut halves = <[Box<Self>; 2]>::default();
         for caller in self.callers.drain(..) {
             let run = &self.runs[caller.run];
             let half = usize::from(caller.run >= border);

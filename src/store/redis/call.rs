@@ -41,25 +41,31 @@ fn by_hash<'a>(
 }
 
 /// Runs the command of a numbered call. Loads the script if the server does not know it.
-pub(super) async fn execute(
+#[expect(
+    clippy::manual_async_fn,
+    reason = "the future of an `async fn` has room for its arguments twice"
+)]
+pub(super) fn execute(
     number: u16,
     by_hash: Cmd,
     mut connection: MultiplexedConnection,
     is_asking: bool,
-) -> RedisResult<Vec<i64>> {
-    let reply = match is_asking {
-        false => by_hash.query_async(&mut connection).await,
-        true => Box::pin(send(&by_hash, &mut connection, is_asking)).await,
-    };
-    let reply = match reply {
-        // Nothing was charged. In a box of its own, because it happens once, and the future of each
-        // call would have room for it.
-        Err(error) if is_no_script(&error) => {
-            Box::pin(load_and_send(&by_hash, &mut connection, is_asking)).await
-        }
-        reply => reply,
-    };
-    verdicts(number, reply?)
+) -> impl Future<Output = RedisResult<Vec<i64>>> + Send {
+    async move {
+        let reply = match is_asking {
+            false => by_hash.query_async(&mut connection).await,
+            true => Box::pin(send(&by_hash, &mut connection, is_asking)).await,
+        };
+        let reply = match reply {
+            // Nothing was charged. In a box of its own, because it happens once, and the future of
+            // each call would have room for it.
+            Err(error) if is_no_script(&error) => {
+                Box::pin(load_and_send(&by_hash, &mut connection, is_asking)).await
+            }
+            reply => reply,
+        };
+        verdicts(number, reply?)
+    }
 }
 
 /// Loads the script and sends a command, in one round trip, because with two, a distant server

@@ -85,7 +85,7 @@ async fn run_where_the_key_is<T: FromRedisValue>(
     let mut is_asking = false;
     let mut left = MOST_REDIRECTIONS;
     loop {
-        let answer = call::send(command, &mut handle.connection, is_asking).await;
+        let answer = call::send(command, &mut handle.connection(), is_asking).await;
         let error: RedisError = match answer {
             Ok(answer) => return Ok(answer),
             Err(error) => error,

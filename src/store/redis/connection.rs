@@ -61,24 +61,33 @@ struct Current {
     since: Instant,
     /// When the server last answered.
     heard: Instant,
-    calls: Arc<AtomicU16>,
+    opened: Arc<Opened>,
+}
+
+/// What all calls of one connection share.
+struct Opened {
+    connection: MultiplexedConnection,
+    generation: u64,
+    /// The number of its next call.
+    calls: AtomicU16,
 }
 
 /// A handle on one connection.
 #[derive(Clone)]
 pub(super) struct Handle {
-    pub(super) connection: MultiplexedConnection,
-    generation: u64,
+    opened: Arc<Opened>,
     /// The time since the server last answered.
     silent_for: Duration,
-    /// The number of its next call.
-    calls: Arc<AtomicU16>,
 }
 
 impl Handle {
+    pub(super) fn connection(&self) -> MultiplexedConnection {
+        self.opened.connection.clone()
+    }
+
     /// The number of the connection among those to its server.
-    pub(super) const fn number(&self) -> u64 {
-        self.generation
+    pub(super) fn number(&self) -> u64 {
+        self.opened.generation
     }
 
     /// Returns whether the server was silent for so long that the connection may be closed.
@@ -93,7 +102,7 @@ impl Handle {
 
     /// The number of the next call, which its reply has to repeat.
     pub(super) fn number_call(&self) -> u16 {
-        self.calls.fetch_add(1, Ordering::Relaxed)
+        self.opened.calls.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -183,7 +192,7 @@ impl KeptConnection {
 
     fn close(&self, handle: &Handle, error: &dyn Display, is_failure: bool) {
         let mut state = self.lock();
-        if state.generation != handle.generation {
+        if state.generation != handle.number() {
             return;
         }
         let Some(Current { link, since, .. }) = state.current.take() else {
@@ -206,7 +215,7 @@ impl KeptConnection {
     pub(super) fn heard(&self, handle: &Handle, in_time: bool) {
         self.events.decided();
         let mut state = self.lock();
-        if state.generation == handle.generation
+        if state.generation == handle.number()
             && let Some(current) = &mut state.current
         {
             current.heard = Instant::now();
@@ -256,14 +265,18 @@ impl KeptConnection {
                 let now = Instant::now();
                 let mut state = self.lock();
                 state.attempt.end();
-                let current = Current {
+                state.generation += 1;
+                let opened = Arc::new(Opened {
+                    connection: link.connection.clone(),
+                    generation: state.generation,
+                    calls: AtomicU16::new(any_number()),
+                });
+                let before = state.current.replace(Current {
                     link,
                     since: now,
                     heard: now,
-                    calls: Arc::new(AtomicU16::new(any_number())),
-                };
-                let before = state.current.replace(current);
-                state.generation += 1;
+                    opened,
+                });
                 let handle = state.handle();
                 drop(state);
                 if let Some(Current { link, .. }) = before {
@@ -312,10 +325,8 @@ impl ConnectionState {
             .as_ref()
             .filter(|it| it.link.superseded().is_none())?;
         Some(Handle {
-            connection: current.link.connection.clone(),
-            generation: self.generation,
+            opened: Arc::clone(&current.opened),
             silent_for: current.heard.elapsed(),
-            calls: Arc::clone(&current.calls),
         })
     }
 }

@@ -95,7 +95,7 @@ async fn send_first(place: CallPlace) -> CallPlace {
     }
     let flight = with_context(|cx| {
         let _one_by_one = lane.leaving.lock();
-        hand_over(place.with_first(), node, handle, cx)
+        hand_over(place.with_first(), node, handle, Instant::now(), cx)
     });
     flight.await.await
 }
@@ -112,8 +112,15 @@ pub(super) fn send_lone(
     if handle.needs_pong() || !is_open(&node, &handle, cx) {
         return None;
     }
+    let now = Instant::now();
     let _one_by_one = lane.leaving.lock();
-    Some(hand_over(lane.place_alone(check)?, node, handle, cx))
+    Some(hand_over(
+        lane.place_alone(check, now)?,
+        node,
+        handle,
+        now,
+        cx,
+    ))
 }
 
 /// Returns whether a connection is open, as far as is known. A connection that was silent is
@@ -134,8 +141,9 @@ fn is_open(node: &Node, handle: &Handle, cx: &mut Context<'_>) -> bool {
 }
 
 async fn ping(handle: &Handle) -> RedisResult<()> {
-    let mut connection = handle.connection.clone();
-    redis::cmd("PING").query_async(&mut connection).await
+    redis::cmd("PING")
+        .query_async(&mut handle.connection())
+        .await
 }
 
 /// Calls a function with the context of the task.
@@ -154,9 +162,11 @@ fn hand_over(
     place: CallPlace,
     node: Arc<Node>,
     handle: Handle,
+    now: Instant,
     cx: &mut Context<'_>,
 ) -> BoxFuture<'static, CallPlace> {
-    let mut flight: BoxFuture<'static, CallPlace> = Box::pin(fly(Call::new(place, node, handle)));
+    let call = Call::new(place, node, handle);
+    let mut flight: BoxFuture<'static, CallPlace> = Box::pin(fly(call, now));
     match pin!(unconstrained(flight.as_mut())).poll(cx) {
         Poll::Ready(place) => Box::pin(ready(place)),
         Poll::Pending => flight,
@@ -164,12 +174,18 @@ fn hand_over(
 }
 
 /// Sends the checks of a place, and answers them.
-async fn fly(mut call: Call) -> CallPlace {
-    if call.place.is_worth_sending() {
-        call.complete().await;
+#[expect(
+    clippy::manual_async_fn,
+    reason = "the future of an `async fn` has room for its arguments twice"
+)]
+fn fly(mut call: Call, now: Instant) -> impl Future<Output = CallPlace> + Send {
+    async move {
+        if call.place.is_worth_sending(now) {
+            call.complete(now).await;
+        }
+        call.place.unload();
+        call.place
     }
-    call.place.unload();
-    call.place
 }
 
 struct Call {
@@ -197,8 +213,8 @@ impl Call {
     }
 
     /// Sends the checks, and answers them.
-    async fn complete(&mut self) {
-        let answer = self.observed_reply().await;
+    async fn complete(&mut self, now: Instant) {
+        let answer = self.observed_reply(now).await;
         match answer {
             Some(Ok(_)) => self.answer_checks(answer),
             // In a box of its own, because few calls fail, and the future of each would have room
@@ -217,17 +233,17 @@ impl Call {
             && CallFailure::from_redis(error) == CallFailure::NotWritten
             && self.make_read_only(error)
         {
-            answer = self.observed_reply().await;
+            answer = self.observed_reply(Instant::now()).await;
         }
         self.answer_checks(answer);
     }
 
-    /// The reply, as it is seen from outside.
-    async fn observed_reply(&mut self) -> Option<RedisResult<Vec<i64>>> {
+    /// The reply to a call that is sent now, as it is seen from outside.
+    async fn observed_reply(&mut self, sent: Instant) -> Option<RedisResult<Vec<i64>>> {
         let events = Arc::clone(&self.node.connection.events);
-        let (checks, traces) = self.place.batch.traces();
-        let mut observed = Some(ObservedCall::begin(&events, checks, traces));
-        let answer = self.reply(&mut observed).await;
+        let (checks, traces) = self.place.batch().traces();
+        let mut observed = Some(ObservedCall::begin(&events, checks, traces, sent));
+        let answer = self.reply(sent, &mut observed).await;
         if let Some(observed) = observed {
             observed.end(call::failure(answer.as_ref()));
         }
@@ -238,6 +254,7 @@ impl Call {
     /// for one more deadline, because a late denial still stands.
     async fn reply(
         &mut self,
+        sent: Instant,
         observed: &mut Option<ObservedCall<'_>>,
     ) -> Option<RedisResult<Vec<i64>>> {
         let Self {
@@ -252,16 +269,15 @@ impl Call {
         let deadline = lane.settings.deadline;
         let time = place.lane().settings.clock.as_ref().map(ManualClock::now);
         let number = handle.number_call();
-        let command = call::command(number, &place.batch, time);
-        let connection = handle.connection.clone();
+        let command = call::command(number, place.batch(), time);
+        let connection = handle.connection();
         let mut reply = pin!(call::execute(number, command, connection, *is_asking));
-        let sent = Instant::now();
         let mut next_leaves_at = Some(later(sent, lane.settings.pace()));
         // The call has a deadline of its own: a check may have waited in the queue, and the time
         // when it expires says nothing of the server.
         let mut late_at = Some(later(sent, deadline));
         loop {
-            let first_deadline = place.batch.first_deadline();
+            let first_deadline = place.batch().first_deadline();
             let times = [next_leaves_at, late_at, first_deadline];
             let Some(next) = times.into_iter().flatten().min() else {
                 break;
@@ -299,10 +315,10 @@ impl Call {
         let deletes = call::has_code(error, "OOM");
         let failed = self
             .place
-            .batch
+            .batch()
             .make_read_only(call::brief(error).into(), deletes);
         self.place.lane().route.count_undecided(failed);
-        !self.place.batch.is_empty()
+        !self.place.batch().is_empty()
     }
 
     /// Answers all checks.
@@ -339,7 +355,7 @@ impl Call {
     /// Sets the answers from the reply. Returns how many checks failed.
     fn read_reply(&mut self, reply: &[i64]) -> usize {
         let connection = &self.node.connection;
-        let batch = &mut self.place.batch;
+        let batch = self.place.batch();
         match batch.read_reply(reply, &connection.events) {
             Ok(declined) => {
                 connection.heard(&self.handle, batch.is_in_time() && !batch.is_read_only());
@@ -365,7 +381,7 @@ impl Call {
         if is_redirected || ends_connection {
             lane.route.refresh();
         }
-        let batch = &mut self.place.batch;
+        let batch = self.place.batch();
         // A charge that is alone in its call makes one write, which is the last command. With a
         // clock set by hand, another command follows.
         let is_last_command = batch.makes_one_write() && lane.settings.clock.is_none();
@@ -387,7 +403,7 @@ impl Call {
     fn set_timeout(&mut self) -> usize {
         self.place.lane().route.refresh();
         let server = self.node.connection.events.server();
-        let batch = &mut self.place.batch;
+        let batch = self.place.batch();
         batch.set_failure(|| Error::timeout().at_server(server))
     }
 }

@@ -97,7 +97,8 @@ pub(super) struct Lane {
 
 #[derive(Default)]
 struct LaneQueue {
-    batches: VecDeque<Batch>,
+    /// In boxes, because each is moved to its call, and back.
+    batches: VecDeque<Box<Batch>>,
     /// The number of checks that are queued or in flight.
     unanswered: usize,
     /// The number of places in use.
@@ -113,7 +114,8 @@ struct LaneQueue {
     /// Counts how often the places were given up as lost.
     generation: u64,
     /// Empty batches, whose memory is used again.
-    spare: Vec<Batch>,
+    #[expect(clippy::vec_box, reason = "a batch is moved from list to list")]
+    spare: Vec<Box<Batch>>,
     /// In the gauge of queued checks. It is set when a call is sent and when it is answered.
     level: GaugeLevel,
 }
@@ -208,7 +210,11 @@ impl Lane {
     }
 
     /// Takes a place for a check that is still alone in the queue.
-    pub(super) fn place_alone(self: &Arc<Self>, check: &Promised) -> Option<CallPlace> {
+    pub(super) fn place_alone(
+        self: &Arc<Self>,
+        check: &Promised,
+        now: Instant,
+    ) -> Option<CallPlace> {
         let mut queue = self.queue();
         let may_leave = queue.caller_may_send() && queue.batches.len() == 1;
         queue
@@ -216,7 +222,7 @@ impl Lane {
             .front()
             .filter(|batch| may_leave && batch.holds_only(check))?;
         let batch = queue.batches.pop_front()?;
-        Some(queue.take_place_of_caller(self).with(batch))
+        Some(queue.take_place_of_caller(self, now).with(Some(batch)))
     }
 
     /// Fails the checks of the first batch whose deadline is over at `until`, or all of them.
@@ -252,7 +258,7 @@ impl Lane {
     }
 
     /// Fails all checks of a batch that left the queue.
-    fn fail(&self, mut batch: Batch, error: impl FnMut() -> Error) {
+    fn fail(&self, mut batch: Box<Batch>, error: impl FnMut() -> Error) {
         let failed = batch.set_failure(error);
         self.route.count_undecided(failed);
         batch.deliver(None);
@@ -261,7 +267,7 @@ impl Lane {
 
     /// The deadline of the first queued check.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.queue().batches.front().and_then(Batch::first_deadline)
+        self.queue().batches.front()?.first_deadline()
     }
 
     /// Reports how long the queue is.
@@ -271,7 +277,7 @@ impl Lane {
     }
 
     /// Takes back a batch, whose checks are answered or given up.
-    fn finish(&self, mut batch: Batch) {
+    fn finish(&self, mut batch: Box<Batch>) {
         let checks = batch.len();
         batch.clear();
         let mut queue = self.queue();
@@ -338,9 +344,9 @@ impl LaneQueue {
 
     /// Takes a place for a call that its caller drives. It does not count as the newest call,
     /// because the newest one sees to the queue when the pace is over, and a caller may be blocked.
-    fn take_place_of_caller(&mut self, lane: &Arc<Lane>) -> CallPlace {
+    fn take_place_of_caller(&mut self, lane: &Arc<Lane>, now: Instant) -> CallPlace {
         self.has_caller = true;
-        self.heartbeat.beat(Instant::now());
+        self.heartbeat.beat(now);
         self.add_place(lane, OF_CALLER, true)
     }
 
@@ -351,7 +357,7 @@ impl LaneQueue {
             generation: Some(self.generation),
             is_of_caller,
             call,
-            batch: Batch::default(),
+            batch: None,
             rest: Default::default(),
             answered: 0,
         }
@@ -402,9 +408,11 @@ pub(super) struct CallPlace {
     is_of_caller: bool,
     /// The number of its call, or [`OF_CALLER`].
     call: u64,
-    pub(super) batch: Batch,
+    /// `None` while it carries no checks.
+    batch: Option<Box<Batch>>,
     /// The parts that are left of a batch that is sent apart.
-    rest: Vec<Batch>,
+    #[expect(clippy::vec_box, reason = "a batch is moved from list to list")]
+    rest: Vec<Box<Batch>>,
     /// The number of checks in the last call.
     answered: usize,
 }
@@ -414,7 +422,16 @@ impl CallPlace {
         &self.lane
     }
 
-    fn with(mut self, batch: Batch) -> Self {
+    /// Its checks.
+    pub(super) fn batch(&mut self) -> &mut Batch {
+        self.parts().1
+    }
+
+    fn parts(&mut self) -> (&Lane, &mut Batch) {
+        (&self.lane, self.batch.get_or_insert_default())
+    }
+
+    fn with(mut self, batch: Option<Box<Batch>>) -> Self {
         self.batch = batch;
         self
     }
@@ -427,46 +444,47 @@ impl CallPlace {
         self.call = queue.begin_call();
         lane.measure(&mut queue);
         drop(queue);
-        self.with(batch.unwrap_or_default())
+        self.with(batch)
     }
 
     /// Before sending, drops cancelled and expired checks. Returns whether any is left.
-    pub(super) fn is_worth_sending(&mut self) -> bool {
-        let route = &self.lane.route;
-        let late = self
-            .batch
-            .mark_sent(Instant::now(), route.events().server());
-        route.count_undecided(late);
-        !self.batch.is_empty()
+    pub(super) fn is_worth_sending(&mut self, now: Instant) -> bool {
+        let (lane, batch) = self.parts();
+        let late = batch.mark_sent(now, lane.route.events().server());
+        lane.route.count_undecided(late);
+        !batch.is_empty()
     }
 
     /// Fails the checks whose deadline is over.
     pub(super) fn expire(&mut self) {
-        let route = &self.lane.route;
-        let timeout = || Error::timeout().at_server(route.events().server());
-        let expired = self.batch.answer_expired(Instant::now(), timeout);
-        route.count_undecided(expired);
+        let (lane, batch) = self.parts();
+        let timeout = || Error::timeout().at_server(lane.route.events().server());
+        let expired = batch.answer_expired(Instant::now(), timeout);
+        lane.route.count_undecided(expired);
     }
 
     /// Delivers the answers of its checks.
     pub(super) fn deliver(&mut self) {
-        self.batch.deliver(self.lane.settings.deny_cache.as_deref());
+        let (lane, batch) = self.parts();
+        batch.deliver(lane.settings.deny_cache.as_deref());
     }
 
     /// Divides its batch in two, to be sent one after the other. Returns whether it has more than
     /// one group.
     pub(super) fn halve(&mut self) -> bool {
-        let Some([first, second]) = self.batch.halves(&self.lane.prefix) else {
+        let (lane, batch) = self.parts();
+        let Some([first, second]) = batch.halves(&lane.prefix) else {
             return false;
         };
+        batch.clear();
         self.rest.extend([second, first]);
-        self.batch.clear();
         true
     }
 
     /// Takes the next part of a batch that is sent apart. Returns whether there is one.
     pub(super) fn take_next_part(&mut self) -> bool {
-        self.rest.pop().map(|next| self.batch = next).is_some()
+        self.batch = self.rest.pop();
+        self.batch.is_some()
     }
 
     /// Moves its checks into a new place for a task of their own. That place does not count as a
@@ -477,7 +495,7 @@ impl CallPlace {
             generation: None,
             is_of_caller: false,
             call: self.call,
-            batch: mem::take(&mut self.batch),
+            batch: self.batch.take(),
             rest: Vec::new(),
             answered: 0,
         }
@@ -485,8 +503,11 @@ impl CallPlace {
 
     /// Drops its checks, which are answered or given up.
     pub(super) fn unload(&mut self) {
-        self.answered = self.batch.len();
-        self.lane.finish(mem::take(&mut self.batch));
+        self.answered = 0;
+        if let Some(batch) = self.batch.take() {
+            self.answered = batch.len();
+            self.lane.finish(batch);
+        }
     }
 
     /// Returns whether answered callers run before the place is freed or goes on, so that their
@@ -518,14 +539,12 @@ impl Drop for CallPlace {
     /// queued checks are dropped too, which answers them with an error.
     fn drop(&mut self) {
         let Some(generation) = self.generation else {
-            if !self.batch.is_empty() {
-                self.unload();
-            }
+            self.unload();
             return;
         };
         self.unload();
         while let Some(next) = self.rest.pop() {
-            self.batch = next;
+            self.batch = Some(next);
             self.unload();
         }
         // The connection most likely ran on the same runtime.
@@ -539,7 +558,7 @@ impl Drop for CallPlace {
         queue.free(Some(generation), self.is_of_caller, self.call);
         if queue.generation == generation && queue.in_flight == 0 {
             let abandoned = mem::take(&mut queue.batches);
-            queue.unanswered -= abandoned.iter().map(Batch::len).sum::<usize>();
+            queue.unanswered -= abandoned.iter().map(|batch| batch.len()).sum::<usize>();
             drop(queue);
             abandoned.into_iter().for_each(|mut batch| batch.clear());
         }

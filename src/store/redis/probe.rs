@@ -21,10 +21,11 @@ pub(super) fn probe(
 ) -> BoxFuture<'static, bool> {
     Box::pin(async move {
         let connecting = timeout(deadline, connection.get_now());
-        let Ok(Ok(mut handle)) = connecting.await else {
+        let Ok(Ok(handle)) = connecting.await else {
             return false;
         };
-        let call = call::dry_run(&mut handle.connection, &connection.terms);
+        let mut opened = handle.connection();
+        let call = call::dry_run(&mut opened, &connection.terms);
         let answer = timeout(deadline, call).await;
         let error = match answer {
             Ok(Ok(())) => return true,

@@ -251,7 +251,7 @@ impl Cluster {
         let table = self.table.read();
         let nodes = table.nodes.iter().map(|(address, node)| {
             let handle = node.connection.current();
-            (address.clone(), handle.map(|handle| handle.connection))
+            (address.clone(), handle.map(|handle| handle.connection()))
         });
         seeds.chain(nodes).collect()
     }

@@ -1,6 +1,7 @@
 //! Calls that failed because of some of their keys, which are sent in parts.
 
 use redis::RedisResult;
+use tokio::time::Instant;
 
 use super::super::call::{self, CallFailure};
 use super::Call;
@@ -66,7 +67,7 @@ impl Call {
                 return;
             }
             self.return_to_owner().await;
-            answer = self.observed_reply().await;
+            answer = self.observed_reply(Instant::now()).await;
             self.follow(&mut answer).await;
         }
     }
@@ -81,7 +82,7 @@ impl Call {
             }
             if let Some(reason) = given_up {
                 self.decline(reason);
-            } else if self.place.is_worth_sending() {
+            } else if self.place.is_worth_sending(Instant::now()) {
                 return true;
             }
         }
@@ -93,7 +94,7 @@ impl Call {
         let error = format!("{}: {reason}", connection.events.server());
         let failed = self
             .place
-            .batch
+            .batch()
             .set_failure(|| Error::declined(error.clone()));
         connection.count_undecided(failed);
         self.place.deliver();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{BreakerReport, Call, is_open, with_context};
 use crate::store::redis::node::Node;
@@ -65,7 +65,7 @@ impl Call {
                 return;
             }
             self.is_asking = is_asking;
-            *answer = self.observed_reply().await;
+            *answer = self.observed_reply(Instant::now()).await;
         }
     }
 
@@ -73,7 +73,7 @@ impl Call {
     /// led elsewhere.
     pub(super) async fn return_to_owner(&mut self) {
         self.is_asking = false;
-        let Some(deadline) = self.place.batch.first_deadline() else {
+        let Some(deadline) = self.place.batch().first_deadline() else {
             return;
         };
         let lane = Arc::clone(self.place.lane());
@@ -123,8 +123,8 @@ impl Call {
     /// that wait for this take turns.
     async fn complete_when_moved(mut self, mut answer: Option<RedisResult<Vec<i64>>>) {
         let lane = Arc::clone(self.place.lane());
-        while self.place.is_worth_sending() {
-            let Some(deadline) = self.place.batch.first_deadline() else {
+        while self.place.is_worth_sending(Instant::now()) {
+            let Some(deadline) = self.place.batch().first_deadline() else {
                 break;
             };
             let turn = async {
@@ -135,14 +135,14 @@ impl Call {
                 break;
             };
             self.breaker_report = BreakerReport::begin(Some(&self.node));
-            answer = self.observed_reply().await;
+            answer = self.observed_reply(Instant::now()).await;
             self.follow(&mut answer).await;
             if !is_try_again(&answer) {
                 break;
             }
             self.breaker_report.end(false);
         }
-        if !self.place.batch.is_empty() {
+        if !self.place.batch().is_empty() {
             self.answer_checks(answer);
             self.place.unload();
         }
@@ -154,7 +154,7 @@ impl Call {
         self.breaker_report.end(false);
         let node = node_at(&self.place.lane().route, &self.node, address)?;
         let mut breaker_report = BreakerReport::begin(Some(&node));
-        let deadline = self.place.batch.first_deadline()?;
+        let deadline = self.place.batch().first_deadline()?;
         let open = async {
             loop {
                 let handle = node.connection.get().await?;

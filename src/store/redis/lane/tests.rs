@@ -60,7 +60,7 @@ async fn check_behind_a_blocked_caller_leaves_when_the_pace_of_the_call_before_i
     advance(pace / 2).await;
     let second = ask();
     assert!(second.is_alone);
-    let of_caller = lane.place_alone(&second.promised).unwrap();
+    let of_caller = lane.place_alone(&second.promised, Instant::now()).unwrap();
 
     assert!(
         !ask().has_place,
