@@ -613,3 +613,39 @@ async fn store_without_a_breaker_asks_every_time() {
     }
     assert_eq!(store.breaker_state(), BreakerState::Closed);
 }
+
+/// As in a failover, or by `CLIENT KILL`.
+#[tokio::test]
+async fn connection_that_is_closed_with_two_calls_in_flight_does_not_open_the_breaker() {
+    let server = RedisServer::start();
+    let store = RedisStore::builder("tollgate").url(server.url());
+    let store = store.deadline(Duration::from_secs(30)).connect().await;
+    let store = store.unwrap();
+    let limiter = RateLimiter::new(store.clone());
+    let limit = Limit::gcra("api", Quota::per_minute(500)).unwrap();
+    drop(limiter.check(&limit, "alice").await.unwrap());
+
+    let mut connection = server.connection();
+    let mut client = |arguments: &[&str]| -> redis::Value {
+        let mut command = redis::cmd("CLIENT");
+        command.arg(arguments).query(&mut connection).unwrap()
+    };
+    client(&["PAUSE", "60000", "WRITE"]);
+    let calls = ["alice", "bob"].map(|key| {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        tokio::spawn(async move { limiter.check(&limit, key).await })
+    });
+    // Redis has stopped at the first call, and the second is behind it. A client that has sent no
+    // more than Redis has read has an empty buffer.
+    while format!("{:?}", client(&["LIST", "TYPE", "normal"])).contains(" qbuf=0 ") {
+        tokio::task::yield_now().await;
+    }
+    client(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    client(&["UNPAUSE"]);
+    for call in calls {
+        assert!(call.await.unwrap().unwrap_err().is_unavailable());
+    }
+
+    assert_eq!(store.breaker_state(), BreakerState::Closed);
+    drop(limiter.check(&limit, "alice").await.unwrap());
+}

@@ -9,7 +9,7 @@
 use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -70,6 +70,8 @@ struct Opened {
     generation: u64,
     /// The number of its next call.
     calls: AtomicU16,
+    /// Whether a call found that it is closed.
+    is_known_closed: AtomicBool,
 }
 
 /// A handle on one connection.
@@ -98,6 +100,11 @@ impl Handle {
     /// Returns whether the server was silent for so long that a charge waits for a ping.
     pub(super) fn needs_pong(&self) -> bool {
         self.silent_for > IDLE
+    }
+
+    /// Notes that the connection is closed. Returns whether that was not known.
+    pub(super) fn note_closed(&self) -> bool {
+        !self.opened.is_known_closed.swap(true, Ordering::Relaxed)
     }
 
     /// The number of the next call, which its reply has to repeat.
@@ -270,6 +277,7 @@ impl KeptConnection {
                     connection: link.connection.clone(),
                     generation: state.generation,
                     calls: AtomicU16::new(any_number()),
+                    is_known_closed: AtomicBool::new(false),
                 });
                 let before = state.current.replace(Current {
                     link,

@@ -334,6 +334,10 @@ impl Call {
     }
 
     fn tell_breaker(&mut self, answer: &Option<RedisResult<Vec<i64>>>) {
+        // A connection that is closed fails all its calls, and the server has failed once.
+        if matches!(answer, Some(Err(error)) if error.is_io_error()) && !self.handle.note_closed() {
+            self.breaker_report.cancel();
+        }
         let is_of_cluster = self.place.lane().route.is_of_cluster();
         let is_of_key = matches!(answer, Some(Err(error)) if call::is_of_key(error));
         let is_alive = match answer {

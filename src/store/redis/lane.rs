@@ -4,13 +4,14 @@
 //! one. Checks that arrive meanwhile are queued, and are sent together, so batches grow with the
 //! load, and no check waits for a later one.
 //!
-//! A check that finds a place free and nothing queued is sent by its caller, which needs no task.
-//! Callers drive one call at most, so that no queued check waits for a caller that is blocked.
+//! A check that finds a place free and nothing queued is sent by its caller, which needs no task. A
+//! caller may be blocked, so a queued check does not wait for its call: a call of a task leaves
+//! beside those of callers.
 //!
 //! A distant server would make a check wait for a whole round trip before it leaves. So if the
 //! newest call has been in flight for a [pace](LaneSettings::pace), the next one leaves beside it.
-//! The newest call starts it, so a check leaves at most one pace after the call before. A fast
-//! server has at most two calls in flight, a slow one at most 128.
+//! The newest call of a task starts it, so a check leaves at most one pace after the call before. A
+//! fast server has at most three calls in flight, a slow one at most 128.
 //!
 //! Every check counts from its arrival until its call is answered or given up, whether its caller
 //! still waits or not. So a server that hangs cannot pile up checks without bound.
@@ -103,8 +104,6 @@ struct LaneQueue {
     unanswered: usize,
     /// The number of places in use.
     in_flight: usize,
-    /// Whether one of them is of a call that its caller drives.
-    has_caller: bool,
     /// The number of calls of tasks so far.
     calls: u64,
     /// When the newest call of a task left. `None` once it has ended.
@@ -190,7 +189,7 @@ impl Lane {
             (None, _) => (None, None),
         };
         let caller = BatchCaller::new(deadline, promise, asked, change);
-        let is_alone = queue.caller_may_send() && queue.batches.is_empty();
+        let is_alone = queue.in_flight < IN_FLIGHT && queue.batches.is_empty();
         let has_place = queue.has_place(now, self.settings.pace());
         queue.batch_for(operation).push(prefix, operation, caller);
         Some(QueuedCheck {
@@ -216,7 +215,7 @@ impl Lane {
         now: Instant,
     ) -> Option<CallPlace> {
         let mut queue = self.queue();
-        let may_leave = queue.caller_may_send() && queue.batches.len() == 1;
+        let may_leave = queue.in_flight < IN_FLIGHT && queue.batches.len() == 1;
         queue
             .batches
             .front()
@@ -316,13 +315,8 @@ impl LaneQueue {
         let at_most = deadline.saturating_mul(3);
         if self.in_flight > 0 && self.heartbeat.has_stopped(now, at_most) {
             self.generation += 1;
-            (self.in_flight, self.has_caller) = (0, false);
+            self.in_flight = 0;
         }
-    }
-
-    /// Returns whether the caller of a check that is alone may send it.
-    const fn caller_may_send(&self) -> bool {
-        self.in_flight < IN_FLIGHT && !self.has_caller
     }
 
     /// Returns whether a place is free, for a second call at once, and for one more when the pace
@@ -339,23 +333,21 @@ impl LaneQueue {
 
     fn take_place(&mut self, lane: &Arc<Lane>) -> CallPlace {
         let call = self.begin_call();
-        self.add_place(lane, call, false)
+        self.add_place(lane, call)
     }
 
     /// Takes a place for a call that its caller drives. It does not count as the newest call,
     /// because the newest one sees to the queue when the pace is over, and a caller may be blocked.
     fn take_place_of_caller(&mut self, lane: &Arc<Lane>, now: Instant) -> CallPlace {
-        self.has_caller = true;
         self.heartbeat.beat(now);
-        self.add_place(lane, OF_CALLER, true)
+        self.add_place(lane, OF_CALLER)
     }
 
-    fn add_place(&mut self, lane: &Arc<Lane>, call: u64, is_of_caller: bool) -> CallPlace {
+    fn add_place(&mut self, lane: &Arc<Lane>, call: u64) -> CallPlace {
         self.in_flight += 1;
         CallPlace {
             lane: Arc::clone(lane),
             generation: Some(self.generation),
-            is_of_caller,
             call,
             batch: None,
             rest: Default::default(),
@@ -374,10 +366,9 @@ impl LaneQueue {
 
     /// Frees the place of a call, if it is still counted. Nothing sees to the queue after the
     /// newest call, so the next check leaves at once.
-    fn free(&mut self, generation: Option<u64>, is_of_caller: bool, call: u64) {
+    fn free(&mut self, generation: Option<u64>, call: u64) {
         if generation == Some(self.generation) {
             self.in_flight -= 1;
-            self.has_caller &= !is_of_caller;
         }
         if call == self.calls {
             self.newest_sent_at = None;
@@ -404,8 +395,6 @@ pub(super) struct CallPlace {
     /// The generation in which it was taken. A place of an earlier one does not count. `None` once
     /// it is freed, and for a part that a task of its own sends.
     generation: Option<u64>,
-    /// Whether its caller drives the call, and not a task.
-    is_of_caller: bool,
     /// The number of its call, or [`OF_CALLER`].
     call: u64,
     /// `None` while it carries no checks.
@@ -493,7 +482,6 @@ impl CallPlace {
         Self {
             lane: Arc::clone(&self.lane),
             generation: None,
-            is_of_caller: false,
             call: self.call,
             batch: self.batch.take(),
             rest: Vec::new(),
@@ -526,10 +514,9 @@ impl CallPlace {
             || self.call == queue.calls
             || queue.is_pace_over(Instant::now(), lane.settings.pace());
         if self.generation == Some(queue.generation) && !queue.batches.is_empty() && sees_to_queue {
-            queue.has_caller &= !mem::take(&mut self.is_of_caller);
             return Some(self);
         }
-        queue.free(self.generation.take(), self.is_of_caller, self.call);
+        queue.free(self.generation.take(), self.call);
         None
     }
 }
@@ -555,7 +542,7 @@ impl Drop for CallPlace {
                 .replace(&handle, &"its runtime was shut down");
         }
         let mut queue = self.lane.queue();
-        queue.free(Some(generation), self.is_of_caller, self.call);
+        queue.free(Some(generation), self.call);
         if queue.generation == generation && queue.in_flight == 0 {
             let abandoned = mem::take(&mut queue.batches);
             queue.unanswered -= abandoned.iter().map(|batch| batch.len()).sum::<usize>();

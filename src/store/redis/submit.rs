@@ -1,8 +1,7 @@
 //! The path of a check: queued, sent, answered.
 //!
 //! Every check is queued. A check that finds a place free and nothing queued is sent by its caller,
-//! at the first poll of its answer, so no other task has to wake up for it. One caller at a time
-//! does so. Tasks send all others.
+//! at the first poll of its answer, so no other task has to wake up for it. Tasks send all others.
 
 use std::future::Future;
 use std::mem;

@@ -14,6 +14,11 @@ impl BreakerReport {
         Self(breaker.map(|breaker| (Arc::clone(breaker), breaker.begin())))
     }
 
+    /// The call says nothing of the server.
+    pub(super) fn cancel(&mut self) {
+        self.0 = None;
+    }
+
     pub(super) fn end(&mut self, failed: bool) {
         if let Some((breaker, begun)) = self.0.take() {
             breaker.end(begun, failed);

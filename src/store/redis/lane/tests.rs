@@ -70,3 +70,22 @@ async fn check_behind_a_blocked_caller_leaves_when_the_pace_of_the_call_before_i
     assert!(ask().has_place);
     drop((of_task, of_caller));
 }
+
+#[tokio::test(start_paused = true)]
+async fn check_behind_two_blocked_callers_leaves_at_once() {
+    let lane = lane();
+    let ask = || lane.add(&charge(), Urgency::Usual).unwrap();
+    let callers = [(); 2].map(|()| {
+        let check = ask();
+        assert!(check.is_alone);
+        lane.place_alone(&check.promised, Instant::now()).unwrap()
+    });
+
+    let third = ask();
+    assert!(!third.is_alone && third.has_place);
+    let of_task = lane.place().unwrap().with_first();
+    assert!(!ask().has_place, "the call of the task has just left");
+    advance(lane.settings.pace()).await;
+    assert!(ask().has_place);
+    drop((callers, of_task));
+}

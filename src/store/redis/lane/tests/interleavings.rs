@@ -18,8 +18,8 @@ fn send(place: CallPlace) {
 }
 
 fn answer(place: &mut CallPlace) {
-    place.is_worth_sending();
-    place.batch.set_failure(|| Error::misuse("declined"));
+    place.is_worth_sending(Instant::now());
+    place.batch().set_failure(|| Error::misuse("declined"));
     place.deliver();
     place.unload();
 }
@@ -36,7 +36,7 @@ fn ask(lane: &Arc<Lane>) -> Promised {
     let check = lane.add(&charge(), Urgency::Usual).unwrap();
     if check.is_alone {
         let leaving = lane.leaving.lock();
-        let place = lane.place_alone(&check.promised);
+        let place = lane.place_alone(&check.promised, Instant::now());
         drop(leaving);
         match place {
             Some(mut place) => {
@@ -67,10 +67,7 @@ fn ask_at_once(threads: usize) {
     assert!(checks.iter_mut().all(|check| check.kept().is_some()));
     let queue = lane.queue();
     assert!(queue.batches.is_empty());
-    assert_eq!(
-        (queue.unanswered, queue.in_flight, queue.has_caller),
-        (0, 0, false)
-    );
+    assert_eq!((queue.unanswered, queue.in_flight), (0, 0));
 }
 
 #[test]
@@ -95,9 +92,6 @@ fn place_that_is_dropped_with_its_runtime_leaves_no_check_behind() {
         let mut check = asking.join().unwrap();
         assert!(check.kept().is_some());
         let queue = lane.queue();
-        assert_eq!(
-            (queue.unanswered, queue.in_flight, queue.has_caller),
-            (0, 0, false)
-        );
+        assert_eq!((queue.unanswered, queue.in_flight), (0, 0));
     });
 }
