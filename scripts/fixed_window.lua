@@ -12,7 +12,8 @@
 -- limit    limit, period, aligned: 1 if windows are aligned to the clock, 0 if a window starts
 --          with the key's first request
 
--- The fast path: see bucket.lua.
+-- The fast path, without outer variables: see bucket.lua. fixed_window_budget.lua has names for the
+-- kind 1 and the 35 bytes.
 local function charge(value, cost, now, limit, period, aligned)
   local count, since, stop, old_end = 0, now, nil, nil
   if value then

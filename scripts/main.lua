@@ -22,8 +22,9 @@
 --          if it begins with this denial
 --
 -- `include('name', ...)` runs scripts/name.lua with these arguments and returns what that returns:
--- src/store/redis/script.rs joins the files to one script. A call pays for what it includes, and
--- for each outer local variable that a function uses: the fast path uses few.
+-- src/store/redis/script.rs joins the files to one script. The file of an algorithm gets the first
+-- three numbers of the limit, and its budget (`name_budget`) the time and all four. A call pays for
+-- what it includes, and for each outer local variable that a function uses: the fast path uses few.
 --
 -- Lua 5.1 without a shebang: it runs on Redis 6.2 to 8 and on Valkey. Times are integer
 -- microseconds. All numbers are integers below 2^53, which Lua's numbers hold exactly.

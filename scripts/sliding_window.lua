@@ -11,11 +11,12 @@
 --          without a kind, and in front of the counts
 --                      I7 asked    time of the last check by its own quota
 -- limit    limit, length, sub_windows
-local _, _, of_limit = ...
+local _, _, number_of_sub_windows = ...
 
--- The fast path with one sub-window, the default. It needs no table: for a check of a batch, Redis
--- takes a fifth less time than with the function below.
-if of_limit == 1 then
+-- The fast path with one sub-window, the default, without outer variables: see bucket.lua. The kind
+-- is 2, and the value has 36 bytes. It needs no table: for a check of a batch, Redis takes a fifth
+-- less time than with the function below.
+if number_of_sub_windows == 1 then
   return function(value, cost, now, limit, length)
     local position, newest, oldest, since, old_end = math.floor(now / length), 0, 0
     if value then
@@ -55,7 +56,7 @@ local function format_of(len)
   return format
 end
 
--- The fast path: see bucket.lua.
+-- The fast path with several sub-windows.
 return function(value, cost, now, limit, length, sub_windows)
   local len, newest = sub_windows + 1, math.floor(now / length)
   local moved_by, stored, old_end = len

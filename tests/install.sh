@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs redis-server, wrk, nginx, haproxy, chromium, python3-venv, npm, prometheus, luacheck, valgrind, strace or perf with the machine's package manager: sh install.sh TOOL
+# Installs redis-server, wrk, nginx, haproxy, chromium, python3-venv, npm, prometheus, luacheck, valgrind, strace, perf or objdump with the machine's package manager: sh install.sh TOOL
 set -eu
 tool=$1
 
@@ -15,7 +15,8 @@ apt() {
 if command -v apt-get >/dev/null; then
   case $tool in
     luacheck) apt lua-check ;;
-    perf) apt linux-perf ;;
+    perf) apt linux-perf || apt linux-tools-generic ;;
+    objdump) apt binutils ;;
     *) apt "$tool" ;;
   esac
 elif command -v dnf >/dev/null; then
@@ -23,6 +24,7 @@ elif command -v dnf >/dev/null; then
     redis-server) as_root dnf install -y redis || as_root dnf install -y valkey-compat-redis ;;
     python3-venv) as_root dnf install -y python3 ;;
     prometheus) as_root dnf install -y golang-github-prometheus ;;
+    objdump) as_root dnf install -y binutils ;;
     luacheck) as_root dnf install -y luarocks lua-devel gcc && as_root luarocks install luacheck ;;
     *) as_root dnf install -y "$tool" ;;
   esac

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::units::Receipt;
 
-/// What happens to a budget, and how many microseconds later.
+/// A change of a budget, or of the time or the quota by which it is decided.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Charge(u64),

@@ -188,11 +188,16 @@ impl Circuit {
         }
     }
 
+    /// Returns whether a call belongs to the current era.
+    pub(super) fn counts(&self, begun: Begun) -> bool {
+        begun.era == self.era.load(Ordering::Acquire)
+    }
+
     /// Counts a call that ended. Returns the change, if there is one.
     pub(super) fn end(&self, begun: Begun, failed: bool, now: Instant) -> Option<CircuitChange> {
         let failed = failed || self.is_slow(begun, now);
         let mut changes = self.changes();
-        if begun.era != self.era.load(Ordering::Acquire) {
+        if !self.counts(begun) {
             return None;
         }
         match self.current() {

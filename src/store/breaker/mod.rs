@@ -9,8 +9,8 @@
 //! recloser and tower-resilience-circuitbreaker are the ones in use. Both let requests of clients
 //! find out whether the store answers again, and then send all of them. Here no request waits for a
 //! probe, and a store that recovers gets a growing share. Their windows are of many calls, or of
-//! seconds. A hang fails two calls, those in flight, after thousands that succeeded, so such a
-//! window notices it late.
+//! seconds. A hang fails the two or three calls in flight after thousands that succeeded, so
+//! such a window notices it late.
 
 mod circuit;
 mod prober;

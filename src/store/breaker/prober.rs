@@ -78,6 +78,11 @@ impl Breaker {
         self.circuit.begin(Instant::now())
     }
 
+    /// Returns whether the end of a call would count.
+    pub(crate) fn counts(&self, begun: Begun) -> bool {
+        self.circuit.counts(begun)
+    }
+
     /// A call ended.
     pub(crate) fn end(self: &Arc<Self>, begun: Begun, failed: bool) {
         match self.circuit.end(begun, failed, Instant::now()) {

@@ -64,7 +64,7 @@ struct Current {
     opened: Arc<Opened>,
 }
 
-/// What all calls of one connection share.
+/// State shared by all calls of one connection.
 struct Opened {
     connection: MultiplexedConnection,
     generation: u64,
@@ -102,7 +102,7 @@ impl Handle {
         self.silent_for > IDLE
     }
 
-    /// Notes that the connection is closed. Returns whether that was not known.
+    /// Notes that the connection is closed. Returns `true` for the first call that finds it.
     pub(super) fn note_closed(&self) -> bool {
         !self.opened.is_known_closed.swap(true, Ordering::Relaxed)
     }

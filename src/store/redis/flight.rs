@@ -112,8 +112,8 @@ pub(super) fn send_lone(
     if handle.needs_pong() || !is_open(&node, &handle, cx) {
         return None;
     }
-    let now = Instant::now();
     let _one_by_one = lane.leaving.lock();
+    let now = Instant::now();
     Some(hand_over(
         lane.place_alone(check, now)?,
         node,
@@ -334,10 +334,6 @@ impl Call {
     }
 
     fn tell_breaker(&mut self, answer: &Option<RedisResult<Vec<i64>>>) {
-        // A connection that is closed fails all its calls, and the server has failed once.
-        if matches!(answer, Some(Err(error)) if error.is_io_error()) && !self.handle.note_closed() {
-            self.breaker_report.cancel();
-        }
         let is_of_cluster = self.place.lane().route.is_of_cluster();
         let is_of_key = matches!(answer, Some(Err(error)) if call::is_of_key(error));
         let is_alive = match answer {
@@ -351,8 +347,14 @@ impl Call {
             None => false,
         };
         // Parts of a divided call that failed because of their keys are reported together.
-        if !(is_of_key && self.is_divided) {
-            self.breaker_report.end(!is_alive);
+        if is_of_key && self.is_divided {
+            return;
+        }
+        match answer {
+            Some(Err(error)) if error.is_connection_dropped() => {
+                self.breaker_report.end_with_connection(&self.handle);
+            }
+            _ => self.breaker_report.end(!is_alive),
         }
     }
 

@@ -35,6 +35,9 @@ use crate::units::{ManualClock, Mutex, MutexGuard, later};
 /// The calls in flight while each is answered within the pace.
 const IN_FLIGHT: usize = 2;
 
+/// The most empty batches that are kept: as many as a fast server has calls in flight.
+const SPARE: usize = IN_FLIGHT + 1;
+
 /// The most calls in flight, which follows from the pace. A call is in flight for at most two
 /// deadlines.
 const MOST_IN_FLIGHT: usize = 2 * PACES_OF_A_DEADLINE as usize;
@@ -282,7 +285,7 @@ impl Lane {
         let mut queue = self.queue();
         queue.unanswered -= checks;
         queue.heartbeat.beat(Instant::now());
-        if queue.spare.len() < IN_FLIGHT {
+        if queue.spare.len() < SPARE {
             queue.spare.push(batch);
         }
         self.measure(&mut queue);
@@ -397,7 +400,7 @@ pub(super) struct CallPlace {
     generation: Option<u64>,
     /// The number of its call, or [`OF_CALLER`].
     call: u64,
-    /// `None` while it carries no checks.
+    /// `None` before its first checks, and after they are answered.
     batch: Option<Box<Batch>>,
     /// The parts that are left of a batch that is sent apart.
     #[expect(clippy::vec_box, reason = "a batch is moved from list to list")]
@@ -438,9 +441,12 @@ impl CallPlace {
 
     /// Before sending, drops cancelled and expired checks. Returns whether any is left.
     pub(super) fn is_worth_sending(&mut self, now: Instant) -> bool {
-        let (lane, batch) = self.parts();
-        let late = batch.mark_sent(now, lane.route.events().server());
-        lane.route.count_undecided(late);
+        let Some(batch) = &mut self.batch else {
+            return false;
+        };
+        let route = &self.lane.route;
+        let late = batch.mark_sent(now, route.events().server());
+        route.count_undecided(late);
         !batch.is_empty()
     }
 

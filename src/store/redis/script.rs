@@ -12,8 +12,8 @@ macro_rules! files {
 /// Where a call begins.
 const MAIN: (&str, &str) = ("main", include_str!("../../../scripts/main.lua"));
 
-/// The files to include, by name. To add an algorithm, add its file here. A call searches the list
-/// in order, so the most used files come first.
+/// The files to include, by name. To add an algorithm, add its two files here: `name` and
+/// `name_budget`. A call searches the list in order, so the most used files come first.
 const INCLUDED: &[(&str, &str)] = files![
     "bucket",
     "stored",

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::super::connection::Handle;
 use super::super::node::Node;
 use crate::store::breaker::{Begun, Breaker};
 
@@ -14,8 +15,13 @@ impl BreakerReport {
         Self(breaker.map(|breaker| (Arc::clone(breaker), breaker.begin())))
     }
 
-    /// The call says nothing of the server.
-    pub(super) fn cancel(&mut self) {
+    /// The call failed because its connection is closed. All calls of a connection that fail so are
+    /// one failure of the server. The first of them that counts reports it.
+    pub(super) fn end_with_connection(&mut self, handle: &Handle) {
+        let counts = |(breaker, begun): &(Arc<Breaker>, Begun)| breaker.counts(*begun);
+        if self.0.as_ref().is_some_and(counts) && handle.note_closed() {
+            self.end(true);
+        }
         self.0 = None;
     }
 
