@@ -20,7 +20,7 @@ NIGHTLY ?= nightly
 FUZZ_SECONDS ?= 60
 
 .PHONY: help test check doc models proxies clients browser failures dashboards servers schema plots screenshots fuzz features msrv minimal package deny public-types test-image \
-	bench micro layers telemetry budget attack valgrind strace perf lint-lua redis wrk luacheck nginx haproxy chromium prometheus
+	bench micro layers telemetry budget attack valgrind strace perf objdump lint-lua redis wrk luacheck nginx haproxy chromium prometheus
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -137,7 +137,7 @@ telemetry: redis ## what metrics, spans and the most denied keys cost
 	cargo run --release -p tollgate-benches --features telemetry --bin telemetry
 
 # The program is linked at a fixed address, so that all tools name the same instructions.
-budget: redis valgrind strace perf ## where the instructions and the time of a request go, part by part
+budget: redis valgrind strace perf objdump ## the instructions and the time of a request, part by part (Linux on x86-64)
 	cargo rustc --profile budget -p tollgate-benches --bin budget -- -C relocation-model=static
 	"$${CARGO_TARGET_DIR:-target}/budget/budget"
 
@@ -156,7 +156,7 @@ nginx haproxy:
 	@PATH="$$PATH:/usr/sbin" command -v $@ >/dev/null || sh tests/install.sh $@
 
 # Install the profilers where they are missing.
-valgrind strace perf:
+valgrind strace perf objdump:
 	@command -v $@ >/dev/null || sh tests/install.sh $@
 
 # Installs Prometheus, with promtool, where it is missing.

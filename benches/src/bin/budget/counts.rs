@@ -1,11 +1,11 @@
-//! What is allocated and copied, counted by DHAT, and system calls, counted by strace.
+//! Allocations and copies, counted by DHAT, and system calls, counted by strace.
 
 use std::collections::BTreeMap;
 
 use crate::Failure;
 use crate::tool::{OutputFile, Run};
 
-/// What a request costs in allocations, copies and system calls.
+/// The allocations, copies and system calls of a request.
 pub struct Counts {
     pub allocations: f64,
     pub bytes_allocated: f64,
@@ -50,7 +50,7 @@ impl Counts {
     }
 }
 
-/// What a whole run costs.
+/// The counts of a whole run.
 struct Total {
     allocations: u64,
     bytes_allocated: u64,

@@ -11,8 +11,7 @@ use crate::tool::{OutputFile, Run, output};
 /// The instructions of a request.
 pub struct Instructions {
     pub by_part: BTreeMap<Part, f64>,
-    /// Those that read, change and write memory at once: each lock is one, and each change of a
-    /// count of references.
+    /// Atomic instructions: each lock is one, and each change of a count of references.
     pub atomic: f64,
     pub clock_reads: f64,
     pub task_polls: f64,
@@ -21,10 +20,10 @@ pub struct Instructions {
 }
 
 impl Instructions {
-    pub fn count(run: &Run) -> Result<Self, Failure> {
+    pub fn count(run: &Run, atomic: &Atomic) -> Result<Self, Failure> {
         let requests = run.case.requests();
-        let short = Profile::of(run, requests)?;
-        let long = Profile::of(run, 2 * requests)?;
+        let short = Profile::of(run, atomic, requests)?;
+        let long = Profile::of(run, atomic, 2 * requests)?;
         let per_request = |short: u64, long: u64| (long as f64 - short as f64) / requests as f64;
 
         let mut by_part = BTreeMap::new();
@@ -46,7 +45,7 @@ impl Instructions {
     }
 }
 
-/// What callgrind counted in one run.
+/// The counts of one run.
 #[derive(Default)]
 struct Profile {
     by_part: HashMap<Part, u64>,
@@ -57,7 +56,7 @@ struct Profile {
 }
 
 impl Profile {
-    fn of(run: &Run, requests: usize) -> Result<Self, Failure> {
+    fn of(run: &Run, atomic: &Atomic, requests: usize) -> Result<Self, Failure> {
         let file = OutputFile::new("callgrind");
         let to_file = format!("--callgrind-out-file={}", file.path().display());
         let tool = [
@@ -69,11 +68,11 @@ impl Profile {
             &to_file,
         ];
         run.under(&tool, requests)?;
-        Ok(Self::parse(&file.read()?, &atomic_instructions()?))
+        Ok(Self::parse(&file.read()?, atomic))
     }
 
     /// Reads callgrind's format: <https://valgrind.org/docs/manual/cl-format.html>.
-    fn parse(profile: &str, atomic: &HashSet<u64>) -> Self {
+    fn parse(profile: &str, atomic: &Atomic) -> Self {
         let program = env::current_exe().unwrap_or_default();
         let program = program.to_string_lossy();
         let mut this = Self::default();
@@ -111,7 +110,7 @@ impl Profile {
                     *this.by_part.entry(part).or_default() += cost;
                     if object == program {
                         this.part_at.insert(address, part);
-                        if atomic.contains(&address) {
+                        if atomic.0.contains(&address) {
                             this.atomic += cost;
                         }
                     }
@@ -139,22 +138,27 @@ fn address_and_cost(line: &str) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(address, 16).ok()?, cost))
 }
 
-/// The addresses of the instructions with a `lock` prefix, and of `xchg`, which needs none.
-fn atomic_instructions() -> Result<HashSet<u64>, Failure> {
-    let mut command = Command::new("objdump");
-    command
-        .args(["--disassemble", "--no-show-raw-insn"])
-        .arg(env::current_exe()?);
-    let listing = output(&mut command)?.stdout;
-    let atomic = String::from_utf8_lossy(&listing)
-        .lines()
-        .filter_map(|line| {
-            let (address, instruction) = line.split_once(":\t")?;
-            let is_atomic = instruction.starts_with("lock")
-                || (instruction.starts_with("xchg") && instruction.contains('('));
-            let address = u64::from_str_radix(address.trim(), 16);
-            address.ok().filter(|_| is_atomic)
-        })
-        .collect();
-    Ok(atomic)
+/// The addresses of this program's atomic instructions: those with a `lock` prefix, and `xchg`,
+/// which needs none.
+pub struct Atomic(HashSet<u64>);
+
+impl Atomic {
+    pub fn of_this_program() -> Result<Self, Failure> {
+        let mut command = Command::new("objdump");
+        command
+            .args(["--disassemble", "--no-show-raw-insn"])
+            .arg(env::current_exe()?);
+        let listing = output(&mut command)?.stdout;
+        let addresses = String::from_utf8_lossy(&listing)
+            .lines()
+            .filter_map(|line| {
+                let (address, instruction) = line.split_once(":\t")?;
+                let is_atomic = instruction.starts_with("lock")
+                    || (instruction.starts_with("xchg") && instruction.contains('('));
+                let address = u64::from_str_radix(address.trim(), 16);
+                address.ok().filter(|_| is_atomic)
+            })
+            .collect();
+        Ok(Self(addresses))
+    }
 }

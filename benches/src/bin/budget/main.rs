@@ -1,9 +1,13 @@
-//! The budget of a request: where its instructions and its time go, part by part, and what else it
-//! costs. Run it with `make budget`.
+//! The instructions and the time of a request, part by part, and its other costs. Run it with
+//! `make budget`, on Linux on x86-64.
 //!
 //! Four tools watch this program while it sends requests to itself: callgrind counts instructions,
-//! perf samples the time, DHAT counts what is allocated and copied, and strace system calls. Each
-//! count is the difference of a run and of one twice as long, so the start does not count.
+//! perf samples the time, DHAT counts allocations and copies, and strace system calls. Each count is
+//! the difference of a run and of one twice as long, so the start does not count. The time and the
+//! switches of threads are of one run at full speed.
+//!
+//! Under a tool, the program is slower and Redis is not. So with many requests at once, batches have
+//! other sizes than at full speed, and a count says less of the time than with one request.
 
 mod counts;
 mod instructions;
@@ -19,7 +23,7 @@ use std::collections::BTreeMap;
 use std::env;
 
 use counts::Counts;
-use instructions::Instructions;
+use instructions::{Atomic, Instructions};
 use parts::Part;
 use requests::{Case, Usage};
 use support::RedisServer;
@@ -35,20 +39,21 @@ fn main() -> Result<(), Failure> {
         return requests::send(case.parse()?, requests.parse()?, url);
     }
     let server = RedisServer::start();
-    println!("The budget of a request, beside the loop that sends it.\n");
+    println!("A request, with the loop that sends it.\n");
+    let atomic = Atomic::of_this_program()?;
     let mut costs = Vec::new();
     for case in Case::ALL {
         let run = Run::new(case, server.url());
-        let budget = Budget::measure(&run)?;
-        println!("{budget}");
-        costs.push((case, budget.costs()));
+        let measured = Measured::take(&run, &atomic)?;
+        println!("{measured}");
+        costs.push((case, measured.costs()));
     }
     print_costs(&costs);
     Ok(())
 }
 
-/// What a request of one case costs.
-struct Budget {
+/// All figures of one case, a request each.
+struct Measured {
     case: Case,
     instructions: Instructions,
     /// Nanoseconds of CPU by part.
@@ -57,9 +62,9 @@ struct Budget {
     counts: Counts,
 }
 
-impl Budget {
-    fn measure(run: &Run) -> Result<Self, Failure> {
-        let instructions = Instructions::count(run)?;
+impl Measured {
+    fn take(run: &Run, atomic: &Atomic) -> Result<Self, Failure> {
+        let instructions = Instructions::count(run, atomic)?;
         let (time, usage) = samples::take(run, &instructions)?;
         Ok(Self {
             case: run.case,
@@ -88,7 +93,7 @@ impl Budget {
     }
 }
 
-impl std::fmt::Display for Budget {
+impl std::fmt::Display for Measured {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "### {}\n", self.case.title())?;
         writeln!(f, "| part | instructions | ns of CPU |\n|---|--:|--:|")?;

@@ -1,6 +1,6 @@
 //! The parts of a request, and the code of each.
 
-/// What a request spends instructions and time on.
+/// A part of a request's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
     Layer,

@@ -22,7 +22,7 @@ const USER: &str = "x-user";
 
 const KEYS: usize = 10_000;
 
-/// What is sent, and to what.
+/// The service that gets the requests, and how many at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
     /// No layer at all.
@@ -90,7 +90,7 @@ impl FromStr for Case {
     }
 }
 
-/// What the process used for a request.
+/// The use of the machine for a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub cpu_ns: f64,

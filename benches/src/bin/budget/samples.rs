@@ -52,7 +52,7 @@ fn usage(printed: &str) -> Option<Usage> {
 fn part_of(line: &str, instructions: &Instructions) -> Option<Part> {
     let (address, rest) = line.trim().split_once(' ')?;
     let (function, object) = rest.rsplit_once(" (")?;
-    if object.starts_with("[kernel") || object.starts_with("[unknown") {
+    if object.starts_with("[kernel") {
         return Some(Part::Kernel);
     }
     let address = u64::from_str_radix(address, 16).ok()?;
