@@ -24,8 +24,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// sent, all of them after half a second. A failure in that time opens the breaker again.
 ///
 /// A call fails if its error [is unavailability](crate::Error::is_unavailable). A denial, an
-/// overload and a store that is full are answers. Calls that fail because their connection is closed
-/// count as one.
+/// overload and a store that is full are answers. Calls that fail because their connection is
+/// closed count as one.
 ///
 /// | setting | default |
 /// |---|---|
