@@ -20,8 +20,9 @@
 
 -- The fast path: a charge that fits, under the stored rate. Returns the new value, remaining,
 -- reset_after, delay, and the time when the stored value expires. Returns nil if the slow path has
--- to decide: bucket_budget.lua, which has names for the kind 4 and the 35 bytes. A call makes each
--- function anew, with the outer variables that it uses, so this one uses none.
+-- to decide. bucket_budget.lua is the slow path, and has names for the kind 4 and the 35 bytes.
+-- Each call of Redis makes this function anew, and each outer variable would cost more, so it uses
+-- none.
 local function charge(value, cost, now, units, micros, capacity, queue)
   local used, since, old_end = 0, now, nil
   if value then

@@ -1,4 +1,4 @@
--- The slow path of a bucket: see slow_path.lua. bucket.lua has the format of the value.
+-- The slow path of a bucket (see slow_path.lua). bucket.lua has the format of the value.
 -- Twin: src/algorithm/bucket.rs, which has the reasons.
 local now, units, micros, capacity, queue = ...
 local KIND, LEVEL, LEVEL_SIZE = 4, '>BI7I7I7I6I7', 35
@@ -6,7 +6,7 @@ local DENIED, ALLOWED, EXCEEDS_CAPACITY, UNREADABLE = 0, 1, 2, 4
 local RETURNED, RETURNED_SIZE, RESERVED, RESERVED_SIZE = '>I7', 7, '>I7I7I7', 21
 local SLOWER, SLOWER_SIZE = '>I7I7I6', 20
 local MAX_EXACT = 2 ^ 53 - 1
--- More us than any bucket takes to refill: ten leap years.
+-- Ten leap years in us, which is more than any bucket takes to refill.
 local MAX_REFILL = 10 * 366 * 86400 * 1000000
 -- The highest level, its part for waiting charges, and the most parts that count as given back.
 local MAX_LEVEL = math.floor(MAX_EXACT / 4) * 3

@@ -1,12 +1,12 @@
--- The slow path of a fixed window: see slow_path.lua. fixed_window.lua has the format of the value,
--- and rotation.lua keeps its counters.
+-- The slow path of a fixed window (see slow_path.lua). fixed_window.lua has the format of the
+-- value, and rotation.lua keeps its counters.
 -- Twin: src/algorithm/fixed_window.rs, which has the reasons.
 local now, limit, period, aligned = ...
 local KIND, WINDOW, WINDOW_SIZE = 1, '>BI7I7I7I6I7', 35
 local DENIED, ALLOWED, EXCEEDS_CAPACITY = 0, 1, 2
 local OTHER, OTHER_SIZE = '>I7I7I7I6I7I7', 41
 local MAX_EXACT = 2 ^ 53 - 1
--- More us than any window lasts: ten leap years.
+-- Ten leap years in us, which is more than any window lasts.
 local MAX_PERIOD = 10 * 366 * 86400 * 1000000
 -- Far above any limit, and one more charge is exact.
 local MAX_COUNT = MAX_EXACT - 2 ^ 32

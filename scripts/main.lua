@@ -21,7 +21,7 @@
 --          16 more if the key is blocked: a sixth number is the time until the block ends. 32 more
 --          if it begins with this denial
 --
--- `include('name', ...)` runs scripts/name.lua with these arguments and returns what that returns:
+-- `include('name', ...)` runs scripts/name.lua with these arguments and returns what that returns.
 -- src/store/redis/script.rs joins the files to one script. The file of an algorithm gets the first
 -- three numbers of the limit, and its budget (`name_budget`) the time and all four. A call pays for
 -- what it includes, and for each outer local variable that a function uses: the fast path uses few.

@@ -1,11 +1,11 @@
--- The slow path of a sliding window: see slow_path.lua. sliding_window.lua has the format of the
+-- The slow path of a sliding window (see slow_path.lua). sliding_window.lua has the format of the
 -- value, and rotation.lua keeps its counters.
 -- Twin: src/algorithm/sliding_window.rs, which has the reasons.
 local now, limit, length, sub_windows = ...
 local KIND, HEAD, HEAD_SIZE = 2, '>BBI6I7I7', 22
 local DENIED, ALLOWED, EXCEEDS_CAPACITY = 0, 1, 2
 local OTHER, OTHER_SIZE, MAX_SUB_WINDOWS = '>BI6I7I7I7', 28, 100
--- More us than any sub-window lasts: ten leap years.
+-- Ten leap years in us, which is more than any sub-window lasts.
 local MAX_LENGTH = 10 * 366 * 86400 * 1000000
 local MAX_EXACT = 2 ^ 53 - 1
 -- No limit is greater, so no count is.

@@ -203,8 +203,9 @@ impl Rule {
         }
     }
 
-    /// Charges a budget that is in use, if that is allowed at once, and simple. Otherwise returns
-    /// `None` and changes nothing. The outcome is that of [`decide`](Self::decide).
+    /// Charges a budget that has a state, if its algorithm has a fast path for the charge.
+    /// Otherwise returns `None` and changes nothing. [`decide`](Self::decide) would return the same
+    /// outcome.
     #[inline]
     pub(crate) fn charge(
         &self,

@@ -1,6 +1,6 @@
 //! Locks without poison. A panic while one is held leaves whole values, so others go on.
 //!
-//! `make models` replaces the locks and atomics of the standard library by those of loom, which
+//! `make models` builds with the locks and atomics of loom in place of the standard library's. Loom
 //! tries all orders in which threads may run.
 
 #[cfg(not(tollgate_loom))]

@@ -628,8 +628,8 @@ async fn connection_that_is_closed_with_two_calls_in_flight_does_not_open_the_br
         let mut command = redis::cmd("CLIENT");
         command.arg(arguments).query(&mut connection).unwrap()
     };
-    // Silence for 250 ms, as on a busy machine, has a task send both checks in one call. Then they
-    // are sent again.
+    // After 250 ms of silence, as on a busy machine, a task sends both checks in one call, and the
+    // attempt has to be repeated.
     for _ in 0..10 {
         drop(limiter.check(&limit, "alice").await.unwrap());
         client(&["PAUSE", "60000", "WRITE"]);

@@ -1,17 +1,17 @@
 //! A lane: the queue of checks for a connection, and places for its calls in flight.
 //!
-//! Two calls are in flight at a time, so that the server has the next one at hand when it finishes
-//! one. Checks that arrive meanwhile are queued, and are sent together, so batches grow with the
+//! Two calls may be in flight, so that the server has the next one at hand when it finishes one.
+//! Checks that arrive meanwhile are queued, and are sent together, so batches grow with the
 //! load, and no check waits for a later one.
 //!
 //! A check that finds a place free and nothing queued is sent by its caller, which needs no task. A
-//! caller may be blocked, so a queued check does not wait for its call: a call of a task leaves
-//! beside those of callers.
+//! caller may be blocked, so a queued check does not wait for its call. A task sends the next call
+//! meanwhile.
 //!
 //! A distant server would make a check wait for a whole round trip before it leaves. So if the
-//! newest call has been in flight for a [pace](LaneSettings::pace), the next one leaves beside it.
-//! The newest call of a task starts it, so a check leaves at most one pace after the call before. A
-//! fast server has at most three calls in flight, a slow one at most 128.
+//! newest call of a task has been in flight for a [pace](LaneSettings::pace), that task starts the
+//! next one, and a check leaves at most one pace after the call before. A fast server has at most
+//! three calls in flight, because two callers may send beside a task. A slow one has at most 128.
 //!
 //! Every check counts from its arrival until its call is answered or given up, whether its caller
 //! still waits or not. So a server that hangs cannot pile up checks without bound.

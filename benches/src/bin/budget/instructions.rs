@@ -11,7 +11,7 @@ use crate::tool::{OutputFile, Run, output};
 /// The instructions of a request.
 pub struct Instructions {
     pub by_part: BTreeMap<Part, f64>,
-    /// Atomic instructions: each lock is one, and each change of a count of references.
+    /// Atomic instructions. A lock is at least one, and so is a change of a reference count.
     pub atomic: f64,
     pub clock_reads: f64,
     pub task_polls: f64,
@@ -138,8 +138,8 @@ fn address_and_cost(line: &str) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(address, 16).ok()?, cost))
 }
 
-/// The addresses of this program's atomic instructions: those with a `lock` prefix, and `xchg`,
-/// which needs none.
+/// The addresses of this program's atomic instructions. They have a `lock` prefix, or are `xchg`
+/// with memory, which needs none.
 pub struct Atomic(HashSet<u64>);
 
 impl Atomic {

@@ -1,10 +1,10 @@
 //! The instructions and the time of a request, part by part, and its other costs. Run it with
 //! `make budget`, on Linux on x86-64.
 //!
-//! Four tools watch this program while it sends requests to itself: callgrind counts instructions,
-//! perf samples the time, DHAT counts allocations and copies, and strace system calls. Each count is
-//! the difference of a run and of one twice as long, so the start does not count. The time and the
-//! switches of threads are of one run at full speed.
+//! The program sends requests to itself while four tools watch it. callgrind counts instructions,
+//! perf samples the time, DHAT counts allocations and copies, and strace counts system calls. Each
+//! count is the difference of a run and of one twice as long, so the start does not count. The time
+//! and the switches of threads are of one run at full speed, with its start.
 //!
 //! Under a tool, the program is slower and Redis is not. So with many requests at once, batches have
 //! other sizes than at full speed, and a count says less of the time than with one request.
@@ -116,10 +116,13 @@ fn print_costs(costs: &[(Case, Vec<(&'static str, f64)>)]) {
     println!("### A request costs\n\n| | {} |", titles.join(" | "));
     println!("|---|{}", "--:|".repeat(titles.len()));
     for (row, (name, _)) in costs[0].1.iter().enumerate() {
-        let values = costs.iter().map(|(_, of_case)| match of_case[row].1 {
-            value if value < 100.0 => format!("{value:.2}"),
-            value => format!("{value:.0}"),
-        });
+        // The difference of two runs may be a little below 0.
+        let values = costs
+            .iter()
+            .map(|(_, of_case)| match of_case[row].1.max(0.0) {
+                value if value < 100.0 => format!("{value:.2}"),
+                value => format!("{value:.0}"),
+            });
         println!("| {name} | {} |", values.collect::<Vec<_>>().join(" | "));
     }
 }
