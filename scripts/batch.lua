@@ -121,13 +121,14 @@ while at <= last do
     last_k = 0
   end
   for k = first_k, last_k, step do
-    local value, remaining, reset_after, delay, old_end
+    local value, remaining, reset_after, delay, old_end, lasted
     if charge and not (behind and value_of(k + behind, WHOLE)) then
-      value, remaining, reset_after, delay, old_end =
+      value, remaining, reset_after, delay, old_end, lasted =
         charge(value_of(k, limit), cost, now, p1, p2, p3, p4)
     end
     if value then
-      write(keys[k], value, now + reset_after, old_end, false, now, grace)
+      write(keys[k], value, now + reset_after, lasted and reset_after, old_end, lasted, false, now,
+        grace)
       answer(ALLOWED, remaining, -1, reset_after, delay)
     else
       if not decide then

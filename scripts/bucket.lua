@@ -19,12 +19,13 @@
 --          drained, 1 more than the longest delay in us of an allowed check (1: any), else 0
 
 -- The fast path: a charge that fits, under the stored rate. Returns the new value, remaining,
--- reset_after, delay, and the time when the stored value expires. Returns nil if the slow path has
--- to decide. bucket_budget.lua is the slow path, and has names for the kind 4 and the 35 bytes.
--- Each call of Redis makes this function anew, and each outer variable would cost more, so it uses
--- none.
+-- reset_after and delay; until when the stored value counts (nil: there is none), and how long that
+-- is after its last charge (0: there is none). For the new value, that is reset_after. Returns nil
+-- if the slow path has to decide. bucket_budget.lua is the slow path, and has names for the kind 4
+-- and the 35 bytes. Each call of Redis makes this function anew, and each outer variable would cost
+-- more, so it uses none.
 local function charge(value, cost, now, units, micros, capacity, queue)
-  local used, since, old_end = 0, now, nil
+  local used, since, old_end, lasted = 0, now, nil, 0
   if value then
     if #value ~= 35 then return nil end
     local kind, at, was_used, u, m, was_since = struct.unpack('>BI7I7I7I6I7', value)
@@ -33,7 +34,8 @@ local function charge(value, cost, now, units, micros, capacity, queue)
     end
     local left = was_used - (now - at) * units
     if left > 0 then used, since = left, was_since end
-    old_end = at + (was_used + -was_used % units) / units
+    lasted = (was_used + -was_used % units) / units
+    old_end = at + lasted
   end
   local free_after = (capacity - cost) * micros - used
   if free_after < 0 then return nil end
@@ -44,7 +46,8 @@ local function charge(value, cost, now, units, micros, capacity, queue)
   end
   -- Divisions without a remainder are exact.
   return struct.pack('>BI7I7I7I6I7', 4, now, level, units, micros, since),
-    (free_after - free_after % micros) / micros, (level + -level % units) / units, delay, old_end
+    (free_after - free_after % micros) / micros, (level + -level % units) / units, delay,
+    old_end, lasted
 end
 
 return charge

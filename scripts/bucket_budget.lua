@@ -205,7 +205,7 @@ local function save()
   elseif returned > 0 then
     value = value .. struct.pack(RETURNED, returned)
   end
-  return value, ends_at
+  return value, ends_at, ends_at - at
 end
 
 -- By how much reset_after is rounded up after a charge, in parts, and the parts that were given

@@ -52,9 +52,10 @@ end
 local charge, head_size = include(algorithm, p1, p2, p3)
 
 local value = read(key, head_size)
-local new, remaining, reset_after, delay, old_end = charge(value, cost, now, p1, p2, p3, p4)
+local new, remaining, reset_after, delay, old_end, lasted =
+  charge(value, cost, now, p1, p2, p3, p4)
 if new then
-  write(key, new, now + reset_after, old_end, false, now, grace)
+  write(key, new, now + reset_after, lasted and reset_after, old_end, lasted, false, now, grace)
   if delay == 0 then return struct.pack('>I2i8i8i8', call, now, remaining, reset_after) end
   return struct.pack('>I2i8i8i8i8i8i8', call, now, -2, remaining, -1, reset_after, delay)
 end
@@ -71,9 +72,9 @@ local budget = include(algorithm .. '_budget', now, p1, p2, p3, p4)
 local unreadable = budget.load(value, key)
 local status, retry_after, drains_after
 status, remaining, retry_after, reset_after, delay, drains_after = budget.decide(cost, 'commit')
-local ends_at, is_head
-new, ends_at, old_end, is_head = budget.save()
-write(key, new, ends_at, old_end, is_head, now, grace)
+local ends_at, lasts, is_head
+new, ends_at, lasts, old_end, lasted, is_head = budget.save()
+write(key, new, ends_at, lasts, old_end, lasted, is_head, now, grace)
 status = status + unreadable
 if not drains_after then
   return struct.pack('>I2i8i8i8i8i8i8', call, now, -1 - status, remaining, retry_after, reset_after,

@@ -3,7 +3,7 @@
 -- Twin: OperatorBlock in src/algorithm/offences.rs.
 --
 -- value    15 bytes: B kind, I7 ends_at, I7 length; then the budget's value, if there is one
-local now, grace = ...
+local now, grace, write = ...
 local KIND, HEAD, SIZE = 10, '>BI7I7', 15
 -- A block lasts a leap year at most.
 local MAX_LENGTH = 366 * 86400 * 1000000
@@ -30,8 +30,9 @@ local function settle(block)
 end
 
 -- Stores a block, and the budget's value behind it (false: none). `is_head`: the value
--- is only the head of the stored one. Without `ends_at`, the value lives as long as it did.
-local function write(key, block, value, ends_at, is_head)
+-- is only the head of the stored one. `ends_at`, `lasts`: see stored.lua. With an `ends_at` of 0,
+-- the key lives as long as it did.
+local function write_both(key, block, value, ends_at, lasts, is_head)
   if is_head then
     redis.call('SETRANGE', key, block.at, value)
     value = redis.call('GETRANGE', key, block.at, '-1')
@@ -44,12 +45,8 @@ local function write(key, block, value, ends_at, is_head)
     value = struct.pack(HEAD, KIND, block.ends_at, block.length) .. value
     ends_at = math.max(ends_at, block.ends_at)
   end
-  if value == '' then
-    redis.call('DEL', key)
-  else
-    local ttl = math.max(math.ceil((ends_at - now) / 1000), 1) + grace
-    redis.call('PSETEX', key, string.format('%d', ttl), value)
-  end
+  -- Not before the value behind the block would expire without it.
+  write(key, value ~= '' and value, ends_at, lasts, nil, nil, false, now, grace)
 end
 
-return split, settle, write
+return split, settle, write_both

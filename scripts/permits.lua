@@ -171,7 +171,7 @@ local function claim(key, value, id, granted, released, waiting, at_once, limit,
   end)
   if #holders > 0 then
     local packed, last = pack_holders(holders, queue)
-    write(key, packed, last, nil, false, now, grace)
+    write(key, packed, last, nil, nil, nil, false, now, grace)
   elseif value then
     write(key, false)
   end
@@ -220,7 +220,7 @@ local function claim_in_vain(key, value, id, granted, released, waiting, limit, 
   local ends = max(last, own_end)
   redis.call('SETRANGE', key, place - 1 + LEASE_AT, struct.pack(LEASE, own_end, lease))
   local head = struct.pack(HEAD, kind, count, in_use, min(first, own_end), now, ends)
-  write(key, head, ends, last, true, now, grace)
+  write(key, head, ends, nil, last, nil, true, now, grace)
   return had
 end
 
@@ -233,7 +233,7 @@ return function(key, value, limit, at)
       local ends = now + lease
       local packed =
         struct.pack(ALONE, KIND, 1, had - gave, ends, now, ends, id, had, gave, ends, lease, 0)
-      write(key, packed, ends, nil, false, now, grace)
+      write(key, packed, ends, nil, nil, nil, false, now, grace)
     elseif value then
       write(key, false)
     end

@@ -12,7 +12,7 @@ local MAX_SUM = (2 ^ 53 - 1) / 2
 local function charge_first(cost, now, limit, new_period)
   if cost > limit then return nil end
   return struct.pack(HEAD, KIND, new_period, limit, now, 0, 0, 0, 0, 0, 0, 0, now,
-    0, cost), limit - cost, new_period, 0
+    0, cost), limit - cost, new_period, 0, nil, 0
 end
 
 -- The fast path: see bucket.lua.
@@ -70,7 +70,7 @@ local function charge(value, cost, now, limit, new_period)
   end
   return struct.pack(HEAD, KIND, period, most, since, clock_bytes, sum_bytes, slots,
     first, entries, before, oldest, newest, clock, sum + cost) .. ring,
-    limit - used, period, 0, old_end
+    limit - used, period, 0, old_end, period
 end
 
 return charge, SHORT

@@ -22,8 +22,9 @@ local stored, time, set_back, gone, left
 -- The longest period and the largest limit after this check, and whether a denied check has to
 -- store them or the time.
 local next_period, next_most, moved
--- Whether the head has to be stored again, and when the stored value expires, if that is known.
-local changed, old_end
+-- Whether the head has to be stored again; until when the stored value counts, if that is known,
+-- and how long it lasts after its last charge.
+local changed, old_end, lasted
 
 -- Reads a head. Returns whether it is valid and its ring is complete.
 local function unpack_head(value)
@@ -116,7 +117,7 @@ local function load(value, its_key, its_start)
     start_anew()
     return 0
   end
-  stored, set_back, old_end = true, 0, newest + period
+  stored, set_back, old_end, lasted = true, 0, newest + period, period
   if newest - now > new_period then set_back = newest - now end
   look()
   return 0
@@ -296,7 +297,8 @@ local function save()
   if not changed then return nil end
   if sum == before then return false end
   return struct.pack(HEAD, KIND, period, most, since, clock_bytes, sum_bytes, slots, first,
-    entries, before, oldest, newest, clock, sum), newest + period, old_end, slots > 0
+    entries, before, oldest, newest, clock, sum), newest + period, period, old_end, lasted,
+    slots > 0
 end
 
 return {load = load, decide = decide, overdraw = overdraw, refund = refund, save = save}

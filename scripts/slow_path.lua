@@ -14,7 +14,7 @@
 --   overdraw (units, max_debt): charges units even if they do not fit
 --   refund (units, charged_at, charged, drains_at): takes back units of a charge of `charged` units
 --   slack (cost): bucket.lua. Algorithms without it have the same reset_after after each charge
---   save (): value, ends_at, old_end, is_head, as `write` in stored.lua takes them
+--   save (): value, ends_at, lasts, old_end, lasted, is_head, as `write` in stored.lua takes them
 local now, grace, request, write, value_of, values, limits, reply, answer = ...
 local keys = KEYS
 local DENIED, ALLOWED, BLOCKED, BLOCK_BEGINS = 0, 1, 16, 48
@@ -45,9 +45,10 @@ end
 
 -- The budgets that were made, by the number of their limit.
 local budgets = {}
--- The changed keys, in the order of their first change. By key: when the new value expires; when
--- the stored value expires, if all new values are as long; and whether the value is only a head.
-local changed, ends, old_ends, is_head_of = {}, {}, {}, {}
+-- The changed keys, in the order of their first change. By key: until when the new value counts,
+-- and how long it lasts; the same of the stored value, if all new values are as long; and whether
+-- the value is only a head.
+local changed, ends, lasts_of, old_ends, lasted_of, is_head_of = {}, {}, {}, {}, {}, {}
 
 -- The blocks by operators, by key: see operator_block.lua.
 local operator_blocks = {}
@@ -55,7 +56,7 @@ local split_block, settle_block, write_behind
 
 local function include_operator_block()
   if split_block then return end
-  split_block, settle_block, write_behind = include('operator_block', now, grace)
+  split_block, settle_block, write_behind = include('operator_block', now, grace, write)
 end
 
 -- Returns the budget with a key's state, and 0 or UNREADABLE.
@@ -75,14 +76,14 @@ local function load(k, l)
   return budget, budget.load(value, keys[k], block and block.at or 0)
 end
 
-local function keep(k, value, ends_at, old_end, is_head)
+local function keep(k, value, ends_at, lasts, old_end, lasted, is_head)
   if value == nil then return end
   if not ends[k] then
-    changed[#changed + 1], old_ends[k] = k, old_end
+    changed[#changed + 1], old_ends[k], lasted_of[k] = k, old_end, lasted
   elseif not old_end then
     old_ends[k] = nil
   end
-  values[k], ends[k], is_head_of[k] = value, ends_at or 0, is_head
+  values[k], ends[k], lasts_of[k], is_head_of[k] = value, ends_at or 0, lasts, is_head
 end
 
 -- Has the block by an operator written, with the value that the key has now.
@@ -91,7 +92,7 @@ local function keep_block(k, l)
   if not ends[k] then
     is_head = limits[l].head_size and values[k] and values[k] ~= ''
   end
-  keep(k, values[k], ends[k], nil, is_head)
+  keep(k, values[k], ends[k], lasts_of[k], nil, nil, is_head)
 end
 
 -- Blocks a key in place of its block. A length of 0 ends it.
@@ -152,13 +153,14 @@ local function charge_fast(size)
     if limit.head_size or cost == 0 or check.max_wait > 0 then return false end
     if operator_blocks[k] then return false end
     if check.offences and value_of(check.offences, WHOLE) then return false end
-    check.new, check.remaining, check.reset_after, check.delay, check.old_end =
+    check.new, check.remaining, check.reset_after, check.delay, check.old_end, check.lasted =
       limit.charge(value_of(k, limit), cost, now, limit.p1, limit.p2, limit.p3, limit.p4)
     if not check.new then return false end
   end
   for i = 1, size do
     local check = checks[i]
-    keep(check.k, check.new, now + check.reset_after, check.old_end)
+    local reset_after, lasted = check.reset_after, check.lasted
+    keep(check.k, check.new, now + reset_after, lasted and reset_after, check.old_end, lasted)
     answer(ALLOWED, check.remaining, -1, check.reset_after, check.delay)
   end
   return true
@@ -316,9 +318,10 @@ local function write_changes()
     local k = changed[i]
     local block = operator_blocks[k]
     if block then
-      write_behind(keys[k], block, values[k], ends[k], is_head_of[k])
+      write_behind(keys[k], block, values[k], ends[k], lasts_of[k], is_head_of[k])
     else
-      write(keys[k], values[k], ends[k], old_ends[k], is_head_of[k], now, grace)
+      write(keys[k], values[k], ends[k], lasts_of[k], old_ends[k], lasted_of[k], is_head_of[k], now,
+        grace)
     end
   end
 end

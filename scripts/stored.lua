@@ -16,18 +16,28 @@ local function read(key, head_size)
   return redis.call('GETRANGE', key, '0', last)
 end
 
--- Stores a value that expires at `ends_at`. false: deletes the key. nil: changes nothing.
--- `old_end`: when the stored value expires, if it is as long as the new one. `is_head`: the value
--- is only the head of the stored one. `grace`: the key lives so many ms longer.
-local function write(key, value, ends_at, old_end, is_head, now, grace)
+-- Stores a value that counts until `ends_at`. false: deletes the key. nil: changes nothing.
+-- `old_end`: until when the stored value counts, if it is as long as the new one. `is_head`: the
+-- value is only the head of the stored one. `grace`: the key lives so many ms longer.
+--
+-- `lasts`, `lasted`: how long the new and the stored value count after their last charges. Keys
+-- expire at whole seconds, or at every fourth one if the value lasts 16 s, at every 16th if it
+-- lasts 64 s, and so on. So a key stays for a quarter of that time longer at most, and most charges
+-- leave its expiry as it is: to set it costs Redis more than the value does. The step depends on
+-- nothing but the value, so a charge knows when the value that it finds expires, or a time before.
+-- nil: all charges of a window leave its end as it is, so the key expires at a whole second.
+local function write(key, value, ends_at, lasts, old_end, lasted, is_head, now, grace)
   if not value then
     if value == false then redis.call('DEL', key) end
     return
   end
-  -- Keys expire at whole seconds. So the charges of one window, and frequent charges, leave the
-  -- expiry as it is: setting it costs Redis more than the value does.
-  local expires_at = ends_at + -ends_at % 1000000
-  local keeps_expiry = old_end and old_end + -old_end % 1000000 == expires_at
+  local step, old_step = 1000000, 1000000
+  if lasts and lasts >= 16000000 then
+    while lasts >= 16 * step do step = 4 * step end
+    while old_end and lasted >= 16 * old_step do old_step = 4 * old_step end
+  end
+  local expires_at = ends_at + -ends_at % step
+  local keeps_expiry = old_end and old_end + -old_end % old_step == expires_at
   if keeps_expiry or is_head then
     redis.call('SETRANGE', key, '0', value)
     -- With a manual clock, extend the TTL: it follows the server's time.
