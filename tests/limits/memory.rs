@@ -97,7 +97,8 @@ async fn full_budgets_are_removed_while_one_key_is_busy() {
     assert_eq!(store.len(), 10_000);
 
     advance(Duration::from_secs(2)).await;
-    for _ in 0..20_000 {
+    for _ in 0..1_000 {
+        advance(Duration::from_millis(4)).await;
         drop(limiter.check(&limit, &key(0)).await.unwrap());
     }
     assert_eq!(store.len(), 1);

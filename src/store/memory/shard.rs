@@ -3,13 +3,19 @@
 use super::table::{Cursor, Table};
 use crate::algorithm::{Cost, Effect, State};
 use crate::model::{Change, Check, Error, Limit};
-use crate::units::{Outcome, Timestamp};
+use crate::units::{Micros, Outcome, Timestamp};
 
-/// Places of the table that are swept for each operation.
-const SWEPT_PER_OPERATION: usize = 2;
+/// Places of the table that are swept for each budget that is added. So however many clients come,
+/// the shard has a few times as many budgets as are in use.
+const SWEPT_PER_BUDGET: usize = 2;
 
 /// Places that are swept at a time, because a few together cost less than one by one.
 const SWEEP_STEP: usize = 32;
+
+/// The time after which an operation sweeps as many places although few budgets were added, so that
+/// the memory of clients that left is freed: of a million, in seven seconds, or in five minutes if
+/// all traffic is of one key.
+const SWEEP_EVERY: Micros = 4_000;
 
 /// The fewest places of a sweep round, even if the table is smaller.
 const MIN_ROUND: usize = 64;
@@ -114,6 +120,8 @@ pub(super) struct Shard {
     cursor: Cursor,
     /// Places to sweep, counted since the last step.
     due: usize,
+    /// The time of the last step.
+    stepped_at: Timestamp,
     /// Places swept in this round.
     swept: usize,
     /// The next place of an eviction.
@@ -129,6 +137,7 @@ impl Shard {
             cap,
             cursor,
             due: 0,
+            stepped_at: Timestamp::EPOCH,
             swept: 0,
             hand,
         }
@@ -205,6 +214,7 @@ impl Shard {
     pub(super) fn put(&mut self, of: u128, budget: StoredBudget) {
         if budget.state.is_some() {
             self.table.insert(of as u64, budget);
+            self.due += SWEPT_PER_BUDGET;
         }
     }
 
@@ -253,15 +263,15 @@ impl Shard {
         least.map(|(_, place)| place)
     }
 
-    /// Sweeps [`SWEEP_STEP`] places, if as many are due. Returns whether this was the last step of
-    /// a round.
+    /// Sweeps [`SWEEP_STEP`] places, if as many are due, or none were swept for a while. Returns
+    /// whether this was the last step of a round.
     #[inline]
     pub(super) fn sweep(&mut self, now: Timestamp) -> bool {
-        self.due += SWEPT_PER_OPERATION;
-        if self.due < SWEEP_STEP {
+        if self.due < SWEEP_STEP && now < self.stepped_at + SWEEP_EVERY {
             return false;
         }
         self.due = 0;
+        self.stepped_at = now;
         self.sweep_due(now)
     }
 

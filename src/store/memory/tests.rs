@@ -138,7 +138,8 @@ proptest! {
         }
         // Now all budgets have expired, and sweeps delete them.
         now = now + 10_000_000;
-        for _ in 0..40_000 {
+        for _ in 0..2_500 {
+            now = now + 4_000;
             shard.sweep(now);
         }
         prop_assert_eq!(shard.len(), 0);
@@ -225,9 +226,9 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
         });
         assert_eq!(refunded.unwrap().remaining, 8);
     }
-    let mut left_at = |now| {
-        for _ in 0..1_000 {
-            shard.sweep(now);
+    let mut left_at = |now: Timestamp| {
+        for step in 0..32 {
+            shard.sweep(now + step * 4_000);
         }
         shard.len()
     };
@@ -236,30 +237,38 @@ fn sliding_window_with_a_refund_is_swept_at_most_a_window_later() {
 }
 
 #[test]
-fn shard_sweeps_32_places_at_every_16th_operation() {
+fn shard_sweeps_32_places_when_16_budgets_were_added_and_every_4_ms() {
     let limit = Limit::gcra("limit", Quota::per_second(1)).unwrap();
     let secrets = Default::default();
     let mut shard = Shard::new(None);
-    for number in 0..300_u64 {
+    let add = |shard: &mut Shard, number: u64, now| {
         let check = Check::new(&limit, Key::from(number));
-        let charged = shard.apply(
-            fingerprint(&secrets, check.limit(), check.key()),
-            &limit,
-            BudgetAction::Charge,
-            Timestamp::EPOCH,
-            |state| charge(&check, state, Timestamp::EPOCH),
-        );
-        assert!(charged.unwrap().allowed);
-    }
-    let later = Timestamp::from_micros(60_000_000);
-    for operation in 1..=64 {
-        let before = shard.len();
-        shard.sweep(later);
-        let swept = before - shard.len();
-        assert!(if operation % 16 == 0 {
-            (1..=32).contains(&swept)
-        } else {
-            swept == 0
+        let of = fingerprint(&secrets, check.limit(), check.key());
+        let charged = shard.apply(of, &limit, BudgetAction::Charge, now, |state| {
+            charge(&check, state, now)
         });
+        assert!(charged.unwrap().allowed);
+    };
+    let sweep = |shard: &mut Shard, now| {
+        let before = shard.len();
+        shard.sweep(now);
+        before - shard.len()
+    };
+    let now = Timestamp::from_micros(1_000_000);
+    for number in 0..300 {
+        add(&mut shard, number, now);
+    }
+    let mut now = now + 60_000_000;
+    assert!((1..=32).contains(&sweep(&mut shard, now)));
+    for number in 1_000..1_015 {
+        add(&mut shard, number, now);
+        assert_eq!(sweep(&mut shard, now), 0);
+    }
+    add(&mut shard, 1_015, now);
+    assert!((1..=32).contains(&sweep(&mut shard, now)));
+    for _ in 0..3 {
+        assert_eq!(sweep(&mut shard, now + 3_999), 0);
+        now = now + 4_000;
+        assert!((1..=32).contains(&sweep(&mut shard, now)));
     }
 }
