@@ -240,7 +240,10 @@ impl SlidingWindow {
                 length_of(period, *more).is_ok_and(|length| exact(limit, length, PRODUCT).is_ok())
             };
             let help = match (sub_windows..=MAX_SUB_WINDOWS).find(fits) {
-                Some(enough) => format!("use {enough} sub-windows, or a smaller limit"),
+                Some(enough) => format!(
+                    "use {enough} sub-windows (`Limit::sliding_window_with`, or `sub_windows` in a \
+                     file), or a smaller limit"
+                ),
                 None => "use a fixed window, a shorter period, or larger units, such as kilobytes \
                          instead of bytes"
                     .to_owned(),

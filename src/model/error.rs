@@ -282,7 +282,7 @@ impl fmt::Display for Error {
                 "the circuit breaker is open: the rate limit store did not answer earlier checks"
             }
             ErrorKind::Unreachable => "the rate limit store is unreachable",
-            ErrorKind::Store => "the rate limit store's answer was invalid or lost",
+            ErrorKind::Store => "the rate limit store's answer was lost or invalid",
             ErrorKind::Declined => "the rate limit store declined the check",
             ErrorKind::Overloaded => "the rate limit store is overloaded",
             ErrorKind::Full => "the rate limit store is full",

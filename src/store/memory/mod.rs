@@ -31,7 +31,8 @@ const MIN_PER_SHARD: usize = 64;
 /// - Decisions are exact under concurrency: each check holds the locks of its keys' shards.
 /// - The time is the process's own and never steps back.
 /// - Operations also delete full budgets, so memory is bounded by the keys in use, except [with a
-///   clock](Self::with_clock) that you set. The store spawns no task.
+///   clock](Self::with_clock) that you set. The store spawns no task, so a store that nothing asks
+///   keeps what it has.
 /// - With a [cap](MemoryStoreBuilder::max_keys), memory is bounded for any number of keys.
 /// - Keys are not kept. A budget is found by 128 bits of two hashes with random secrets, so no
 ///   client can choose a key that shares the budget of another.
@@ -144,7 +145,8 @@ impl MemoryStore {
         }
     }
 
-    /// The number of budgets in the store.
+    /// The number of budgets in the store. To ask for it later, give the limiter an `Arc` of the
+    /// store: `RateLimiter::new(Arc::clone(&store))`.
     #[must_use]
     pub fn len(&self) -> usize {
         (0..self.shards.len())

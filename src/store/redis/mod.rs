@@ -73,9 +73,9 @@ use crate::units::ConfigError;
 ///   awaited for up to a twelfth of the deadline. So a charge is not lost on a connection that was
 ///   closed while the process was stopped.
 /// - A connection on which a call was not answered within its deadline is replaced.
-/// - A budget has the key `prefix:{key}:kind:limit`. It expires in the second after it is full
-///   again. On a cluster it is `prefix:{partition}{key}:kind:limit`. See
-///   [`partitions`](RedisStoreBuilder::partitions).
+/// - A budget has the key `prefix:{key}:kind:limit`. It expires after it is full again: within a
+///   second, or within a quarter of the time that this took. On a cluster it is
+///   `prefix:{partition}{key}:kind:limit`. See [`partitions`](RedisStoreBuilder::partitions).
 /// - The key `prefix:limits` has the quotas of limits in use, for five minutes. See
 ///   [`RateLimiter::register`](crate::RateLimiter::register). Keys such as `prefix:denied:29744102`
 ///   have clients that were denied, for 65 minutes, if they [are

@@ -245,9 +245,12 @@ fn check_text(what: &str, text: &str, without: &[u8], in_words: &str) -> Result<
     if (1..=MAX_TEXT).contains(&text.len()) && text.bytes().all(is_printable) {
         return Ok(());
     }
+    let found = match text {
+        "" => "empty".to_owned(),
+        _ => format!("`{}`", text.escape_debug()),
+    };
     Err(ConfigError::new(format!(
-        "{what} is `{}`; use 1 to {MAX_TEXT} printable ASCII characters without {in_words}",
-        text.escape_debug()
+        "{what} is {found}; use 1 to {MAX_TEXT} printable ASCII characters without {in_words}"
     )))
 }
 

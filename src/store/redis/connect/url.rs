@@ -69,9 +69,16 @@ fn not_encoded() -> ConfigError {
 
 /// The server of a URL of one server.
 fn server(url: &str, tls: Option<Tls>) -> Result<ConnectionInfo, ConfigError> {
+    if url.is_empty() {
+        return Err(ConfigError::new(
+            "the Redis URL is empty; give one, such as `redis://localhost:6379`, or set the \
+             variable that it comes from",
+        ));
+    }
     if !url.contains("://") {
         return Err(ConfigError::new(
-            "the Redis URL has no scheme; add `redis://`, as in `redis://localhost:6379`",
+            "the Redis URL has no scheme; put `redis://` in front of it, as in \
+             `redis://localhost:6379`",
         ));
     }
     let parsed = redis::parse_redis_url(url);
@@ -125,8 +132,8 @@ fn check_settings<'a>(
 fn unusable_url(error: &dyn fmt::Display) -> ConfigError {
     ConfigError::new(format!(
         "the Redis URL cannot be used: {error}; write \
-         redis://[user:password@]host[:port][/database], rediss:// for TLS, or another form that \
-         `RedisStoreBuilder::url` lists"
+         redis://[user:password@]host[:port][/database] with a port up to 65535, rediss:// for \
+         TLS, or another form that `RedisStoreBuilder::url` lists"
     ))
 }
 
