@@ -19,11 +19,10 @@
 --          drained, 1 more than the longest delay in us of an allowed check (1: any), else 0
 
 -- The fast path: a charge that fits, under the stored rate. Returns the new value, remaining,
--- reset_after and delay; until when the stored value counts (nil: there is none), and how long that
--- is after its last charge (0: there is none). For the new value, that is reset_after. Returns nil
--- if the slow path has to decide. bucket_budget.lua is the slow path, and has names for the kind 4
--- and the 35 bytes. Each call of Redis makes this function anew, and each outer variable would cost
--- more, so it uses none.
+-- reset_after, delay, and old_end and lasted of the stored value (see stored.lua; nil and 0 without
+-- one). The new value lasts for reset_after. Returns nil if the slow path has to decide.
+-- bucket_budget.lua is the slow path, and has names for the kind 4 and the 35 bytes. Each call of
+-- Redis makes this function anew, and each outer variable would cost more, so it uses none.
 local function charge(value, cost, now, units, micros, capacity, queue)
   local used, since, old_end, lasted = 0, now, nil, 0
   if value then

@@ -39,13 +39,15 @@ local function write_both(key, block, value, ends_at, lasts, is_head)
   end
   value = value or ''
   if value ~= '' and ends_at == 0 then
-    ends_at = now + math.max(redis.call('PTTL', key) - grace, 0) * 1000
+    -- Two ms less, which PTTL and PSETEX add, so that the same whole second is rounded to.
+    ends_at = now + math.max(redis.call('PTTL', key) - grace - 2, 0) * 1000
   end
   if block.ends_at > 0 then
     value = struct.pack(HEAD, KIND, block.ends_at, block.length) .. value
     ends_at = math.max(ends_at, block.ends_at)
   end
-  -- Not before the value behind the block would expire without it.
+  -- `lasts` keeps the rounding of the budget's value, so that the next charge finds the expiry that
+  -- it expects.
   write(key, value ~= '' and value, ends_at, lasts, nil, nil, false, now, grace)
 end
 

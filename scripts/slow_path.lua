@@ -45,9 +45,9 @@ end
 
 -- The budgets that were made, by the number of their limit.
 local budgets = {}
--- The changed keys, in the order of their first change. By key: until when the new value counts,
--- and how long it lasts; the same of the stored value, if all new values are as long; and whether
--- the value is only a head.
+-- The changed keys, in the order of their first change. By key, as `write` takes them: `ends` and
+-- `lasts_of` of the new value; `old_ends` and `lasted_of` of the stored one, if all new values are
+-- as long; and `is_head_of`.
 local changed, ends, lasts_of, old_ends, lasted_of, is_head_of = {}, {}, {}, {}, {}, {}
 
 -- The blocks by operators, by key: see operator_block.lua.

@@ -20,12 +20,18 @@ end
 -- `old_end`: until when the stored value counts, if it is as long as the new one. `is_head`: the
 -- value is only the head of the stored one. `grace`: the key lives so many ms longer.
 --
--- `lasts`, `lasted`: how long the new and the stored value count after their last charges. Keys
--- expire at whole seconds, or at every fourth one if the value lasts 16 s, at every 16th if it
--- lasts 64 s, and so on. So a key stays for a quarter of that time longer at most, and most charges
--- leave its expiry as it is: to set it costs Redis more than the value does. The step depends on
--- nothing but the value, so a charge knows when the value that it finds expires, or a time before.
--- nil: all charges of a window leave its end as it is, so the key expires at a whole second.
+-- `lasts`, `lasted`: how long the new and the stored value count after their last charges. With
+-- `lasts` and `old_end`, `lasted` is given too. Keys expire at whole seconds, or at every fourth
+-- one if the value lasts 16 s, at every 16th if it lasts 64 s, and so on. So most charges leave the
+-- expiry as it is, because setting it costs Redis more than writing the value. A key stays longer
+-- than it counts by a second at most, or by a quarter of the longest time that a value of it
+-- lasted.
+--
+-- The step depends on the value alone, so a charge knows when the value that it finds expires. If
+-- the new value lasts less than 16 s, the old end is rounded to a second only. That is never later
+-- than the key's expiry, so the comparison stays safe. The steps are part of the format: a version
+-- with other steps needs another kind of key. Windows, permits and offences pass no `lasts`, and
+-- their keys expire at whole seconds.
 local function write(key, value, ends_at, lasts, old_end, lasted, is_head, now, grace)
   if not value then
     if value == false then redis.call('DEL', key) end

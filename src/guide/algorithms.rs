@@ -22,8 +22,8 @@
 //! denied. The area behind them is what was left.
 //!
 //! - A **token bucket** and **GCRA** refill all the time. After a burst, one request a second
-//!   passes. They differ in how they are described, and decide the same. They share their state, so
-//!   a rolling deployment can replace one by the other.
+//!   passes. They make the same decisions, and differ only in their description. They share their
+//!   state, so a rolling deployment can replace one by the other.
 //! - A **leaky bucket** accepts the same requests, and forwards them evenly.
 //! - A **sliding window** estimates. It weighs the previous period by its overlap with the window.
 //!   The estimate assumes that the previous period's requests were spread evenly, so a burst counts

@@ -261,9 +261,9 @@ async fn invalid_settings_are_errors_of_the_builder() {
     );
 
     for (url, advice) in [
-        ("", "add `redis://`"),
-        ("localhost", "add `redis://`"),
-        (":hunter2@localhost:6379", "add `redis://`"),
+        ("", "is empty"),
+        ("localhost", "put `redis://`"),
+        (":hunter2@localhost:6379", "put `redis://`"),
         ("http://127.0.0.1/", "redis://[user:password@]host"),
         ("redis://:hunter2@/", ""),
     ] {
@@ -377,7 +377,7 @@ async fn connections_have_the_name_that_is_set() {
     for name in ["", "orders api", "orders\n", &"x".repeat(65)] {
         let error = named(name).build().unwrap_err().to_string();
         assert!(
-            error.starts_with("`client_name` is `") && error.contains("use 1 to 64"),
+            error.starts_with("`client_name` is ") && error.contains("use 1 to 64"),
             "{error}"
         );
     }

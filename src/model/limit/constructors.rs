@@ -79,8 +79,8 @@ impl Limit {
     /// count.
     ///
     /// The limit times the period in microseconds is at most 2<sup>52</sup>, so that all numbers
-    /// are exact: 52,000 a day, or 1.2 million an hour. With sub-windows, the limit may be as many
-    /// times larger.
+    /// are exact: 52,000 a day, or 1.2 million an hour. With `n` sub-windows, it may be `n` times
+    /// larger.
     pub fn sliding_window(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::sliding_window_with(name, quota, 1)
     }

@@ -31,8 +31,8 @@ const MIN_PER_SHARD: usize = 64;
 /// - Decisions are exact under concurrency: each check holds the locks of its keys' shards.
 /// - The time is the process's own and never steps back.
 /// - Operations also delete full budgets, so memory is bounded by the keys in use, except [with a
-///   clock](Self::with_clock) that you set. The store spawns no task, so a store that nothing asks
-///   keeps what it has.
+///   clock](Self::with_clock) that you set. The store spawns no task, so an idle one frees
+///   nothing.
 /// - With a [cap](MemoryStoreBuilder::max_keys), memory is bounded for any number of keys.
 /// - Keys are not kept. A budget is found by 128 bits of two hashes with random secrets, so no
 ///   client can choose a key that shares the budget of another.
@@ -319,7 +319,7 @@ impl MemoryStore {
             .collect()
     }
 
-    /// Sweeps the shard if enough places are due. At the end of a round, also sweeps another shard,
+    /// Sweeps the shard if that is due. At the end of a round, also sweeps another shard,
     /// so that the traffic of one key is enough to sweep all shards.
     fn sweep(&self, shard: &mut Shard, now: Timestamp) {
         if self.clock.is_some() || !shard.sweep(now) {

@@ -255,8 +255,10 @@ fn shard_sweeps_32_places_when_16_budgets_were_added_and_every_4_ms() {
         before - shard.len()
     };
     let now = Timestamp::from_micros(1_000_000);
-    for number in 0..300 {
+    // Nothing has expired yet.
+    for number in 0..320 {
         add(&mut shard, number, now);
+        assert_eq!(sweep(&mut shard, now), 0);
     }
     let mut now = now + 60_000_000;
     assert!((1..=32).contains(&sweep(&mut shard, now)));
@@ -266,6 +268,14 @@ fn shard_sweeps_32_places_when_16_budgets_were_added_and_every_4_ms() {
     }
     add(&mut shard, 1_015, now);
     assert!((1..=32).contains(&sweep(&mut shard, now)));
+    // A group takes its budgets out of the table, and puts them back.
+    for number in (1_000..1_016).cycle().take(100) {
+        let key = Key::from(number);
+        let of = fingerprint(&secrets, &limit, &key);
+        let budget = shard.take(of);
+        shard.put(of, budget);
+        assert_eq!(sweep(&mut shard, now), 0);
+    }
     for _ in 0..3 {
         assert_eq!(sweep(&mut shard, now + 3_999), 0);
         now = now + 4_000;

@@ -73,8 +73,8 @@ use crate::units::ConfigError;
 ///   awaited for up to a twelfth of the deadline. So a charge is not lost on a connection that was
 ///   closed while the process was stopped.
 /// - A connection on which a call was not answered within its deadline is replaced.
-/// - A budget has the key `prefix:{key}:kind:limit`. It expires after it is full again: within a
-///   second, or within a quarter of the time that this took. On a cluster it is
+/// - A budget has the key `prefix:{key}:kind:limit`. It expires at most a second, or
+///   a quarter of its refill time, after the budget is full. On a cluster it is
 ///   `prefix:{partition}{key}:kind:limit`. See [`partitions`](RedisStoreBuilder::partitions).
 /// - The key `prefix:limits` has the quotas of limits in use, for five minutes. See
 ///   [`RateLimiter::register`](crate::RateLimiter::register). Keys such as `prefix:denied:29744102`

@@ -71,8 +71,8 @@ fn not_encoded() -> ConfigError {
 fn server(url: &str, tls: Option<Tls>) -> Result<ConnectionInfo, ConfigError> {
     if url.is_empty() {
         return Err(ConfigError::new(
-            "the Redis URL is empty; give one, such as `redis://localhost:6379`, or set the \
-             variable that it comes from",
+            "the Redis URL is empty; pass one, such as `redis://localhost:6379`. If it comes from \
+             an environment variable, set it",
         ));
     }
     if !url.contains("://") {
