@@ -30,8 +30,8 @@ local function settle(block)
 end
 
 -- Stores a block, and the budget's value behind it (false: none). `is_head`: the value
--- is only the head of the stored one. `ends_at`, `lasts`: see stored.lua. With an `ends_at` of 0,
--- the key lives as long as it did.
+-- is only the head of the stored one. stored.lua explains `ends_at` and `lasts`. With an `ends_at`
+-- of 0, the key lives as long as it did.
 local function write_both(key, block, value, ends_at, lasts, is_head)
   if is_head then
     redis.call('SETRANGE', key, block.at, value)
@@ -39,7 +39,7 @@ local function write_both(key, block, value, ends_at, lasts, is_head)
   end
   value = value or ''
   if value ~= '' and ends_at == 0 then
-    -- Two ms less, which PTTL and PSETEX add, so that the same whole second is rounded to.
+    -- PTTL and PSETEX round up to whole ms. Two ms less keep the expiry at the same second.
     ends_at = now + math.max(redis.call('PTTL', key) - grace - 2, 0) * 1000
   end
   if block.ends_at > 0 then

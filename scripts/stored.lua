@@ -29,9 +29,9 @@ end
 --
 -- The step depends on the value alone, so a charge knows when the value that it finds expires. If
 -- the new value lasts less than 16 s, the old end is rounded to a second only. That is never later
--- than the key's expiry, so the comparison stays safe. The steps are part of the format: a version
--- with other steps needs another kind of key. Windows, permits and offences pass no `lasts`, and
--- their keys expire at whole seconds.
+-- than the key's expiry, so the comparison stays safe. The steps are part of the format, so a
+-- version with other steps needs another kind of key. Windows, permits and offences pass no
+-- `lasts`, and their keys expire at whole seconds.
 local function write(key, value, ends_at, lasts, old_end, lasted, is_head, now, grace)
   if not value then
     if value == false then redis.call('DEL', key) end

@@ -341,8 +341,8 @@ impl Rule {
     ///
     /// A format that changes gets another letter. Otherwise, two versions of this crate in a
     /// rolling deployment would read each other's values as corrupt, and count each as a full
-    /// budget. The steps of the expiry (`scripts/stored.lua`) are part of the format, because a
-    /// charge relies on those of the value that it finds.
+    /// budget. The steps of the expiry (`scripts/stored.lua`) are part of the format, because
+    /// each charge relies on the expiry that the last one set.
     pub(crate) const fn kind(&self) -> &'static str {
         match self {
             Self::Bucket(_) => "b",

@@ -164,7 +164,7 @@ async fn no_key_expires_before_its_budget_is_full() {
 }
 
 #[tokio::test]
-async fn a_budget_behind_a_block_expires_as_it_would_without() {
+async fn a_block_neither_shortens_nor_extends_the_life_of_a_budget() {
     let server = RedisServer::start();
     let limiter = server.limiter().await;
     let mut connection = server.connection();
@@ -191,7 +191,7 @@ async fn a_budget_behind_a_block_expires_as_it_would_without() {
                 let decision = limiter.apply(change.clone()).await.unwrap();
                 let reset_after = decision.verdicts()[0].reset_after();
                 if reset_after > 2 * period {
-                    // Of the block.
+                    // This is when the block ends. The budget is full long before.
                     continue;
                 }
                 let redis_key = format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name());
@@ -207,6 +207,24 @@ async fn a_budget_behind_a_block_expires_as_it_would_without() {
             limiter.reset(&limit, &key).await.unwrap();
         }
     }
+
+    let limit = Limit::token_bucket("often", Quota::new(1_000, period)).unwrap();
+    assert!(limiter.check_n(&limit, &key, 400).await.unwrap().allowed());
+    // A pause of this test makes the first time earlier, or the second one later.
+    let mut expires_between = || {
+        let before = server_time(&mut connection);
+        let left: u64 = connection.pttl("tollgate:{alice}:b:often").unwrap();
+        let left = Duration::from_millis(left);
+        (before + left, server_time(&mut connection) + left)
+    };
+    let (_, latest) = expires_between();
+    for length in [10, 0, 10, 0, 10, 0].map(Duration::from_secs) {
+        let check = Check::new(&limit, &key);
+        let block = Op::Block.on(check, None, length);
+        drop(limiter.apply(block).await.unwrap());
+    }
+    let (earliest, _) = expires_between();
+    assert!(earliest < latest + Duration::from_secs(1));
 }
 
 #[tokio::test]
