@@ -18,6 +18,7 @@ mod breaker;
 pub mod conformance;
 #[cfg(feature = "redis")]
 mod deny_cache;
+mod fingerprint;
 mod group;
 pub(crate) mod heartbeat;
 mod memory;
@@ -26,6 +27,7 @@ mod prefetch;
 mod promise;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+mod table;
 
 pub use self::announcements::{Announcement, Announcements};
 pub use self::answer::Answer;

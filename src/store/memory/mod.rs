@@ -1,8 +1,6 @@
 //! The embedded store.
 
-mod fingerprint;
 mod shard;
-mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::DefaultHashBuilder;
 
-use self::fingerprint::fingerprint;
 use self::shard::{BudgetAction, Shard};
+use super::fingerprint::fingerprint;
 use super::group::{apply_change, charge_key, decide_group, peek};
 use super::{Answer, Store};
 use crate::algorithm::{Cost, Effect, State};

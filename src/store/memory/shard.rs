@@ -1,8 +1,8 @@
 //! One shard of the embedded store, a table of budgets that sweeps expired ones as it is used.
 
-use super::table::{Cursor, Table};
 use crate::algorithm::{Cost, Effect, State};
 use crate::model::{Change, Check, Error, Limit};
+use crate::store::table::{Cursor, Table};
 use crate::units::{Micros, Outcome, Timestamp};
 
 /// Places of the table that are swept for each budget that is added. So however many clients come,
@@ -133,7 +133,7 @@ impl Shard {
         let cursor = Cursor::default();
         let hand = Cursor::default();
         Self {
-            table: Table::new(),
+            table: Table::default(),
             cap,
             cursor,
             due: 0,

@@ -7,12 +7,12 @@ use std::hash::BuildHasher;
 use hashbrown::DefaultHashBuilder;
 use proptest::prelude::*;
 
-use super::fingerprint::fingerprint;
 use super::shard::{BudgetAction, Shard};
-use super::table::{Cursor, Table};
 use crate::algorithm::State;
 use crate::model::{Change, Check, Key, Limit};
+use crate::store::fingerprint::fingerprint;
 use crate::store::group::{apply_change, charge, peek};
+use crate::store::table::{Cursor, Table};
 use crate::units::{Quota, Receipt, Timestamp};
 
 /// A run of operations on a range of keys, so that the table grows and shrinks by hundreds.
@@ -57,7 +57,7 @@ proptest! {
         // numbers.
         let hasher = DefaultHashBuilder::default();
         let hash = |number: u16| hasher.hash_one(number.to_string());
-        let mut table = Table::new();
+        let mut table = Table::default();
         let mut model = BTreeSet::new();
         let mut cursor = Cursor::default();
         for run in runs {
@@ -84,7 +84,7 @@ proptest! {
                 KeyRange::Sweep(times, places, of) => for _ in 0..times {
                     let swept = RefCell::new(Vec::new());
                     table.sweep(&mut cursor, places, |number| {
-                        let is_over = number % of == 0;
+                        let is_over = *number % of == 0;
                         swept.borrow_mut().extend(is_over.then_some(*number));
                         is_over
                     });

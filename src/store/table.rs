@@ -32,14 +32,16 @@ pub(super) struct Table<T> {
     len: usize,
 }
 
-impl<T> Table<T> {
-    pub(super) fn new() -> Self {
+impl<T> Default for Table<T> {
+    fn default() -> Self {
         Self {
             segments: vec![HashTable::new()],
             len: 0,
         }
     }
+}
 
+impl<T> Table<T> {
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -125,7 +127,7 @@ impl<T> Table<T> {
         &mut self,
         from: &mut Cursor,
         steps: usize,
-        is_over: impl Fn(&T) -> bool,
+        mut is_over: impl FnMut(&mut T) -> bool,
     ) -> bool {
         let before = *from;
         let segments = self.segments.len();
@@ -137,8 +139,8 @@ impl<T> Table<T> {
         let mut removed = 0;
         for bucket in before.bucket..end {
             if segment
-                .get_bucket(bucket)
-                .is_some_and(|entry| is_over(&entry.0))
+                .get_bucket_mut(bucket)
+                .is_some_and(|entry| is_over(&mut entry.0))
                 && let Ok(entry) = segment.get_bucket_entry(bucket)
             {
                 entry.remove();
