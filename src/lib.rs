@@ -172,6 +172,7 @@ pub mod guide {
     //! | how is a service tested? | [testing] |
     //! | which Redis? | [redis], [operating] (`tollgate doctor`) |
     //! | what if Redis is away? | [outages] |
+    //! | no wait for Redis? | [asynchronous] limits |
     #![cfg_attr(
         feature = "yaml",
         doc = "| limits in a file? | [their format](limit_files), [changes](live_configuration) |"
@@ -212,7 +213,7 @@ pub mod guide {
     }
 
     pages! {
-        behind_a_proxy clients costs events features
+        asynchronous behind_a_proxy clients costs events features
         #[cfg(feature = "grpc")] grpc
         guarantees in_flight keys
         #[cfg(feature = "config")] limit_files

@@ -157,6 +157,10 @@ pub(crate) struct LimitConfig {
     )]
     #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
     pub(crate) shadow_percent: Option<u8>,
+    /// Whether replicas decide without waiting for the store, with units that they charged ahead. A
+    /// fixed window can be decided so. Default: false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) asynchronous: bool,
     /// The largest debt of a budget, in units. Default: no bound.
     #[serde(
         default,
@@ -189,6 +193,7 @@ impl LimitConfig {
             anchor: self.anchor,
             on_store_failure: self.on_store_failure,
             shadow_percent: self.shadow_percent,
+            asynchronous: self.asynchronous,
             retry_after: self.retry_after.clone(),
             max_debt: self.max_debt,
             block: self.block.clone(),

@@ -139,7 +139,8 @@ impl RequestLimiter {
             denials.for_each(|denial| telemetry::shadow_denied(&self.shadow_events, denial));
         }
         match decision.source() {
-            Source::DenyCache => {}
+            // They say nothing of whether the store answers.
+            Source::DenyCache | Source::Asynchronous => {}
             Source::FailOpen => return self.fail_open(decision, request),
             Source::FailClosed => return Conclusion::Reject(self.fail_closed(decision, request)),
             Source::Store | Source::Prefetched | Source::Local => {

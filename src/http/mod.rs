@@ -2,6 +2,7 @@
 
 mod acquiring;
 mod body;
+mod charged_here;
 mod charged_outside;
 mod client_ip;
 mod conclusion;
@@ -17,7 +18,6 @@ mod handler_extractors;
 mod headers;
 mod host;
 mod in_flight;
-mod in_memory;
 mod key_extractor;
 mod layer;
 mod limits;

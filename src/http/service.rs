@@ -63,7 +63,7 @@ where
         let limiter = &self.limiter;
         let asked = match limiter.policy.question(&parts) {
             Ok(Question::One { keyed, key, cost }) => {
-                match limiter.charge_in_memory(keyed, &key, cost, &mut parts) {
+                match limiter.charge_here(keyed, &key, cost, &mut parts) {
                     Some(conclusion) => return self.follow(conclusion, (parts, body)),
                     None => keyed.check(key, cost).into(),
                 }

@@ -37,10 +37,10 @@ use self::registry::Registry;
 pub(crate) use self::unanswered::UnansweredSettlement;
 use self::waiting::Turns;
 pub(crate) use self::waiting::WaitSettings;
-use crate::model::{Budget, Change, Limit, Operation};
+use crate::model::{Budget, Change, Key, Limit, Operation};
 use crate::store::{Answer, MemoryStore, Note};
 use crate::telemetry::{self, Throttles};
-use crate::units::ConfigError;
+use crate::units::{ConfigError, Outcome, Timestamp};
 
 /// A rate limiter on a [`Store`](crate::store::Store), the core of the crate, without HTTP.
 ///
@@ -136,6 +136,18 @@ impl RateLimiter {
     #[inline]
     pub(crate) fn memory(&self) -> Option<&MemoryStore> {
         self.shared.failover.memory()
+    }
+
+    /// Charges a check of an asynchronous limit, if its units are in this process. Returns its
+    /// outcome, and the time of the store.
+    #[inline]
+    pub(crate) fn charge_ahead(
+        &self,
+        limit: &Limit,
+        key: &Key,
+        cost: u32,
+    ) -> Option<(Outcome, Timestamp)> {
+        self.shared.failover.charge_ahead(limit, key, cost)
     }
 
     /// Changes a budget. Wakes its waiters when the store has answered.
@@ -245,7 +257,7 @@ impl RateLimiter {
     /// Waits until the work in the background has ended. The
     /// [settlements](crate::layer::Settlement) in flight are answered, which takes at most five
     /// seconds, and the store has confirmed all released [permits](Permit), which takes at most
-    /// one.
+    /// one. Units of [asynchronous](Limit::asynchronous) limits that are not spent are given back.
     ///
     /// If a program ends before that, the estimates of its last requests stand, and its last
     /// permits count until their lease expires. So call this last in your `main`, also after a
@@ -266,6 +278,7 @@ impl RateLimiter {
         }
         self.flush_settlements().await;
         self.flush_permits().await;
+        self.shared.failover.release().await;
     }
 }
 

@@ -40,6 +40,9 @@ pub enum Source {
     DenyCache,
     /// This process. The units were prefetched.
     Prefetched,
+    /// This process. The limit is [asynchronous](crate::Limit::asynchronous), and its units were
+    /// charged ahead.
+    Asynchronous,
     /// This process. The store was unavailable, and the limits [failed over to their
     /// shares](crate::limit::OnStoreFailure::Local). The verdicts are of the shares.
     Local,

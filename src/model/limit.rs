@@ -5,6 +5,7 @@ mod constructors;
 
 mod settings;
 
+mod asynchronous;
 mod block;
 
 #[cfg(feature = "serde")]
@@ -96,6 +97,7 @@ use crate::units::{ConfigError, Quota};
 /// | `anchor`: `first` or `clock` | `fixed_window` | `first` |
 /// | `on_store_failure`: [`OnStoreFailure`](crate::limit::OnStoreFailure) | all | the layer's |
 /// | `shadow_percent`: [percent of keys in shadow mode](Self::with_shadow_percent) | all | 0 |
+/// | `asynchronous`: [whether replicas decide without waiting](Self::asynchronous) | `fixed_window` | false |
 /// | `max_debt`: [units](Self::with_max_debt) | all but `concurrency` | no bound |
 /// | `block`: [when keys are blocked](Self::with_block_policy), such as `{"after": "20/5min", "for": "10m", "factor": 2, "max": "1d"}`. Without `after`, only operators block | all but `concurrency` | no key is blocked |
 #[derive(Clone)]
@@ -128,6 +130,8 @@ struct Definition {
     /// A replica's share, for [`OnStoreFailure::Local`]. Its settings follow the limit's.
     share: Option<Limit>,
     enforced: Enforced,
+    /// Whether this process decides with units that it charged ahead.
+    is_asynchronous: bool,
     /// In units.
     max_debt: Option<u64>,
     /// The policy, with its numbers.
@@ -201,6 +205,7 @@ impl Limit {
             on_store_failure: None,
             share: None,
             enforced: Enforced::default(),
+            is_asynchronous: false,
             max_debt: None,
             block: None,
             retry_after: DEFAULT_RETRY_AFTER,

@@ -97,6 +97,19 @@ impl Verdict {
         (self.charged > 0).then_some(receipt)
     }
 
+    /// The same verdict on a check that was charged so many units.
+    pub(crate) const fn charged(mut self, units: u32, charged_at: Timestamp) -> Self {
+        self.charged = units;
+        self.charged_at = charged_at;
+        self
+    }
+
+    /// The same verdict, where this process has more units of the budget.
+    pub(crate) const fn with_more_remaining(mut self, units: u64) -> Self {
+        self.outcome.remaining = self.outcome.remaining.saturating_add(units);
+        self
+    }
+
     /// The same answer, as one that charged nothing.
     pub(super) const fn uncharged(mut self) -> Self {
         self.outcome.delay = 0;

@@ -21,6 +21,8 @@ mod deny_cache;
 mod fingerprint;
 mod group;
 pub(crate) mod heartbeat;
+#[cfg(feature = "redis")]
+pub(crate) mod local;
 mod memory;
 #[cfg(feature = "redis")]
 mod prefetch;

@@ -53,11 +53,11 @@ pub(crate) fn decided(span: &CheckSpan, decision: &Decision) {
     span.decided(decision);
 }
 
-/// The store allows a check of one limit.
+/// A check of one limit is allowed in this process: by an embedded store, or ahead of the store.
 #[inline]
-pub(crate) fn allowed(span: &CheckSpan, limit: &Limit, remaining: u64) {
-    metrics::decided_one(limit, OutcomeLabel::Allowed, Source::Store);
-    span.allowed(limit, remaining);
+pub(crate) fn allowed(span: &CheckSpan, limit: &Limit, remaining: u64, source: Source) {
+    metrics::decided_one(limit, OutcomeLabel::Allowed, source);
+    span.allowed(limit, remaining, source);
 }
 
 /// The store did not decide a check. `source` stands in for it. `None` if the caller got an error.

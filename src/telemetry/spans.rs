@@ -61,16 +61,16 @@ impl CheckSpan {
         );
     }
 
-    /// The store allows a check of one limit.
+    /// A check of one limit is allowed in this process.
     #[inline]
-    pub(crate) fn allowed(&self, limit: &Limit, remaining: u64) {
+    pub(crate) fn allowed(&self, limit: &Limit, remaining: u64, source: Source) {
         let Some(span) = &self.0 else { return };
         tracing::record_all!(
             span,
             limit = limit.name(),
             allowed = true,
             remaining = signed(remaining),
-            source = source_name(Some(Source::Store)),
+            source = source_name(Some(source)),
         );
     }
 

@@ -252,6 +252,30 @@ fn three_processes_send_five_requests_a_second_together() {
     );
 }
 
+#[test]
+fn asynchronous_replicas_pass_at_most_the_limit_in_each_window() {
+    let redis = RedisServer::start();
+    let mut process = program("asynchronous");
+    let (succeeded, text) = run(process.env("REDIS_URL", redis.url()));
+    assert!(succeeded, "{text}");
+    let windows: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("window"))
+        .collect();
+    assert_eq!(windows.len(), 4, "{text}");
+    for window in windows {
+        let counts: Vec<u64> = window
+            .split([' ', ':'])
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let [_, requests, passed, asked] = counts[..] else {
+            panic!("{window}");
+        };
+        assert!(passed <= 1_000, "{text}");
+        assert!(asked < requests / 4, "{text}");
+    }
+}
+
 #[tokio::test]
 async fn plans_have_their_quotas_and_an_upgrade_keeps_what_was_used() {
     let example = start("plans", &[]);

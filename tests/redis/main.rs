@@ -1,6 +1,7 @@
 //! The Redis store on one server: connections, values, batches, and the caches in front of it.
 
 mod addresses;
+mod asynchronous;
 mod batching;
 mod channels;
 mod connections;

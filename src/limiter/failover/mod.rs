@@ -14,11 +14,13 @@ use std::time::Duration;
 
 use self::local::Local;
 use crate::model::{
-    Budget, Change, Check, Decision, Error, Limit, OnStoreFailure, Operation, Source, Verdict,
+    Budget, Change, Check, Decision, Error, Key, Limit, OnStoreFailure, Operation, Source, Verdict,
 };
+#[cfg(feature = "redis")]
+use crate::store::RedisStore;
 use crate::store::{Answer, MemoryStore, Store};
 use crate::telemetry::{self, Throttle};
-use crate::units::{ConfigError, Receipt, micros};
+use crate::units::{ConfigError, Outcome, Receipt, Timestamp, micros};
 
 /// The time until the next try, if no circuit breaker knows better.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
@@ -32,6 +34,9 @@ pub(super) struct Failover {
     is_embedded: bool,
     /// The store, if it is in memory. Its decisions are a part of the request's code then.
     memory: Option<Arc<MemoryStore>>,
+    /// The store, if it is Redis. It decides some checks ahead.
+    #[cfg(feature = "redis")]
+    redis: Option<Arc<RedisStore>>,
     /// Made for the first check that is decided locally.
     local: OnceLock<Local>,
     /// A throttle for each policy, so that one does not hide the outcomes of another.
@@ -41,10 +46,12 @@ pub(super) struct Failover {
 impl Failover {
     pub(super) fn new(store: impl Store) -> Arc<Self> {
         let store = Arc::new(store);
-        let any: Arc<dyn Any + Send + Sync> = Arc::clone(&store) as _;
+        let any = || -> Arc<dyn Any + Send + Sync> { Arc::clone(&store) as _ };
         Arc::new(Self {
             is_embedded: store.is_embedded(),
-            memory: any.downcast().ok(),
+            memory: any().downcast().ok(),
+            #[cfg(feature = "redis")]
+            redis: any().downcast().ok(),
             store,
             local: OnceLock::new(),
             events: Default::default(),
@@ -68,6 +75,31 @@ impl Failover {
     #[inline]
     pub(super) fn memory(&self) -> Option<&MemoryStore> {
         self.memory.as_deref()
+    }
+
+    /// Charges a check of an asynchronous limit, if its units are in this process.
+    #[inline]
+    pub(super) fn charge_ahead(
+        &self,
+        limit: &Limit,
+        key: &Key,
+        cost: u32,
+    ) -> Option<(Outcome, Timestamp)> {
+        #[cfg(feature = "redis")]
+        return self.redis.as_ref()?.charge_here(limit, key, cost);
+        #[cfg(not(feature = "redis"))]
+        {
+            let _ = (limit, key, cost);
+            None
+        }
+    }
+
+    /// Gives back the units that were charged ahead and are not spent.
+    pub(super) async fn release(&self) {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = &self.redis {
+            redis.release().await;
+        }
     }
 
     pub(super) fn check_limits(&self, limits: &[&Limit]) -> Result<(), ConfigError> {

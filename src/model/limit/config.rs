@@ -31,6 +31,8 @@ pub(crate) struct LimitFields {
     pub(crate) on_store_failure: Option<OnStoreFailure>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shadow_percent: Option<u8>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) asynchronous: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after: Option<Written>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,6 +135,10 @@ impl TryFrom<LimitFields> for Limit {
             None => limit,
         };
         let limit = limit.with_shadow_percent(config.shadow_percent.unwrap_or(0))?;
+        let limit = match config.asynchronous {
+            true => limit.asynchronous()?,
+            false => limit,
+        };
         let limit = match config.max_debt {
             Some(units) => limit.with_max_debt(units)?,
             None => limit,
@@ -187,6 +193,7 @@ impl From<Limit> for LimitFields {
             anchor,
             on_store_failure: limit.on_store_failure(),
             shadow_percent: Some(limit.shadow_percent()).filter(|percent| *percent > 0),
+            asynchronous: limit.is_asynchronous(),
             retry_after: retry_after.map(|wait| Written(period::write(wait))),
             max_debt: limit.max_debt(),
             block: limit.block_policy().map(BlockFields::from),

@@ -174,7 +174,7 @@ impl RedisChannel {
     /// the store has a pool, because a pool has no connections for messages.
     pub fn new(store: &RedisStore, name: &str) -> Result<Self, ConfigError> {
         check_name("channel", name)?;
-        let lanes = store.lanes.clone();
+        let lanes = store.lanes().clone();
         if !lanes.has_channels {
             return Err(ConfigError::new(
                 "a pool has no connections for the messages of a channel; give the store a URL",

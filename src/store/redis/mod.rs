@@ -47,9 +47,10 @@ use self::submit::{submit, submit_claim};
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
 use super::deny_cache::DenyCache;
+use super::local::Asynchronous;
 use super::{Answer, BreakerState, Note, Store};
 use crate::model::{Budget, Change, Check, Error, Key, Limit, Operation};
-use crate::units::ConfigError;
+use crate::units::{ConfigError, Outcome, Timestamp};
 
 /// The store that all replicas of a service share: Redis, or a server with its protocol and
 /// scripts, such as Valkey.
@@ -120,7 +121,8 @@ use crate::units::ConfigError;
 /// ```
 #[derive(Clone)]
 pub struct RedisStore {
-    lanes: Lanes,
+    /// What this process decides by itself, and the lanes for all else.
+    local: Arc<Asynchronous<Lanes>>,
     notes: Arc<Notes>,
 }
 
@@ -155,7 +157,7 @@ impl RedisStore {
     #[must_use]
     pub fn breaker_state(&self) -> BreakerState {
         let states = self
-            .lanes
+            .lanes()
             .all
             .iter()
             .filter_map(|lane| lane.route.breaker_state());
@@ -185,7 +187,8 @@ impl RedisStore {
     #[must_use]
     pub fn redis_key(&self, limit: &Limit, key: &Key) -> String {
         let mut text = String::new();
-        let prefix = &self.lanes.all[self.lanes.index(key)].prefix;
+        let lanes = self.lanes();
+        let prefix = &lanes.all[lanes.index(key)].prefix;
         keys::append_key(&mut text, prefix, &Budget::new(limit, key), "");
         text
     }
@@ -200,6 +203,27 @@ impl RedisStore {
     /// other.
     pub fn builder(prefix: impl Into<String>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(prefix.into())
+    }
+
+    fn lanes(&self) -> &Lanes {
+        self.local.store()
+    }
+
+    /// Charges a check of an asynchronous limit, if its units are in this process. Returns its
+    /// outcome, and the time of Redis.
+    #[inline]
+    pub(crate) fn charge_here(
+        &self,
+        limit: &Limit,
+        key: &Key,
+        cost: u32,
+    ) -> Option<(Outcome, Timestamp)> {
+        self.local.charge_here(limit, key, cost)
+    }
+
+    /// Gives back the units that were charged ahead and are not spent.
+    pub(crate) async fn release(&self) {
+        self.local.release().await;
     }
 }
 
@@ -261,27 +285,10 @@ impl Store for RedisStore {
         if let Err(error) = Runtime::try_current() {
             return Answer::ready(Err(Error::outside_of_runtime(error)));
         }
-        let lanes = &self.lanes;
-        match operation {
-            Operation::Charge(group) => {
-                self.notes.sample(&group);
-                let ask = |group| lanes.decide(Operation::Charge(group));
-                match lanes.deny_cache() {
-                    Some(deny_cache) => deny_cache.answer_or_ask(group, ask),
-                    None => ask(group),
-                }
-            }
-            Operation::Peek(_) => lanes.decide(operation),
-            Operation::Change(_, Change::Claim(ref claim)) => {
-                let is_known = claim.granted > 0 || claim.waiting > 0;
-                let urgency = match is_known {
-                    true => Urgency::Renews,
-                    false => Urgency::Usual,
-                };
-                submit_claim(lanes.lane(&operation), operation, urgency)
-            }
-            Operation::Change(..) => submit(lanes.lane(&operation), &operation, Urgency::Usual),
+        if let Operation::Charge(group) = &operation {
+            self.notes.sample(group);
         }
+        self.local.apply(operation)
     }
 
     fn note(&self, note: Note<'_>) {
@@ -289,13 +296,44 @@ impl Store for RedisStore {
     }
 }
 
+/// Redis decides every operation, but for denials that are remembered.
+impl Store for Lanes {
+    fn apply(&self, operation: Operation) -> Answer {
+        match operation {
+            Operation::Charge(group) => {
+                let ask = |group| self.decide(Operation::Charge(group));
+                match self.deny_cache() {
+                    Some(deny_cache) => deny_cache.answer_or_ask(group, ask),
+                    None => ask(group),
+                }
+            }
+            Operation::Peek(_) => self.decide(operation),
+            Operation::Change(_, Change::Claim(ref claim)) => {
+                let is_known = claim.granted > 0 || claim.waiting > 0;
+                let urgency = match is_known {
+                    true => Urgency::Renews,
+                    false => Urgency::Usual,
+                };
+                submit_claim(self.lane(&operation), operation, urgency)
+            }
+            Operation::Change(..) => submit(self.lane(&operation), &operation, Urgency::Usual),
+        }
+    }
+}
+
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the address, because a URL can contain a password.
-        let lanes = self.lanes.all.iter();
-        let prefixes: Vec<_> = lanes.map(|lane| &lane.prefix).collect();
         f.debug_struct("RedisStore")
-            .field("prefixes", &prefixes)
+            .field("prefixes", self.lanes())
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the address, because a URL can contain a password.
+        f.debug_list()
+            .entries(self.all.iter().map(|lane| &lane.prefix))
+            .finish()
     }
 }

@@ -77,7 +77,7 @@ impl RedisSource {
     /// Returns an error if the name is not 1 to 64 letters, digits, `.`, `_` and `-` (ASCII).
     pub fn new(store: &RedisStore, name: &str, format: Format) -> Result<Self, ConfigError> {
         check_name("configuration", name)?;
-        let lanes = store.lanes.clone();
+        let lanes = store.lanes().clone();
         let (prefix, partition) = config_prefix(&lanes);
         let key = format!("{prefix}:{partition}{name}");
         Ok(Self {

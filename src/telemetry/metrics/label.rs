@@ -52,6 +52,7 @@ pub(in crate::telemetry) const fn source_name(source: Option<Source>) -> &'stati
         Some(Source::Store) => "store",
         Some(Source::DenyCache) => "deny_cache",
         Some(Source::Prefetched) => "prefetched",
+        Some(Source::Asynchronous) => "asynchronous",
         Some(Source::Local) => "local",
         Some(Source::FailOpen) => "fail_open",
         Some(Source::FailClosed) => "fail_closed",

@@ -17,6 +17,7 @@ use super::super::terms::Terms;
 use super::super::{Lanes, RedisStore};
 use super::RedisStoreBuilder;
 use crate::store::deny_cache::{DEFAULT_CAPACITY, DenyCache};
+use crate::store::local::Asynchronous;
 use crate::units::ConfigError;
 
 /// The resolution of timers. Within less, no Redis answers.
@@ -123,7 +124,7 @@ impl RedisStoreBuilder {
         };
         RedisStore {
             notes: Arc::new(Notes::new(lanes.clone(), prefix)),
-            lanes,
+            local: Asynchronous::new(lanes, self.deadline),
         }
     }
 
@@ -224,7 +225,7 @@ impl RedisStoreBuilder {
         let store = self.build()?;
         let mut unserved = None;
         let mut is_connected = false;
-        for lane in &*store.lanes.all {
+        for lane in &*store.lanes().all {
             match lane.route.connect().await {
                 Ok(_) => is_connected = true,
                 Err(reason) if lane.route.node().is_none() => unserved = Some(reason),

@@ -1,4 +1,5 @@
-//! Requests that one limit decides, in the embedded store.
+//! Requests that one limit decides in this process: in the embedded store, or with units that were
+//! charged ahead.
 //!
 //! Most of them are allowed, and then all that is needed of the decision is a few numbers, for the
 //! headers of the response. A check, a group, an answer and a decision, which other requests need,
@@ -12,31 +13,40 @@ use super::conclusion::{Conclusion, Report};
 use super::policy::KeyedLimit;
 use super::request_limiter::RequestLimiter;
 use crate::algorithm::Cost;
-use crate::model::{Check, Error, Group, Key, Limit};
+use crate::model::{Check, Error, Group, Key, Limit, Source};
 use crate::store::MemoryStore;
 use crate::telemetry::{self, CheckSpan};
 use crate::units::{Outcome, Timestamp};
 
 impl RequestLimiter {
-    /// Charges a request under the only limit of its layer, and says what happens to it. `None` if
-    /// another store decides, or if more is needed than the numbers of an allowed request. Then
+    /// Charges a request under the only limit of its layer, and says what happens to it. `None` if a
+    /// store has to be asked, or if more is needed than the numbers of an allowed request. Then
     /// nothing is charged.
     #[inline]
-    pub(super) fn charge_in_memory(
+    pub(super) fn charge_here(
         &self,
         keyed: &KeyedLimit,
         key: &Key,
         cost: u32,
         request: &mut Parts,
     ) -> Option<Conclusion> {
-        let memory = self.rate_limiter.memory()?;
         let limit = keyed.limit();
-        if self.needs_decision(limit) {
+        let memory = self.rate_limiter.memory();
+        if (memory.is_none() && !limit.is_asynchronous()) || self.needs_decision(limit) {
             return None;
         }
+        let (span, charged, source) = match memory {
+            Some(memory) => {
+                let span = CheckSpan::begin();
+                let charged = span.within(|| memory.charge(limit, key, Cost::units(cost.into())));
+                (span, charged, Source::Store)
+            }
+            None => {
+                let charged = self.rate_limiter.charge_ahead(limit, key, cost)?;
+                (CheckSpan::begin(), Ok(charged), Source::Asynchronous)
+            }
+        };
         self.compare_one(keyed, key, cost, request);
-        let span = CheckSpan::begin();
-        let charged = span.within(|| memory.charge(limit, key, Cost::units(cost.into())));
         // A used-up budget and a delay are for the whole decision to report.
         let is_plain = |outcome: &Outcome| {
             outcome.allowed && outcome.remaining >= cost.into() && outcome.delay == 0
@@ -45,11 +55,13 @@ impl RequestLimiter {
             Ok((outcome, now)) if is_plain(outcome) => (outcome, *now),
             _ => {
                 let check = keyed.check(key.clone(), cost);
-                return Some(self.conclude_charge(span, check, charged, request));
+                return Some(self.conclude_charge(span, check, charged, source, request));
             }
         };
-        telemetry::allowed(&span, limit, outcome.remaining);
-        telemetry::decides_again(&self.events, &self.names);
+        telemetry::allowed(&span, limit, outcome.remaining, source);
+        if source == Source::Store {
+            telemetry::decides_again(&self.events, &self.names);
+        }
         let fields = self.headers.of_one(limit, (outcome, now), &request.method);
         Some(Conclusion::Forward {
             delay: Duration::ZERO,
@@ -76,10 +88,12 @@ impl RequestLimiter {
         span: CheckSpan,
         check: Check,
         charged: Result<(Outcome, Timestamp), Error>,
+        source: Source,
         request: &mut Parts,
     ) -> Conclusion {
         let charging = self.begin_charge(span, &Group::from(check.clone()));
-        let decided = charged.map(|charged| MemoryStore::decision(check, charged));
+        let decided =
+            charged.map(|charged| MemoryStore::decision(check, charged).with_source(source));
         self.conclude(&decided, &charging, request)
     }
 }

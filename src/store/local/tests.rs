@@ -1,0 +1,3 @@
+mod every_order;
+#[cfg(feature = "test-util")]
+mod fleets;

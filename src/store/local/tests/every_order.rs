@@ -1,0 +1,420 @@
+//! All orders of what can happen to two replicas with accounts of one budget: checks, threads that
+//! are stopped in the middle, requests and answers that are late, lost or doubled, resets,
+//! evictions, clocks that run slower, and the end of the window. In each of them, at most the limit
+//! passes in a window.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::super::account::{Account, Refill, Report};
+use crate::algorithm::{Cost, Effect, FixedWindow, State};
+use crate::model::Limit;
+use crate::units::{Quota, Timestamp};
+
+const TICK: u64 = 100_000;
+
+/// So many things of a kind happen in a history.
+#[derive(Clone, Copy)]
+struct Bounds {
+    limit: u64,
+    /// The length of a window, and of a history.
+    window: u64,
+    ticks: u64,
+    /// Requests and answers on their way at once.
+    messages: usize,
+    /// Checks for which the store is asked.
+    asks: u8,
+    doubled: u8,
+    resets: u8,
+    replicas: usize,
+}
+
+#[derive(Clone, Debug)]
+struct World {
+    /// In ticks.
+    now: u64,
+    state: Option<State>,
+    accounts: Vec<Option<Account>>,
+    messages: Vec<Message>,
+    /// The units that passed in the window of now.
+    passed: u64,
+    refills: u64,
+    asks: u8,
+    doubled: u8,
+    resets: u8,
+}
+
+#[derive(Clone, Debug, Hash)]
+struct Message {
+    replica: usize,
+    asked: Instant,
+    what: What,
+}
+
+#[derive(Clone, Debug, Hash)]
+enum What {
+    /// A check of one unit.
+    Ask,
+    Block(Refill),
+    Reset,
+    /// The answer to a check, or to a charge of a block.
+    Answer(Option<Refill>, Report),
+    ResetDone,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[expect(dead_code, reason = "the history of a failure shows it")]
+enum Event {
+    Start,
+    Tick,
+    Spends { replica: usize, after_a_pause: bool },
+    Asks(usize),
+    Evicts(usize),
+    Resets(usize),
+    Arrives(usize),
+    ArrivesAndWillAgain(usize),
+    IsLost(usize),
+}
+
+struct Model {
+    bounds: Bounds,
+    limit: Limit,
+    rule: FixedWindow,
+    started: Instant,
+}
+
+impl Model {
+    fn new(bounds: Bounds) -> Self {
+        let quota = Quota::new(bounds.limit, Duration::from_micros(bounds.window * TICK));
+        let limit = Limit::fixed_window_aligned("api", quota)
+            .and_then(Limit::asynchronous)
+            .unwrap();
+        let rule = *limit.decided_ahead().unwrap();
+        Self {
+            bounds,
+            limit,
+            rule,
+            started: Instant::now(),
+        }
+    }
+
+    /// The clock of a replica. The first one loses a thousandth.
+    fn local(&self, replica: usize, now: u64) -> Instant {
+        let real = now * TICK;
+        let lost = if replica == 0 { real / 1_000 } else { 0 };
+        self.started + Duration::from_micros(real - lost)
+    }
+
+    /// All worlds after one more event.
+    fn next(&self, world: &World) -> Vec<(Event, World)> {
+        let mut next = Vec::new();
+        for replica in 0..self.bounds.replicas {
+            self.check(world, replica, false, &mut next);
+            self.check(world, replica, true, &mut next);
+            let evictable = world.accounts[replica]
+                .as_ref()
+                .is_some_and(|it| !it.has_units() && !it.is_refilling());
+            if evictable {
+                let mut after = world.clone();
+                after.accounts[replica] = None;
+                next.push((Event::Evicts(replica), after));
+            }
+            if world.resets < self.bounds.resets && self.has_room(world) {
+                let mut after = world.clone();
+                after.resets += 1;
+                self.send(&mut after, replica, What::Reset);
+                next.push((Event::Resets(replica), after));
+            }
+        }
+        for index in 0..world.messages.len() {
+            let mut after = world.clone();
+            let message = after.messages.remove(index);
+            let mut lost = after.clone();
+            if let What::Block(refill) | What::Answer(Some(refill), _) = message.what
+                && let Some(account) = &mut lost.accounts[message.replica]
+            {
+                account.fail_refill(refill.number, self.local(message.replica, world.now));
+            }
+            // Whether another message is lost, or never arrives, is the same.
+            if matches!(message.what, What::Block(_) | What::Answer(Some(_), _)) {
+                next.push((Event::IsLost(index), lost));
+            }
+            if world.doubled < self.bounds.doubled && matches!(message.what, What::Answer(..)) {
+                let mut twice = world.clone();
+                twice.doubled += 1;
+                self.arrive(&mut twice, message.clone());
+                next.push((Event::ArrivesAndWillAgain(index), twice));
+            }
+            self.arrive(&mut after, message);
+            next.push((Event::Arrives(index), after));
+        }
+        if world.now < self.bounds.ticks {
+            let mut after = world.clone();
+            self.tick(&mut after);
+            next.push((Event::Tick, after));
+        }
+        next
+    }
+
+    /// A check of one unit. With a pause, its thread is stopped before it reads the clock.
+    fn check(&self, world: &World, replica: usize, pauses: bool, next: &mut Vec<(Event, World)>) {
+        let mut after = world.clone();
+        if pauses {
+            if world.now == self.bounds.ticks {
+                return;
+            }
+            // Nothing else happens meanwhile to the account, which is locked.
+            self.tick(&mut after);
+        }
+        let clock = self.local(replica, after.now);
+        let spent = after.accounts[replica]
+            .as_mut()
+            .and_then(|account| account.spend(1, || clock));
+        if spent.is_some() {
+            after.passed += 1;
+            self.refill(&mut after, replica);
+            let after_a_pause = pauses;
+            next.push((
+                Event::Spends {
+                    replica,
+                    after_a_pause,
+                },
+                after,
+            ));
+        } else if !pauses && self.has_room(world) && world.asks < self.bounds.asks {
+            after.asks += 1;
+            self.send(&mut after, replica, What::Ask);
+            next.push((Event::Asks(replica), after));
+        }
+    }
+
+    fn refill(&self, world: &mut World, replica: usize) {
+        let now = self.local(replica, world.now);
+        let number = world.refills;
+        let refill = world.accounts[replica]
+            .as_mut()
+            .and_then(|account| account.refill(|| number, now));
+        if let Some(refill) = refill {
+            world.refills += 1;
+            self.send(world, replica, What::Block(refill));
+        }
+    }
+
+    fn has_room(&self, world: &World) -> bool {
+        world.messages.len() < self.bounds.messages
+    }
+
+    fn send(&self, world: &mut World, replica: usize, what: What) {
+        let asked = self.local(replica, world.now);
+        world.messages.push(Message {
+            replica,
+            asked,
+            what,
+        });
+    }
+
+    fn tick(&self, world: &mut World) {
+        world.now += 1;
+        if world.now.is_multiple_of(self.bounds.window) {
+            world.passed = 0;
+        }
+    }
+
+    fn arrive(&self, world: &mut World, message: Message) {
+        let Message {
+            replica,
+            asked,
+            what,
+        } = message;
+        let answer = match what {
+            What::Ask => self.charge(world, 1, None, asked),
+            What::Block(refill) => self.charge(world, refill.units.into(), Some(refill), asked),
+            What::Reset => {
+                world.state = None;
+                What::ResetDone
+            }
+            What::ResetDone => {
+                world.accounts[replica] = None;
+                // All that was charged since the reset may have passed.
+                world.passed = self.bounds.limit - self.left(world);
+                return;
+            }
+            What::Answer(refill, mut report) => {
+                report.heard = self.local(replica, world.now);
+                self.hear(world, replica, refill, &report);
+                return;
+            }
+        };
+        world.messages.push(Message {
+            replica,
+            asked,
+            what: answer,
+        });
+    }
+
+    fn charge(
+        &self,
+        world: &mut World,
+        units: u64,
+        refill: Option<Refill>,
+        asked: Instant,
+    ) -> What {
+        let now = Timestamp::from_micros(world.now * TICK);
+        let rule = self.limit.rule();
+        let outcome = rule.decide(&mut world.state, now, Cost::units(units), Effect::Commit);
+        let charged = if outcome.allowed { units } else { 0 };
+        if refill.is_none() {
+            world.passed += charged;
+        }
+        let report = Report {
+            asked,
+            heard: asked,
+            as_of: now,
+            ends_after: outcome.reset_after,
+            left: outcome.remaining,
+            charged,
+        };
+        What::Answer(refill, report)
+    }
+
+    fn hear(&self, world: &mut World, replica: usize, refill: Option<Refill>, report: &Report) {
+        let account = &mut world.accounts[replica];
+        match (refill, account) {
+            (None, account @ None) => *account = Some(Account::new(self.rule, report)),
+            (None, Some(account)) => {
+                account.hear(report);
+                self.refill(world, replica);
+            }
+            (Some(refill), Some(account)) if report.charged > 0 => account.grant(refill, report),
+            (Some(refill), Some(account)) => account.fail_refill(refill.number, report.heard),
+            (Some(_), None) => {}
+        }
+    }
+
+    /// The units that the store has left.
+    fn left(&self, world: &World) -> u64 {
+        let now = Timestamp::from_micros(world.now * TICK);
+        let mut state = world.state.clone();
+        let rule = self.limit.rule();
+        rule.decide(&mut state, now, Cost::NONE, Effect::Dry)
+            .remaining
+    }
+
+    /// What tells a world from others.
+    fn hash(&self, world: &World, hasher: &RandomState) -> u64 {
+        let left = self.left(world);
+        let counts = (
+            world.passed,
+            world.refills,
+            world.asks,
+            world.doubled,
+            world.resets,
+        );
+        hasher.hash_one((world.now, left, &world.accounts, &world.messages, counts))
+    }
+
+    /// Goes through all worlds. Returns how many there are, and the most units that passed.
+    fn explore(&self) -> (usize, u64) {
+        let mut first = World {
+            // The first window after the epoch.
+            now: self.bounds.window,
+            state: None,
+            accounts: vec![None; self.bounds.replicas],
+            messages: Vec::new(),
+            passed: 0,
+            refills: 0,
+            asks: 0,
+            doubled: 0,
+            resets: 0,
+        };
+        // Two checks were answered, so that a block is being charged.
+        for _ in 0..2 {
+            self.send(&mut first, 0, What::Ask);
+            for _ in 0..2 {
+                let message = first.messages.remove(0);
+                self.arrive(&mut first, message);
+            }
+        }
+        let hasher = RandomState::new();
+        let mut seen = HashSet::from([self.hash(&first, &hasher)]);
+        // Each world that was reached: the place of the one before, and the event.
+        let mut reached = vec![(0, Event::Start)];
+        let mut worlds = VecDeque::from([(first, 0)]);
+        let mut most = 0;
+        while let Some((world, place)) = worlds.pop_front() {
+            for (event, next) in self.next(&world) {
+                let is_resetting = next
+                    .messages
+                    .iter()
+                    .any(|message| matches!(message.what, What::ResetDone));
+                most = most.max(next.passed);
+                if next.passed > self.bounds.limit && !is_resetting {
+                    let history = history(&reached, place);
+                    panic!("{} units passed: {history:?}, {event:?}", next.passed);
+                }
+                if seen.insert(self.hash(&next, &hasher)) {
+                    reached.push((place, event));
+                    worlds.push_back((next, reached.len() - 1));
+                }
+            }
+        }
+        (seen.len(), most)
+    }
+}
+
+/// The events that led to a world.
+fn history(reached: &[(usize, Event)], mut place: usize) -> Vec<Event> {
+    let mut events = Vec::new();
+    while place > 0 {
+        events.push(reached[place].1);
+        place = reached[place].0;
+    }
+    events.reverse();
+    events
+}
+
+const TWO_REPLICAS: Bounds = Bounds {
+    limit: 6,
+    window: 2,
+    ticks: 4,
+    messages: 2,
+    asks: 3,
+    doubled: 0,
+    resets: 0,
+    replicas: 2,
+};
+
+/// Goes through all worlds within bounds.
+fn explore(bounds: Bounds) {
+    let (worlds, most) = Model::new(bounds).explore();
+    println!("{worlds} worlds");
+    assert!(most >= bounds.limit, "all units can be used: {most}");
+}
+
+#[test]
+fn two_replicas_pass_at_most_the_limit_in_a_window() {
+    explore(TWO_REPLICAS);
+}
+
+#[test]
+fn answers_that_come_twice_add_no_units() {
+    explore(Bounds {
+        asks: 2,
+        doubled: 1,
+        ..TWO_REPLICAS
+    });
+}
+
+#[test]
+fn units_from_before_a_reset_are_not_spent_after_it() {
+    explore(Bounds {
+        asks: 2,
+        resets: 1,
+        replicas: 1,
+        messages: 3,
+        ..TWO_REPLICAS
+    });
+}
