@@ -25,7 +25,7 @@ use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, Rat
 use crate::support::RedisServer;
 use crate::support::fake_redis::{FakeRedis, greeting};
 use crate::support::recorded::{Recorded, counted};
-use crate::support::requests::{app, plain, request, status};
+use crate::support::requests::{app, number, plain, request, send, status};
 use crate::support::scripted::Scripted;
 
 const MS: Duration = Duration::from_millis(1);
@@ -155,6 +155,33 @@ async fn every_source_is_a_label() {
         recorded.one("tollgate_store_failures_total", "unreachable"),
         3.0
     );
+}
+
+#[tokio::test]
+async fn requests_that_are_decided_without_redis_are_counted_and_report_what_is_left() {
+    let recorded = Recorded::start();
+    let server = RedisServer::start();
+    let limit = an_hour("api", 200).asynchronous().unwrap();
+    let layer = RateLimitLayer::new(server.limiter().await, limit, Global).unwrap();
+    let app = app(layer);
+    for sent in 1..=200 {
+        let response = send(&app, plain("/")).await;
+        assert_eq!(response.status().as_u16(), 200);
+        // This replica is alone, so it knows what is left.
+        let left = number(response.headers(), "x-ratelimit-remaining");
+        assert_eq!(left, 200 - sent);
+        yield_now().await;
+    }
+    assert_eq!(status(&app, plain("/")).await, 429);
+    let allowed = |source: &str| {
+        let labels = format!("api allowed {source}");
+        recorded.one("tollgate_decisions_total", &labels)
+    };
+    let (here, asked) = (allowed("asynchronous"), allowed("store"));
+    assert_eq!(here + asked, 200.0);
+    assert!(here > 100.0, "{here} of 200 were decided here");
+    let charged = recorded.one("tollgate_prefetched_units_total", "charged api");
+    assert!(charged >= here, "{charged} charged, {here} spent");
 }
 
 #[tokio::test]
