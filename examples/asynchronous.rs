@@ -130,8 +130,8 @@ async fn run_replica() -> Result<(), Box<dyn Error>> {
             "denied"
         };
         let asked = match decision.source() {
-            Source::Store => "asked",
-            _ => "here",
+            Source::Asynchronous | Source::DenyCache => "here",
+            _ => "asked",
         };
         writeln!(stdout(), "{window} {passed} {asked}")?;
     }

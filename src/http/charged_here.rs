@@ -19,8 +19,8 @@ use crate::telemetry::{self, CheckSpan};
 use crate::units::{Outcome, Timestamp};
 
 impl RequestLimiter {
-    /// Charges a request under the only limit of its layer, and says what happens to it. `None` if a
-    /// store has to be asked, or if more is needed than the numbers of an allowed request. Then
+    /// Charges a request under the only limit of its layer, and says what happens to it. `None` if
+    /// a store has to be asked, or if more is needed than the numbers of an allowed request. Then
     /// nothing is charged.
     #[inline]
     pub(super) fn charge_here(
@@ -42,7 +42,7 @@ impl RequestLimiter {
                 (span, charged, Source::Store)
             }
             None => {
-                let charged = self.rate_limiter.charge_ahead(limit, key, cost)?;
+                let charged = self.rate_limiter.spend_ahead(limit, key, cost)?;
                 (CheckSpan::begin(), Ok(charged), Source::Asynchronous)
             }
         };

@@ -141,13 +141,13 @@ impl RateLimiter {
     /// Charges a check of an asynchronous limit, if its units are in this process. Returns its
     /// outcome, and the time of the store.
     #[inline]
-    pub(crate) fn charge_ahead(
+    pub(crate) fn spend_ahead(
         &self,
         limit: &Limit,
         key: &Key,
         cost: u32,
     ) -> Option<(Outcome, Timestamp)> {
-        self.shared.failover.charge_ahead(limit, key, cost)
+        self.shared.failover.spend_ahead(limit, key, cost)
     }
 
     /// Changes a budget. Wakes its waiters when the store has answered.

@@ -234,7 +234,8 @@ impl Decision {
     }
 
     /// The time of the decision by the store's clock, since the Unix epoch. It is exact to the
-    /// microsecond.
+    /// microsecond. If a replica decides an [asynchronous](crate::Limit::asynchronous) limit, it is
+    /// early by up to a round trip.
     #[must_use]
     pub const fn decided_at(&self) -> Duration {
         self.decided_at.since_epoch()

@@ -104,9 +104,15 @@ impl Verdict {
         self
     }
 
+    /// The time of the charge, by the clock of the store.
+    pub(crate) const fn charged_at(&self) -> Timestamp {
+        self.charged_at
+    }
+
     /// The same verdict, where this process has more units of the budget.
-    pub(crate) const fn with_more_remaining(mut self, units: u64) -> Self {
-        self.outcome.remaining = self.outcome.remaining.saturating_add(units);
+    pub(crate) fn with_more_remaining(mut self, units: u64) -> Self {
+        let remaining = self.outcome.remaining.saturating_add(units);
+        self.outcome.remaining = remaining.min(self.limit.quota().capacity());
         self
     }
 

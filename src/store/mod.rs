@@ -13,6 +13,8 @@
 mod announcements;
 pub(crate) mod answer;
 #[cfg(feature = "redis")]
+pub(crate) mod asynchronous;
+#[cfg(feature = "redis")]
 mod breaker;
 #[cfg(feature = "test-util")]
 pub mod conformance;
@@ -21,8 +23,6 @@ mod deny_cache;
 mod fingerprint;
 mod group;
 pub(crate) mod heartbeat;
-#[cfg(feature = "redis")]
-pub(crate) mod local;
 mod memory;
 #[cfg(feature = "redis")]
 mod prefetch;
@@ -68,7 +68,9 @@ use crate::units::ConfigError;
 /// 1. A budget has a limit's name, its [kind](Limit#kinds), and a key.
 /// 2. A group is decided as one. All checks are charged, or none. Concurrent groups are decided one
 ///    after another.
-/// 3. The decision equals the result of [`decide`] at the store's own time, in every field.
+/// 3. The decision equals the result of [`decide`] at the store's own time, in every field. Under
+///    an [asynchronous](Limit::asynchronous) limit, a store may decide with units that it charged
+///    before.
 /// 4. A denied check and a peek consume nothing. A peek does not even prolong a state's life.
 /// 5. A corrupt state counts as none. It never fails the check.
 /// 6. A state is kept until [`State::expires_at`], and not for ever.

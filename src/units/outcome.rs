@@ -3,7 +3,7 @@
 use super::Micros;
 
 /// The result of an algorithm for one check, the computed part of a [`Verdict`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Outcome {
     pub(crate) allowed: bool,
     pub(crate) exceeds_capacity: bool,

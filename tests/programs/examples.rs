@@ -271,7 +271,8 @@ fn asynchronous_replicas_pass_at_most_the_limit_in_each_window() {
         let [_, requests, passed, asked] = counts[..] else {
             panic!("{window}");
         };
-        assert!(passed <= 1_000, "{text}");
+        // A replica that is killed loses units.
+        assert!((700..=1_000).contains(&passed), "{text}");
         assert!(asked < requests / 4, "{text}");
     }
 }

@@ -79,14 +79,14 @@ impl Failover {
 
     /// Charges a check of an asynchronous limit, if its units are in this process.
     #[inline]
-    pub(super) fn charge_ahead(
+    pub(super) fn spend_ahead(
         &self,
         limit: &Limit,
         key: &Key,
         cost: u32,
     ) -> Option<(Outcome, Timestamp)> {
         #[cfg(feature = "redis")]
-        return self.redis.as_ref()?.charge_here(limit, key, cost);
+        return self.redis.as_ref()?.spend_ahead(limit, key, cost);
         #[cfg(not(feature = "redis"))]
         {
             let _ = (limit, key, cost);

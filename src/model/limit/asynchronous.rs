@@ -10,21 +10,23 @@ impl Limit {
     ///
     /// A replica charges *blocks* of units of a key that is in use. Its checks spend them in less
     /// than a microsecond, and a task charges the next block before the last one is spent. Blocks
-    /// get smaller with the rest of the window, and its last units are charged one by one. The
-    /// first two checks of a key in a window wait for Redis, as without this setting.
+    /// get smaller with the rest of the window, and its last units are charged one by one. Checks
+    /// of a key without units wait for Redis, as without this setting.
     ///
     /// **Guarantee.** In each window at most the limit passes, however many replicas there are,
-    /// because each unit is charged before it is spent, and a block ends with its window. What lets
-    /// more pass without this setting lets the blocks pass as well: a reset of the key by another
-    /// replica, a Redis that loses its last writes, and a clock of Redis that jumps ahead. A key
-    /// that an operator [blocks](crate::RateLimiter::block) can spend the blocks of other replicas.
+    /// because Redis charges each unit before it is spent, and it is spent in the same window.
+    /// Events that break an exact limit also break this one: a Redis that loses its last writes, or
+    /// whose clock jumps ahead. Two more let units pass that are on replicas: a
+    /// [reset](crate::RateLimiter::reset) of the key by another replica, and a machine that is
+    /// suspended until the window is over, because its clock stands still. A key that an operator
+    /// [blocks](crate::RateLimiter::block) on one replica can spend the units of the others.
     ///
-    /// **Price.** A check can be denied while another replica has a few units of its window. A
-    /// block is at most four times what its replica charged before in that window, and at most half
-    /// of what it needs until the end of the window at its present rate. Units of a key without
-    /// checks are given back after 5 seconds, and all units by
-    /// [`RateLimiter::flush`](crate::RateLimiter::flush). If a process is killed, its units are
-    /// lost until the window ends.
+    /// **Price.** A check can be denied while another replica has units. A block is at most what
+    /// its replica needs in 5 seconds at the present rate of the key, and at most four times what
+    /// it charged before in that window. Units that are not spent 10 seconds after the last block
+    /// are given back, and all units by [`RateLimiter::flush`](crate::RateLimiter::flush). If a
+    /// process is killed, or if the answer of Redis to a charge is lost, a block is lost until the
+    /// window ends.
     ///
     /// While Redis does not answer, replicas spend the units that they have. Then the [failure
     /// policy](Self::with_on_store_failure) decides.

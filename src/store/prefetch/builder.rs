@@ -110,6 +110,11 @@ fn largest_block(limit: &Limit, block: Option<u64>) -> Result<u64, ConfigError> 
              `with_block_policy`, or do not prefetch it",
         ));
     }
+    if limit.is_asynchronous() {
+        return Err(ConfigError::new(
+            "it is asynchronous, so its units are charged ahead already; do not prefetch it",
+        ));
+    }
     match limit.rule() {
         Rule::Concurrency(_) => {
             return Err(ConfigError::new(

@@ -46,8 +46,8 @@ pub use self::source::RedisSource;
 use self::submit::{submit, submit_claim};
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
+use super::asynchronous::Asynchronous;
 use super::deny_cache::DenyCache;
-use super::local::Asynchronous;
 use super::{Answer, BreakerState, Note, Store};
 use crate::model::{Budget, Change, Check, Error, Key, Limit, Operation};
 use crate::units::{ConfigError, Outcome, Timestamp};
@@ -212,13 +212,13 @@ impl RedisStore {
     /// Charges a check of an asynchronous limit, if its units are in this process. Returns its
     /// outcome, and the time of Redis.
     #[inline]
-    pub(crate) fn charge_here(
+    pub(crate) fn spend_ahead(
         &self,
         limit: &Limit,
         key: &Key,
         cost: u32,
     ) -> Option<(Outcome, Timestamp)> {
-        self.local.charge_here(limit, key, cost)
+        self.local.spend_ahead(limit, key, cost)
     }
 
     /// Gives back the units that were charged ahead and are not spent.

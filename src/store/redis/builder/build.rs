@@ -16,8 +16,8 @@ use super::super::route::LaneRoute;
 use super::super::terms::Terms;
 use super::super::{Lanes, RedisStore};
 use super::RedisStoreBuilder;
+use crate::store::asynchronous::Asynchronous;
 use crate::store::deny_cache::{DEFAULT_CAPACITY, DenyCache};
-use crate::store::local::Asynchronous;
 use crate::units::ConfigError;
 
 /// The resolution of timers. Within less, no Redis answers.

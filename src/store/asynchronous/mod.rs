@@ -1,11 +1,10 @@
-//! Decisions of this process: a store whose asynchronous limits are decided here, with units that
-//! were charged ahead.
+//! A store whose asynchronous limits are decided in this process, with units that were charged
+//! ahead.
 //!
 //! The first checks of a key ask the store. A key with more checks gets a *block* of units, which a
-//! task charges. Its checks spend them without a question, and the next block is charged before the
-//! last one is spent. Blocks get smaller as the rest of the window does, and near its end each
-//! check asks. A check that costs more than is here asks for the rest, and a group for the checks
-//! whose units are not here, so nothing is denied that this process has the units for.
+//! task charges. Its checks spend them, and the next block is charged before the last one is spent.
+//! Blocks get smaller with the rest of the window, and near its end each check asks. A check that
+//! costs more than is here asks for the rest, and a group for the checks whose units are not here.
 //!
 //! Only fixed windows are decided so. The module [`account`] says why nothing passes above the
 //! limit.
@@ -13,24 +12,28 @@
 mod account;
 mod accounts;
 mod background;
-mod pending;
+mod held_units;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
-use self::account::{Account, Report, Spent};
+use self::account::{Account, Spent, WindowReport};
 use self::accounts::Accounts;
 use self::background::give_back;
-use self::pending::Pending;
+use self::held_units::HeldUnits;
+use super::heartbeat::Heartbeat;
 use super::{Answer, Store};
 use crate::algorithm::FixedWindow;
 use crate::model::{Budget, Change, Check, Decision, Key, Limit, Operation, Source, Verdict};
 use crate::telemetry;
-use crate::units::{Outcome, Timestamp};
+use crate::units::{Mutex, Outcome, Timestamp};
+
+/// The longest time for giving back units when a process ends.
+const LONGEST_RELEASE: Duration = Duration::from_secs(5);
 
 /// A store, and the accounts by which this process decides in its place.
 pub(crate) struct Asynchronous<S: Store> {
@@ -38,8 +41,10 @@ pub(crate) struct Asynchronous<S: Store> {
     /// The longest time until the store answers.
     deadline: Duration,
     accounts: Accounts,
-    /// Whether a task gives back units that are not spent.
-    has_reaper: AtomicBool,
+    /// The task that gives back units that are not spent.
+    reaper: Mutex<Heartbeat>,
+    /// The number of blocks that are being charged.
+    charging: watch::Sender<usize>,
 }
 
 impl<S: Store> Asynchronous<S> {
@@ -48,7 +53,8 @@ impl<S: Store> Asynchronous<S> {
             store: Arc::new(store),
             deadline,
             accounts: Accounts::default(),
-            has_reaper: AtomicBool::new(false),
+            reaper: Mutex::default(),
+            charging: watch::Sender::new(0),
         })
     }
 
@@ -63,13 +69,13 @@ impl<S: Store> Asynchronous<S> {
             Operation::Charge(group) => match group.into_one() {
                 Ok(check) if rule(&check).is_some() => self.charge_one(check),
                 Err(group) if group.iter().any(|check| rule(check).is_some()) => {
-                    Pending::take(self, group).ask()
+                    HeldUnits::take(self, group).ask()
                 }
                 Ok(check) => self.store.apply(Operation::Charge(check.into())),
                 Err(group) => self.store.apply(Operation::Charge(group)),
             },
             Operation::Peek(group) if group.iter().any(|check| rule(check).is_some()) => {
-                Pending::look(self, group).ask()
+                HeldUnits::look(self, group).ask()
             }
             Operation::Peek(_) => self.store.apply(operation),
             Operation::Change(budget, change) => self.change(budget, change),
@@ -79,19 +85,19 @@ impl<S: Store> Asynchronous<S> {
     fn charge_one(self: &Arc<Self>, check: Check) -> Answer {
         match self.spend(check.limit(), check.key(), check.cost()) {
             Some(spent) => {
-                let verdict = spent.verdict(&check, check.cost());
+                let verdict = spent.verdict(&check);
                 Answer::ready(Ok(Decision::from(verdict)
                     .with_timestamp(spent.now)
                     .charged(check.cost(), spent.charged_at)
                     .with_source(Source::Asynchronous)))
             }
-            None => Pending::take(self, check.into()).ask(),
+            None => HeldUnits::take(self, check.into()).ask(),
         }
     }
 
-    /// Charges a check, if its units are here. Returns its outcome, and the time of the store.
+    /// Charges a check with units that are here. Returns its outcome, and the time of the store.
     #[inline]
-    pub(crate) fn charge_here(
+    pub(crate) fn spend_ahead(
         self: &Arc<Self>,
         limit: &Limit,
         key: &Key,
@@ -103,41 +109,48 @@ impl<S: Store> Asynchronous<S> {
 
     #[inline]
     fn spend(self: &Arc<Self>, limit: &Limit, key: &Key, cost: u32) -> Option<Spent> {
-        // Whatever costs nothing is for the store to answer.
+        // The store answers checks of cost 0.
         let rule = limit.decided_ahead().filter(|_| cost > 0)?;
         let spend = |account: &mut Account| {
             let spent = account.spend(cost.into(), Instant::now)?;
-            let refill = self.accounts.refill(account, spent.at);
-            Some((spent, refill))
+            let block = self.accounts.next_block(account, spent.at);
+            Some((spent, block))
         };
-        let (spent, refill) = self.accounts.with((limit, key), rule, spend)??;
-        if let Some(refill) = refill {
-            self.start_refill(Budget::new(limit, key), refill);
+        let (spent, block) = self.accounts.with((limit, key), rule, spend)??;
+        if let Some(block) = block {
+            self.start_charge(Budget::new(limit, key), block);
         }
         Some(spent)
     }
 
-    /// Notes what the store said of a check. Returns the units that are here.
-    fn hear(self: &Arc<Self>, check: &Check, asked: &Decision, index: usize, at: Instant) -> u64 {
-        let report = rule(check).and_then(|rule| Some((rule, Report::of(asked, index, at)?)));
-        let Some((rule, report)) = report else {
+    /// Notes the answer to a check. Returns the units that are here.
+    fn note(self: &Arc<Self>, check: &Check, report: &WindowReport) -> u64 {
+        let Some(rule) = rule(check) else {
             return 0;
         };
-        let (ahead, refill) = self.accounts.hear(check.budget(), rule, &report);
-        if let Some(refill) = refill {
-            self.start_refill(check.budget().clone(), refill);
+        let noted = self.accounts.note(check.budget(), rule, report);
+        if let Some(block) = noted.block {
+            self.start_charge(check.budget().clone(), block);
         }
-        ahead
+        if let Some(unspent) = noted.unspent {
+            self.start_give_back(vec![unspent]);
+        }
+        noted.ahead
     }
 
-    /// Changes a budget. Its units are not spent after a reset or a block by an operator, whether
-    /// its answer comes or not.
+    /// Changes a budget. After a reset, or a block by an operator, its units are not spent any
+    /// more, whether the change is answered or not.
     fn change(self: &Arc<Self>, budget: Budget, change: Change) -> Answer {
-        let ends_units = matches!(change, Change::Reset | Change::Block(_));
-        if !ends_units || budget.limit().decided_ahead().is_none() {
+        let is_reset = matches!(change, Change::Reset);
+        let is_block = matches!(change, Change::Block(time) if !time.is_zero());
+        if !is_reset && !is_block {
             return self.store.apply(Operation::Change(budget, change));
         }
-        let forget = Forget(Arc::clone(self), budget.clone());
+        let forget = Forget {
+            asynchronous: Arc::clone(self),
+            budget: budget.clone(),
+            gives_back: is_block,
+        };
         let answer = self.store.apply(Operation::Change(budget, change));
         answer.resolved(move |answer| {
             drop(forget);
@@ -145,11 +158,17 @@ impl<S: Store> Asynchronous<S> {
         })
     }
 
-    /// Gives back all units that are not spent.
+    /// Gives back all units that are not spent, and those that are being charged.
     pub(crate) async fn release(&self) {
-        let now = Instant::now();
-        let taken = self.accounts.take(now, |account| account.take_all(now));
-        give_back(&*self.store, taken).await;
+        let release = async {
+            let now = Instant::now();
+            let taken = self.accounts.take(now, |account| account.take_all(now));
+            self.give_back(taken).await;
+            // The sender is here, so it does not fail.
+            drop(self.charging.subscribe().wait_for(|it| *it == 0).await);
+        };
+        // If it takes longer, the rest is lost until the windows end.
+        drop(timeout(LONGEST_RELEASE, release).await);
     }
 }
 
@@ -160,18 +179,31 @@ impl<S: Store> Drop for Asynchronous<S> {
         let taken = self.accounts.take(now, |account| account.take_all(now));
         if let (Ok(runtime), false) = (Runtime::try_current(), taken.is_empty()) {
             let store = Arc::clone(&self.store);
-            runtime.spawn(async move { give_back(&*store, taken).await });
+            runtime.spawn(async move { drop(give_back(&*store, taken).await) });
         }
     }
 }
 
-/// Forgets the account of a budget when it is dropped. A block that is charged before a reset, and
-/// whose answer comes after it, is not spent then either.
-struct Forget<S: Store>(Arc<Asynchronous<S>>, Budget);
+/// Forgets the account of a budget when it is dropped. So a block that was charged before a reset,
+/// and whose answer comes after it, is not spent either.
+struct Forget<S: Store> {
+    asynchronous: Arc<Asynchronous<S>>,
+    budget: Budget,
+    /// Whether the store still counts its units.
+    gives_back: bool,
+}
 
 impl<S: Store> Drop for Forget<S> {
     fn drop(&mut self) {
-        self.0.accounts.remove(&self.1);
+        let Self {
+            asynchronous,
+            budget,
+            gives_back,
+        } = self;
+        let unspent = asynchronous.accounts.remove(budget, Instant::now());
+        if let Some(unspent) = unspent.filter(|_| *gives_back) {
+            asynchronous.start_give_back(vec![unspent]);
+        }
     }
 }
 
@@ -181,9 +213,9 @@ fn rule(check: &Check) -> Option<&FixedWindow> {
 }
 
 impl Spent {
-    /// The verdict on a check whose units are all here.
-    fn verdict(&self, check: &Check, charged: u32) -> Verdict {
-        Verdict::new(check.limit().clone(), self.outcome, charged).in_shadow(check.is_shadow())
+    /// The verdict on a check whose units are all here, before it is charged.
+    fn verdict(&self, check: &Check) -> Verdict {
+        Verdict::new(check.limit().clone(), self.outcome, 0).in_shadow(check.is_shadow())
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::account::{Account, Refill, Report};
+use super::super::account::{Account, Block, Spent, WindowReport};
 use crate::algorithm::{Cost, Effect, FixedWindow, State};
 use crate::model::Limit;
 use crate::units::{Quota, Timestamp};
@@ -27,6 +27,8 @@ struct Bounds {
     messages: usize,
     /// Checks for which the store is asked.
     asks: u8,
+    /// Groups that hold units while the store is asked.
+    holds: u8,
     doubled: u8,
     resets: u8,
     replicas: usize,
@@ -38,10 +40,16 @@ struct World {
     now: u64,
     state: Option<State>,
     accounts: Vec<Option<Account>>,
+    /// Units that were taken for a group of which another part is asked for.
+    held: Vec<Option<Spent>>,
+    /// Whether they were taken before a reset was answered. They may pass all the same.
+    held_before_reset: bool,
+    /// Numbers accounts and blocks.
+    numbers: u64,
+    holds: u8,
     messages: Vec<Message>,
     /// The units that passed in the window of now.
     passed: u64,
-    refills: u64,
     asks: u8,
     doubled: u8,
     resets: u8,
@@ -50,7 +58,7 @@ struct World {
 #[derive(Clone, Debug, Hash)]
 struct Message {
     replica: usize,
-    asked: Instant,
+    sent: Instant,
     what: What,
 }
 
@@ -58,10 +66,10 @@ struct Message {
 enum What {
     /// A check of one unit.
     Ask,
-    Block(Refill),
+    Block(Block),
     Reset,
     /// The answer to a check, or to a charge of a block.
-    Answer(Option<Refill>, Report),
+    Answer(Option<Block>, WindowReport),
     ResetDone,
 }
 
@@ -74,6 +82,9 @@ enum Event {
     Asks(usize),
     Evicts(usize),
     Resets(usize),
+    Holds(usize),
+    PutsBack(usize),
+    PassesHeld(usize),
     Arrives(usize),
     ArrivesAndWillAgain(usize),
     IsLost(usize),
@@ -116,12 +127,13 @@ impl Model {
             self.check(world, replica, true, &mut next);
             let evictable = world.accounts[replica]
                 .as_ref()
-                .is_some_and(|it| !it.has_units() && !it.is_refilling());
+                .is_some_and(|it| it.is_empty());
             if evictable {
                 let mut after = world.clone();
                 after.accounts[replica] = None;
                 next.push((Event::Evicts(replica), after));
             }
+            self.hold(world, replica, &mut next);
             if world.resets < self.bounds.resets && self.has_room(world) {
                 let mut after = world.clone();
                 after.resets += 1;
@@ -136,7 +148,7 @@ impl Model {
             if let What::Block(refill) | What::Answer(Some(refill), _) = message.what
                 && let Some(account) = &mut lost.accounts[message.replica]
             {
-                account.fail_refill(refill.number, self.local(message.replica, world.now));
+                account.fail(refill, self.local(message.replica, world.now));
             }
             // Whether another message is lost, or never arrives, is the same.
             if matches!(message.what, What::Block(_) | What::Answer(Some(_), _)) {
@@ -157,6 +169,36 @@ impl Model {
             next.push((Event::Tick, after));
         }
         next
+    }
+
+    /// A group takes units and has to ask for others, and is denied or allowed by the store later.
+    fn hold(&self, world: &World, replica: usize, next: &mut Vec<(Event, World)>) {
+        let now = self.local(replica, world.now);
+        let Some(held) = world.held[replica] else {
+            let mut after = world.clone();
+            let account = after.accounts[replica].as_mut();
+            after.held[replica] = account.and_then(|it| it.take_up_to(2, || now));
+            if after.held[replica].is_some() && world.holds < self.bounds.holds {
+                after.holds += 1;
+                next.push((Event::Holds(replica), after));
+            }
+            return;
+        };
+        let mut after = world.clone();
+        after.held[replica] = None;
+        after.held_before_reset = false;
+        // A decision in another window is too late.
+        if Timestamp::from_micros(world.now * TICK) < held.ends {
+            let mut passes = after.clone();
+            if !world.held_before_reset {
+                passes.passed += held.units;
+            }
+            next.push((Event::PassesHeld(replica), passes));
+        }
+        if let Some(account) = &mut after.accounts[replica] {
+            account.put_back(&held);
+        }
+        next.push((Event::PutsBack(replica), after));
     }
 
     /// A check of one unit. With a pause, its thread is stopped before it reads the clock.
@@ -193,12 +235,12 @@ impl Model {
 
     fn refill(&self, world: &mut World, replica: usize) {
         let now = self.local(replica, world.now);
-        let number = world.refills;
+        let number = world.numbers;
         let refill = world.accounts[replica]
             .as_mut()
-            .and_then(|account| account.refill(|| number, now));
+            .and_then(|account| account.next_block(|| number, now));
         if let Some(refill) = refill {
-            world.refills += 1;
+            world.numbers += 1;
             self.send(world, replica, What::Block(refill));
         }
     }
@@ -208,10 +250,10 @@ impl Model {
     }
 
     fn send(&self, world: &mut World, replica: usize, what: What) {
-        let asked = self.local(replica, world.now);
+        let sent = self.local(replica, world.now);
         world.messages.push(Message {
             replica,
-            asked,
+            sent,
             what,
         });
     }
@@ -226,42 +268,37 @@ impl Model {
     fn arrive(&self, world: &mut World, message: Message) {
         let Message {
             replica,
-            asked,
+            sent,
             what,
         } = message;
         let answer = match what {
-            What::Ask => self.charge(world, 1, None, asked),
-            What::Block(refill) => self.charge(world, refill.units.into(), Some(refill), asked),
+            What::Ask => self.charge(world, 1, None, sent),
+            What::Block(refill) => self.charge(world, refill.units.into(), Some(refill), sent),
             What::Reset => {
                 world.state = None;
                 What::ResetDone
             }
             What::ResetDone => {
                 world.accounts[replica] = None;
+                world.held_before_reset = world.held[replica].is_some();
                 // All that was charged since the reset may have passed.
                 world.passed = self.bounds.limit - self.left(world);
                 return;
             }
             What::Answer(refill, mut report) => {
-                report.heard = self.local(replica, world.now);
+                report.answered = self.local(replica, world.now);
                 self.hear(world, replica, refill, &report);
                 return;
             }
         };
         world.messages.push(Message {
             replica,
-            asked,
+            sent,
             what: answer,
         });
     }
 
-    fn charge(
-        &self,
-        world: &mut World,
-        units: u64,
-        refill: Option<Refill>,
-        asked: Instant,
-    ) -> What {
+    fn charge(&self, world: &mut World, units: u64, refill: Option<Block>, sent: Instant) -> What {
         let now = Timestamp::from_micros(world.now * TICK);
         let rule = self.limit.rule();
         let outcome = rule.decide(&mut world.state, now, Cost::units(units), Effect::Commit);
@@ -269,9 +306,9 @@ impl Model {
         if refill.is_none() {
             world.passed += charged;
         }
-        let report = Report {
-            asked,
-            heard: asked,
+        let report = WindowReport {
+            sent,
+            answered: sent,
             as_of: now,
             ends_after: outcome.reset_after,
             left: outcome.remaining,
@@ -280,16 +317,26 @@ impl Model {
         What::Answer(refill, report)
     }
 
-    fn hear(&self, world: &mut World, replica: usize, refill: Option<Refill>, report: &Report) {
+    fn hear(
+        &self,
+        world: &mut World,
+        replica: usize,
+        refill: Option<Block>,
+        report: &WindowReport,
+    ) {
+        let number = world.numbers;
+        world.numbers += 1;
         let account = &mut world.accounts[replica];
         match (refill, account) {
-            (None, account @ None) => *account = Some(Account::new(self.rule, report)),
+            (None, account @ None) => *account = Some(Account::new(number, self.rule, report)),
             (None, Some(account)) => {
-                account.hear(report);
+                account.note(report);
                 self.refill(world, replica);
             }
-            (Some(refill), Some(account)) if report.charged > 0 => account.grant(refill, report),
-            (Some(refill), Some(account)) => account.fail_refill(refill.number, report.heard),
+            (Some(refill), Some(account)) if report.charged > 0 => {
+                account.grant(refill, report);
+            }
+            (Some(refill), Some(account)) => account.fail(refill, report.answered),
             (Some(_), None) => {}
         }
     }
@@ -308,12 +355,18 @@ impl Model {
         let left = self.left(world);
         let counts = (
             world.passed,
-            world.refills,
+            world.numbers,
             world.asks,
             world.doubled,
             world.resets,
         );
-        hasher.hash_one((world.now, left, &world.accounts, &world.messages, counts))
+        let messages = (
+            &world.messages,
+            &world.held,
+            world.held_before_reset,
+            world.numbers,
+        );
+        hasher.hash_one((world.now, left, &world.accounts, messages, counts))
     }
 
     /// Goes through all worlds. Returns how many there are, and the most units that passed.
@@ -325,7 +378,10 @@ impl Model {
             accounts: vec![None; self.bounds.replicas],
             messages: Vec::new(),
             passed: 0,
-            refills: 0,
+            held: vec![None; self.bounds.replicas],
+            held_before_reset: false,
+            numbers: 0,
+            holds: 0,
             asks: 0,
             doubled: 0,
             resets: 0,
@@ -382,6 +438,7 @@ const TWO_REPLICAS: Bounds = Bounds {
     ticks: 4,
     messages: 2,
     asks: 3,
+    holds: 0,
     doubled: 0,
     resets: 0,
     replicas: 2,
@@ -409,9 +466,19 @@ fn answers_that_come_twice_add_no_units() {
 }
 
 #[test]
+fn units_that_a_group_holds_are_spent_in_their_window_or_put_back() {
+    explore(Bounds {
+        asks: 2,
+        holds: 1,
+        ..TWO_REPLICAS
+    });
+}
+
+#[test]
 fn units_from_before_a_reset_are_not_spent_after_it() {
     explore(Bounds {
         asks: 2,
+        holds: 1,
         resets: 1,
         replicas: 1,
         messages: 3,

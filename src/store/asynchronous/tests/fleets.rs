@@ -1,7 +1,7 @@
 //! Fleets of replicas with random requests, on a slow and unreliable store, in virtual time.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ struct Distant {
     lost: u64,
     random: Arc<AtomicU64>,
     asked: Arc<AtomicU64>,
+    /// Whether it cannot be reached.
+    away: Arc<AtomicBool>,
 }
 
 impl Distant {
@@ -36,6 +38,7 @@ impl Distant {
             lost,
             random: Arc::new(AtomicU64::new(seed)),
             asked: Arc::default(),
+            away: Arc::default(),
         }
     }
 
@@ -62,6 +65,9 @@ impl Distant {
 
 impl Store for Distant {
     fn apply(&self, operation: Operation) -> Answer {
+        if self.away.load(Ordering::Relaxed) {
+            return Answer::ready(Err(Error::unreachable("the store is away")));
+        }
         let store = self.clone();
         store.asked.fetch_add(1, Ordering::Relaxed);
         Answer::later(async move {
@@ -228,6 +234,34 @@ fn busy_key_uses_its_limit_and_the_store_is_rarely_asked() {
         // 4,000 units in four windows.
         assert!(asked < 1_000, "{replicas} replicas: {asked}");
     }
+}
+
+#[test]
+fn units_that_are_not_spent_are_given_back_also_after_an_outage() {
+    runtime().block_on(async {
+        let limit = Limit::fixed_window("api", Quota::per_day(1_000))
+            .and_then(Limit::asynchronous)
+            .unwrap();
+        let store = Distant::new(0, 0, 1);
+        let charge = || Operation::Charge(Check::new(&limit, "alice").into());
+        let used = async |store: &Distant| {
+            let peek = Operation::Peek(Check::new(&limit, "alice").with_cost(0).into());
+            1_000 - store.store.apply(peek).await.unwrap().remaining()
+        };
+        let replica = Asynchronous::new(store.clone(), Duration::from_millis(1));
+        for _ in 0..20 {
+            assert!(replica.apply(charge()).await.unwrap().allowed());
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!(used(&store).await > 20, "units are here");
+        // Nothing is sent, so nothing was given back.
+        store.away.store(true, Ordering::Relaxed);
+        sleep(Duration::from_secs(30)).await;
+        assert!(used(&store).await > 20);
+        store.away.store(false, Ordering::Relaxed);
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(used(&store).await, 20);
+    });
 }
 
 #[test]

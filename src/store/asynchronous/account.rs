@@ -1,0 +1,418 @@
+//! An account: what this process knows of one budget of an asynchronous limit. It has the units
+//! that were charged ahead, and the window that they belong to. No I/O.
+//!
+//! # Why nothing passes above the limit
+//!
+//! The store charges a unit before it is spent, and it is spent in the same window:
+//!
+//! - **A window ends early here.** Its time starts when the request is sent, and the store decides
+//!   later. A part is taken off, because clocks run at different speeds.
+//! - **The clock is read after units are taken off**, under one lock.
+//! - **An answer about another window** ends the units that were charged in the old one.
+//! - **The answer to a charge of a block counts once**, by its number. Units that were taken are
+//!   put back into the account that they came from, by its number. After a reset, the account is a
+//!   new one.
+//!
+//! The test `every_order` goes through the orders of these events.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::algorithm::FixedWindow;
+use crate::units::{Micros, Outcome, Timestamp, later, micros};
+
+/// A window ends here earlier by this part of its rest. Two clocks that NTP adjusts differ by half
+/// of that at most.
+const CLOCK_MARGIN: Micros = 500;
+
+/// The next block is at most so many times as large as what was charged before in its window. So a
+/// key with few requests has few units that another replica lacks.
+const GROWTH: u64 = 4;
+
+/// A block is at most what is needed in so long. A process that is killed loses no more, and so
+/// does one whose answer from the store is lost.
+const LASTS: Micros = 5_000_000;
+
+/// The smallest block. A block of one unit would save no question.
+const MIN_BLOCK: u64 = 2;
+
+/// The pause after a block was not charged. Each further failure doubles it.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The most failures that prolong the pause.
+const MOST_FAILURES: u32 = 7;
+
+/// Units that are not spent for so long after the last block was charged are given back.
+const STALE: Duration = Duration::from_secs(10);
+
+/// The shortest time over which the rate of a key is measured.
+const SHORTEST: Micros = 10_000;
+
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Account {
+    /// No other account of the process has it.
+    number: u64,
+    rule: FixedWindow,
+    window: KnownWindow,
+    /// Charged units that are not spent.
+    ahead: u64,
+    /// The size of the last block.
+    last_block: u64,
+    /// The units that this process charged in this window, and since when.
+    own: u64,
+    began: Instant,
+    /// The number of the charge of a block that is in flight.
+    in_flight: Option<u64>,
+    /// No block is charged until then.
+    paused_until: Instant,
+    /// How many blocks in a row were not charged.
+    failures: u32,
+    /// When the last block was charged.
+    granted_at: Instant,
+}
+
+/// A window of the store, as far as this process knows it.
+#[derive(Clone, Copy, Debug, Hash)]
+struct KnownWindow {
+    /// By the clock of the store. Two windows of a budget have different ends.
+    ends: Timestamp,
+    /// By the clock of this process, and never later. Units are not spent from then on.
+    closes: Instant,
+    /// The units that the store had left.
+    left: u64,
+    /// When it had them, by its clock.
+    as_of: Timestamp,
+    /// When units were charged last, by the clock of the store. A refund names this time.
+    charged_at: Timestamp,
+    /// When the last answer came.
+    answered: Instant,
+}
+
+/// What an answer of the store says of a window.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct WindowReport {
+    /// When the request was sent, by the clock of this process.
+    pub(super) sent: Instant,
+    /// When the answer came.
+    pub(super) answered: Instant,
+    /// When the store decided, by its own clock.
+    pub(super) as_of: Timestamp,
+    /// From then until the end of the window.
+    pub(super) ends_after: Micros,
+    /// The units that are left.
+    pub(super) left: u64,
+    /// The units that were charged.
+    pub(super) charged: u64,
+}
+
+/// Units of an account that a check spends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Spent {
+    /// The number of the account.
+    account: u64,
+    pub(super) units: u64,
+    /// The end of the window that they belong to.
+    pub(super) ends: Timestamp,
+    /// A time at which units of this window were charged.
+    pub(super) charged_at: Timestamp,
+    pub(super) at: Instant,
+    /// When the window closes here.
+    pub(super) closes: Instant,
+    /// The time of `at` by the clock of the store, as far as this process knows.
+    pub(super) now: Timestamp,
+    /// The outcome of a check that costs these units.
+    pub(super) outcome: Outcome,
+}
+
+/// Units that are not spent, to be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unspent {
+    /// The number of the account.
+    account: u64,
+    pub(super) units: u64,
+    /// The end of the window that they belong to.
+    ends: Timestamp,
+    pub(super) charged_at: Timestamp,
+}
+
+/// A block to be charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Block {
+    pub(super) units: u32,
+    pub(super) number: u64,
+}
+
+impl Unspent {
+    /// A block that no account may spend.
+    pub(super) const fn block(report: &WindowReport) -> Self {
+        Self {
+            account: u64::MAX,
+            units: report.charged,
+            ends: report.as_of,
+            charged_at: report.as_of,
+        }
+    }
+}
+
+impl WindowReport {
+    fn window(&self) -> KnownWindow {
+        let safely = self.ends_after - self.ends_after.div_ceil(CLOCK_MARGIN);
+        KnownWindow {
+            ends: self.as_of.saturating_add(self.ends_after),
+            closes: later(self.sent, Duration::from_micros(safely)),
+            left: self.left,
+            as_of: self.as_of,
+            charged_at: self.as_of,
+            answered: self.answered,
+        }
+    }
+}
+
+impl KnownWindow {
+    /// The time of the store, as far as this process knows.
+    fn time_of_store(&self, at: Instant) -> Timestamp {
+        let since = at.saturating_duration_since(self.answered);
+        self.as_of.saturating_add(micros(since))
+    }
+}
+
+impl Account {
+    pub(super) fn new(number: u64, rule: FixedWindow, report: &WindowReport) -> Self {
+        Self {
+            number,
+            rule,
+            window: report.window(),
+            ahead: 0,
+            last_block: 0,
+            own: report.charged,
+            began: report.answered,
+            in_flight: None,
+            paused_until: report.answered,
+            failures: 0,
+            granted_at: report.answered,
+        }
+    }
+
+    pub(super) fn is_of(&self, rule: &FixedWindow) -> bool {
+        self.rule == *rule
+    }
+
+    /// The charged units that are not spent.
+    pub(super) const fn ahead(&self) -> u64 {
+        self.ahead
+    }
+
+    /// Returns whether nothing is lost if this is forgotten.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.ahead == 0 && self.in_flight.is_none()
+    }
+
+    /// Returns whether the window is over.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.in_flight.is_none() && now >= self.window.closes
+    }
+
+    /// Spends the units of a check, if all are here.
+    #[inline]
+    pub(super) fn spend(&mut self, units: u64, clock: impl FnOnce() -> Instant) -> Option<Spent> {
+        if units > self.ahead {
+            return None;
+        }
+        self.take(units, clock)
+    }
+
+    /// Takes up to so many units, for a check that has to ask the store for the rest.
+    pub(super) fn take_up_to(
+        &mut self,
+        units: u64,
+        clock: impl FnOnce() -> Instant,
+    ) -> Option<Spent> {
+        match units.min(self.ahead) {
+            0 => None,
+            units => self.take(units, clock),
+        }
+    }
+
+    /// Takes units that are here.
+    #[inline]
+    fn take(&mut self, units: u64, clock: impl FnOnce() -> Instant) -> Option<Spent> {
+        self.ahead -= units;
+        let now = clock();
+        if now >= self.window.closes {
+            self.ahead = 0;
+            return None;
+        }
+        Some(self.spent(units, self.ahead, now))
+    }
+
+    /// The units that a check would spend, up to so many.
+    pub(super) fn look(&self, units: u64, now: Instant) -> Option<Spent> {
+        let units = units.min(self.ahead);
+        (units > 0 && now < self.window.closes).then(|| self.spent(units, self.ahead - units, now))
+    }
+
+    fn spent(&self, units: u64, ahead: u64, at: Instant) -> Spent {
+        let window = &self.window;
+        let now = window.time_of_store(at);
+        let left = window.left.saturating_add(ahead).min(self.rule.limit);
+        let until_end = window.ends.saturating_since(now);
+        Spent {
+            account: self.number,
+            units,
+            ends: window.ends,
+            charged_at: window.charged_at,
+            at,
+            closes: window.closes,
+            now,
+            outcome: Outcome::undelayed(true, false, left, None, until_end),
+        }
+    }
+
+    /// Puts back what was taken for a check that was not allowed.
+    pub(super) fn put_back(&mut self, spent: &Spent) {
+        if spent.account == self.number && spent.ends == self.window.ends {
+            self.ahead += spent.units;
+        }
+    }
+
+    /// The block to charge now. `None` if the units suffice, if one is in flight, or if so little
+    /// is left that each check has to ask.
+    pub(super) fn next_block(
+        &mut self,
+        number: impl FnOnce() -> u64,
+        now: Instant,
+    ) -> Option<Block> {
+        let suffices = self.ahead > self.last_block / 2;
+        let waits = self.in_flight.is_some() || now < self.paused_until;
+        if suffices || waits || now >= self.window.closes {
+            return None;
+        }
+        let block = self.part_of_rest().min(self.need(now));
+        let block = block.min(self.own.saturating_mul(GROWTH)) >> self.failures;
+        if block < MIN_BLOCK {
+            return None;
+        }
+        let units = u32::try_from(block).unwrap_or(u32::MAX);
+        let number = number();
+        self.in_flight = Some(number);
+        Some(Block { units, number })
+    }
+
+    /// Half of this replica's part of what the store has left. Its part of all requests is about
+    /// its part of all charges. The other half is for replicas that get more requests from now on.
+    fn part_of_rest(&self) -> u64 {
+        let left = self.window.left;
+        let charged = self.rule.limit.saturating_sub(left).max(1);
+        let own = self.own.min(charged);
+        scaled(left, own, 2 * charged)
+    }
+
+    /// The units that this replica will spend in half of the rest of the window, or in the time
+    /// that a block is for, if its requests go on as until now.
+    fn need(&self, now: Instant) -> u64 {
+        let spent = self.own.saturating_sub(self.ahead);
+        let elapsed = micros(now.saturating_duration_since(self.began)).max(SHORTEST);
+        let now = self.window.time_of_store(now);
+        let rest = self.window.ends.saturating_since(now);
+        scaled(spent, LASTS.min(rest / 2), elapsed)
+    }
+
+    /// Notes the answer to a check. Returns whether the known window is the one of the answer now.
+    pub(super) fn note(&mut self, report: &WindowReport) -> bool {
+        let known = &mut self.window;
+        let answered = report.window();
+        if answered.ends != known.ends {
+            // A request that was sent after the last answer is never about an older window.
+            let is_newer = report.sent >= known.answered || answered.ends > known.ends;
+            if !is_newer {
+                return false;
+            }
+            *known = answered;
+            (self.ahead, self.last_block, self.own) = (0, 0, 0);
+            self.began = report.answered;
+        } else if answered.as_of >= known.as_of {
+            // Each is safe, so the later one is.
+            let closes = known.closes.max(answered.closes);
+            let charged_at = match report.charged {
+                0 => known.charged_at,
+                _ => answered.charged_at,
+            };
+            *known = KnownWindow {
+                closes,
+                charged_at,
+                ..answered
+            };
+        }
+        self.own += report.charged;
+        true
+    }
+
+    /// Adds a block that the store charged. Returns whether it may be spent here. It may not if it
+    /// is not the one in flight, or if it is of an older window.
+    pub(super) fn grant(&mut self, block: Block, report: &WindowReport) -> bool {
+        if self.in_flight != Some(block.number) {
+            return false;
+        }
+        self.in_flight = None;
+        let is_known = self.note(report);
+        if is_known {
+            self.ahead += u64::from(block.units);
+            self.last_block = block.units.into();
+            self.failures = 0;
+            self.granted_at = report.answered;
+        }
+        is_known
+    }
+
+    /// Notes that a block was not charged, or that nobody knows whether it was. In case it was, the
+    /// next one is later and smaller. So a slow store does not lose one block after another.
+    pub(super) fn fail(&mut self, block: Block, now: Instant) {
+        if self.in_flight == Some(block.number) {
+            self.in_flight = None;
+            self.paused_until = later(now, PAUSE.saturating_mul(1 << self.failures));
+            self.failures = MOST_FAILURES.min(self.failures + 1);
+            self.window.left = self.window.left.saturating_sub(block.units.into());
+        }
+    }
+
+    /// Takes out units that were not spent for a while.
+    pub(super) fn take_stale(&mut self, now: Instant) -> Option<Unspent> {
+        let is_stale = now.saturating_duration_since(self.granted_at) >= STALE;
+        let has_units = self.ahead > 0 && self.in_flight.is_none();
+        if is_stale && has_units {
+            self.take_all(now)
+        } else {
+            None
+        }
+    }
+
+    /// Puts back units that could not be given back.
+    pub(super) fn keep(&mut self, unspent: &Unspent) {
+        if unspent.account == self.number && unspent.ends == self.window.ends {
+            self.ahead += unspent.units;
+            self.own += unspent.units;
+        }
+    }
+
+    /// Takes out all units, to give them back. A block in flight is not spent here any more.
+    pub(super) fn take_all(&mut self, now: Instant) -> Option<Unspent> {
+        self.in_flight = None;
+        let units = std::mem::take(&mut self.ahead);
+        self.last_block = 0;
+        self.own = self.own.saturating_sub(units);
+        let charged_at = self.window.charged_at;
+        (units > 0 && now < self.window.closes).then_some(Unspent {
+            account: self.number,
+            units,
+            ends: self.window.ends,
+            charged_at,
+        })
+    }
+}
+
+/// `units * part / of`, rounded down.
+fn scaled(units: u64, part: u64, of: u64) -> u64 {
+    let scaled = u128::from(units) * u128::from(part) / u128::from(of);
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,190 @@
+//! Background tasks: charging blocks, and giving back units that are not spent.
+//!
+//! A task ends with its runtime, at any await. So a charge of a block leaves its account usable
+//! when it is dropped.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle as Runtime;
+use tokio::time::{Instant, sleep};
+
+use super::account::{Account, Block, Unspent, WindowReport};
+use super::{Asynchronous, count};
+use crate::model::{Budget, Change, Check, Decision, Operation, Source};
+use crate::store::{Store, answer};
+use crate::units::{Receipt, spawn_for};
+
+/// How often units that are not spent are looked for.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// A round of that task that takes longer is taken for its end.
+const LONGEST_ROUND: Duration = Duration::from_secs(3);
+
+/// The most refunds in flight.
+const AT_ONCE: usize = 256;
+
+impl<S: Store> Asynchronous<S> {
+    /// Charges a block in the background.
+    #[cold]
+    pub(super) fn start_charge(self: &Arc<Self>, budget: Budget, block: Block) {
+        self.charging.send_modify(|charging| *charging += 1);
+        let charge = BlockCharge {
+            asynchronous: Arc::clone(self),
+            budget,
+            block,
+        };
+        if let Ok(runtime) = Runtime::try_current() {
+            self.ensure_reaper(&runtime);
+            runtime.spawn(charge.run());
+        }
+    }
+
+    /// Gives units back in the background.
+    #[cold]
+    pub(super) fn start_give_back(self: &Arc<Self>, unspent: Vec<(Budget, Unspent)>) {
+        if let Ok(runtime) = Runtime::try_current() {
+            let asynchronous = Arc::clone(self);
+            runtime.spawn(async move { asynchronous.give_back(unspent).await });
+        }
+    }
+
+    /// Gives units back to the store. If it has certainly not taken them, they are kept.
+    pub(super) async fn give_back(&self, unspent: Vec<(Budget, Unspent)>) {
+        for (budget, unspent) in give_back(&*self.store, unspent).await {
+            let limit = budget.limit();
+            if let Some(rule) = limit.decided_ahead() {
+                let of = (limit, budget.key());
+                self.accounts.with(of, rule, |it| it.keep(&unspent));
+            }
+        }
+    }
+
+    /// Starts the task that gives back units that are not spent, if there is none, or if its
+    /// runtime does not run it.
+    fn ensure_reaper(self: &Arc<Self>, runtime: &Runtime) {
+        let now = Instant::now();
+        let mut reaper = self.reaper.lock();
+        if !reaper.is_alive(now, LONGEST_ROUND) {
+            reaper.beat(now);
+            let end = |it: &Self| it.reaper.lock().end();
+            spawn_for(self, runtime, end, reap(Arc::downgrade(self)));
+        }
+    }
+}
+
+/// A charge of a block that is in flight. Dropped, it notes that no block was charged, unless one
+/// was granted.
+struct BlockCharge<S: Store> {
+    asynchronous: Arc<Asynchronous<S>>,
+    budget: Budget,
+    block: Block,
+}
+
+impl<S: Store> BlockCharge<S> {
+    async fn run(self) {
+        let Self {
+            asynchronous,
+            budget,
+            block,
+        } = &self;
+        let store = &asynchronous.store;
+        let sent = Instant::now();
+        let check = Check::new(budget.limit(), budget.key()).with_cost(block.units);
+        let answer = store.apply(Operation::Charge(check.into())).await;
+        let report = answer.ok().and_then(|it| WindowReport::of(&it, 0, sent));
+        let Some(report) = report else {
+            return;
+        };
+        if report.charged == 0 {
+            self.with_account(|account| account.note(&report));
+            return;
+        }
+        count(budget, "charged", report.charged);
+        if self.with_account(|account| account.grant(*block, &report)) != Some(true) {
+            let unspent = Unspent::block(&report);
+            asynchronous
+                .give_back(vec![(budget.clone(), unspent)])
+                .await;
+        }
+    }
+
+    fn with_account<T>(&self, call: impl FnOnce(&mut Account) -> T) -> Option<T> {
+        let limit = self.budget.limit();
+        let of = (limit, self.budget.key());
+        self.asynchronous
+            .accounts
+            .with(of, limit.decided_ahead()?, call)
+    }
+}
+
+impl<S: Store> Drop for BlockCharge<S> {
+    fn drop(&mut self) {
+        self.with_account(|account| account.fail(self.block, Instant::now()));
+        self.asynchronous.charging.send_modify(|charging| {
+            *charging -= 1;
+        });
+    }
+}
+
+impl WindowReport {
+    /// What the store said of the window of one of the checks that it was asked. `None` if it said
+    /// nothing of it.
+    pub(super) fn of(decision: &Decision, index: usize, sent: Instant) -> Option<Self> {
+        let verdict = decision.verdicts().get(index)?;
+        let outcome = verdict.outcome();
+        let is_of_window = outcome.reset_after > 0 && outcome.blocked_for == 0;
+        (is_of_window && decision.source() == Source::Store).then(|| Self {
+            sent,
+            answered: Instant::now(),
+            // Of its own server: a group can be decided by several.
+            as_of: verdict.charged_at(),
+            ends_after: outcome.reset_after,
+            left: outcome.remaining,
+            charged: verdict.receipt().map_or(0, |receipt| receipt.cost().into()),
+        })
+    }
+}
+
+/// Gives back units that are not spent, until no account is left.
+async fn reap<S: Store>(asynchronous: Weak<Asynchronous<S>>) {
+    loop {
+        sleep(PERIOD).await;
+        let Some(asynchronous) = asynchronous.upgrade() else {
+            return;
+        };
+        let now = Instant::now();
+        asynchronous.reaper.lock().beat(now);
+        let accounts = &asynchronous.accounts;
+        let stale = accounts.take(now, |account| account.take_stale(now));
+        asynchronous.give_back(stale).await;
+        if accounts.is_empty() {
+            return;
+        }
+    }
+}
+
+/// Gives units back to the store. Returns those that it has certainly not taken.
+pub(super) async fn give_back<S: Store>(
+    store: &S,
+    unspent: Vec<(Budget, Unspent)>,
+) -> Vec<(Budget, Unspent)> {
+    let mut kept = Vec::new();
+    for some in unspent.chunks(AT_ONCE) {
+        let refunds = some.iter().map(|(budget, unspent)| {
+            let units = u32::try_from(unspent.units).unwrap_or(u32::MAX);
+            let receipt = Receipt::of_charge(unspent.charged_at, units);
+            let refund = Change::Settle { receipt, cost: 0 };
+            store.apply(Operation::Change(budget.clone(), refund))
+        });
+        let answers = answer::all(refunds.collect()).await;
+        for ((budget, unspent), answer) in some.iter().zip(answers) {
+            match answer {
+                Ok(_) => count(budget, "returned", unspent.units),
+                Err(error) if !error.may_have_charged() => kept.push((budget.clone(), *unspent)),
+                Err(_) => {}
+            }
+        }
+    }
+    kept
+}
