@@ -531,6 +531,40 @@ async fn denials_of_groups_over_partitions_are_counted_and_block_on_all_replicas
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn asynchronous_groups_of_several_partitions_lose_no_unit() {
+    let cluster = Cluster::start();
+    let (observer, limiter) = (limiter(&cluster).await, limiter(&cluster).await);
+    let asynchronous = |name| window(name, 10_000).asynchronous().unwrap();
+    let (user, tenant) = (asynchronous("user"), asynchronous("tenant"));
+    let mut here = 0;
+    for number in 0..20_u64 {
+        // The keys of most pairs are in two partitions.
+        let (user_key, tenant_key) = (Key::from(number), Key::from(number + 1_000));
+        let group = || {
+            [
+                Check::new(&user, &user_key),
+                Check::new(&tenant, &tenant_key),
+            ]
+        };
+        for _ in 0..50 {
+            let decision = limiter.check_all(group()).await.unwrap();
+            assert!(decision.allowed());
+            here += u64::from(decision.source() == Source::Asynchronous);
+            yield_now().await;
+        }
+    }
+    assert!(here > 500, "{here} of 1,000 were decided here");
+    limiter.flush().await;
+    for number in 0..20_u64 {
+        assert_eq!(used(&observer, &user, &Key::from(number)).await, 50);
+        assert_eq!(
+            used(&observer, &tenant, &Key::from(number + 1_000)).await,
+            50
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn concurrent_groups_never_allow_too_much_and_lose_no_unit() {
     let cluster = Cluster::start();
     let limiter = RateLimiter::new(

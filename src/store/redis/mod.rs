@@ -86,6 +86,8 @@ use crate::units::{ConfigError, Outcome, Timestamp};
 /// - An identical check is denied again without asking Redis, for at most [a
 ///   second](RedisStoreBuilder::deny_for). While Redis does not answer, a denial stands until its
 ///   `retry_after` has passed.
+/// - Replicas can decide a fixed window without waiting for Redis, and exactly. See
+///   [`Limit::asynchronous`].
 /// - The store keeps one connection for each [lane](RedisStoreBuilder::lanes), and on a cluster one
 ///   for each node, for as long as it works.
 /// - Tasks of the caller's tokio runtime send the checks. If that runtime stops being polled, or a
@@ -122,7 +124,7 @@ use crate::units::{ConfigError, Outcome, Timestamp};
 #[derive(Clone)]
 pub struct RedisStore {
     /// What this process decides by itself, and the lanes for all else.
-    local: Arc<Asynchronous<Lanes>>,
+    asynchronous: Arc<Asynchronous<Lanes>>,
     notes: Arc<Notes>,
 }
 
@@ -206,7 +208,7 @@ impl RedisStore {
     }
 
     fn lanes(&self) -> &Lanes {
-        self.local.store()
+        self.asynchronous.store()
     }
 
     /// Charges a check of an asynchronous limit, if its units are in this process. Returns its
@@ -218,12 +220,12 @@ impl RedisStore {
         key: &Key,
         cost: u32,
     ) -> Option<(Outcome, Timestamp)> {
-        self.local.spend_ahead(limit, key, cost)
+        self.asynchronous.spend_ahead(limit, key, cost)
     }
 
     /// Gives back the units that were charged ahead and are not spent.
     pub(crate) async fn release(&self) {
-        self.local.release().await;
+        self.asynchronous.release().await;
     }
 }
 
@@ -288,7 +290,7 @@ impl Store for RedisStore {
         if let Operation::Charge(group) = &operation {
             self.notes.sample(group);
         }
-        self.local.apply(operation)
+        self.asynchronous.apply(operation)
     }
 
     fn note(&self, note: Note<'_>) {

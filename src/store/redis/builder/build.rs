@@ -124,7 +124,7 @@ impl RedisStoreBuilder {
         };
         RedisStore {
             notes: Arc::new(Notes::new(lanes.clone(), prefix)),
-            local: Asynchronous::new(lanes, self.deadline),
+            asynchronous: Asynchronous::new(lanes, self.deadline),
         }
     }
 
