@@ -26,9 +26,15 @@ fn alice() -> Key {
     Key::new("alice")
 }
 
+/// A process. On a slow machine, no answer comes after its deadline.
+async fn limiter_of(server: &RedisServer) -> RateLimiter {
+    let store = server.store().deadline(TIMEOUT / 2).connect();
+    RateLimiter::new(store.await.unwrap())
+}
+
 /// The units that Redis has charged, as a process without units sees it.
 async fn used(server: &RedisServer, limit: &Limit) -> u64 {
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(server).await;
     let peeked = limiter.peek(limit, &alice(), 0).await.unwrap();
     limit.quota().capacity() - peeked.remaining()
 }
@@ -75,7 +81,7 @@ async fn replicas_allow_exactly_the_limit_together_and_rarely_ask() {
     let (server, limit) = (RedisServer::start(), per_day(20_000));
     let mut replicas = Vec::new();
     for _ in 0..4 {
-        replicas.push(server.limiter().await);
+        replicas.push(limiter_of(&server).await);
     }
     let (mut allowed, mut here) = (0, 0);
     // A replica may be denied while another one has units. They are given back, and spent in a
@@ -109,7 +115,7 @@ async fn replicas_allow_exactly_the_limit_together_and_rarely_ask() {
 #[tokio::test]
 async fn units_are_given_back_when_a_process_ends() {
     let (server, limit) = (RedisServer::start(), per_day(10_000));
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(&server).await;
     let mut allowed = heat(&limiter, &limit).await;
     assert!(used(&server, &limit).await > allowed, "units are here");
     limiter.flush().await;
@@ -124,7 +130,7 @@ async fn units_are_given_back_when_a_process_ends() {
 #[tokio::test]
 async fn units_from_before_a_reset_are_not_spent() {
     let (server, limit) = (RedisServer::start(), per_day(10_000));
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(&server).await;
     heat(&limiter, &limit).await;
     limiter.reset(&limit, &alice()).await.unwrap();
     let decision = limiter.check(&limit, &alice()).await.unwrap();
@@ -135,7 +141,7 @@ async fn units_from_before_a_reset_are_not_spent() {
 #[tokio::test]
 async fn key_that_an_operator_blocks_spends_no_units_of_that_process() {
     let (server, limit) = (RedisServer::start(), per_day(10_000));
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(&server).await;
     heat(&limiter, &limit).await;
     let hour = Duration::from_secs(60 * 60);
     limiter.block(&limit, &alice(), hour).await.unwrap();
@@ -146,7 +152,7 @@ async fn key_that_an_operator_blocks_spends_no_units_of_that_process() {
 #[tokio::test]
 async fn refund_of_a_unit_that_was_decided_here_reaches_redis() {
     let (server, limit) = (RedisServer::start(), per_day(10_000));
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(&server).await;
     heat(&limiter, &limit).await;
     let decision = limiter.check_n(&limit, alice(), 1).await.unwrap();
     assert_eq!(decision.source(), Source::Asynchronous);
@@ -160,7 +166,7 @@ async fn refund_of_a_unit_that_was_decided_here_reaches_redis() {
 #[tokio::test]
 async fn check_that_costs_more_than_is_here_asks_for_the_rest() {
     let (server, limit) = (RedisServer::start(), per_day(100));
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(&server).await;
     let allowed = heat(&limiter, &limit).await;
     // All that is left anywhere.
     let rest = u32::try_from(100 - allowed).unwrap();
@@ -181,7 +187,7 @@ async fn check_that_costs_more_than_is_here_asks_for_the_rest() {
 #[tokio::test]
 async fn peek_says_what_such_a_check_would_leave() {
     let (server, limit) = (RedisServer::start(), per_day(1_000));
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(&server).await;
     let left = 1_000 - heat(&limiter, &limit).await;
     for cost in [0, 1, 3, 20, 500, left] {
         let cost = u32::try_from(cost).unwrap();
@@ -198,10 +204,11 @@ async fn peek_says_what_such_a_check_would_leave() {
 #[tokio::test]
 async fn units_of_a_cancelled_check_are_not_spent_after_a_reset() {
     let server = RedisServer::start();
-    let limit = Limit::fixed_window_aligned("api", Quota::per_day(1_000))
+    let year = Duration::from_secs(366 * 24 * 60 * 60);
+    let limit = Limit::fixed_window_aligned("api", Quota::new(1_000, year))
         .and_then(Limit::asynchronous)
         .unwrap();
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(&server).await;
     heat(&limiter, &limit).await;
     // It takes all units that are here.
     let mut cancelled = Box::pin(limiter.check_n(&limit, alice(), 900));
@@ -220,7 +227,7 @@ async fn units_of_a_cancelled_check_are_not_spent_after_a_reset() {
 async fn flush_waits_for_blocks_that_are_being_charged() {
     let (server, limit) = (RedisServer::start(), per_day(1_000_000));
     for round in 1..=20 {
-        let limiter = server.limiter().await;
+        let limiter = limiter_of(&server).await;
         let key = Key::from(round);
         let mut allowed = 0;
         // The last of these checks has just started a block.
@@ -245,7 +252,7 @@ async fn prefetch_takes_no_asynchronous_limit() {
 #[tokio::test]
 async fn group_takes_no_units_if_another_limit_denies_it() {
     let (server, limit) = (RedisServer::start(), per_day(10_000));
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(&server).await;
     let strict = Limit::token_bucket("strict", Quota::per_day(1)).unwrap();
     let group = || [Check::new(&limit, alice()), Check::new(&strict, alice())];
     let mut allowed = heat(&limiter, &limit).await;
@@ -266,7 +273,7 @@ async fn group_takes_no_units_if_another_limit_denies_it() {
 #[tokio::test]
 async fn group_of_asynchronous_limits_is_decided_here() {
     let (server, limit) = (RedisServer::start(), per_day(10_000));
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(&server).await;
     let hourly = Limit::fixed_window("hourly", Quota::per_hour(1_000))
         .and_then(Limit::asynchronous)
         .unwrap();
@@ -289,7 +296,7 @@ async fn group_of_asynchronous_limits_is_decided_here() {
 #[tokio::test]
 async fn limit_in_shadow_mode_passes_what_it_would_deny() {
     let (server, limit) = (RedisServer::start(), per_day(50).with_shadow_mode());
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(&server).await;
     let mut denials = 0;
     for _ in 0..80 {
         let decision = limiter.check(&limit, &alice()).await.unwrap();
@@ -307,7 +314,7 @@ async fn units_are_spent_while_redis_is_away_and_then_the_failure_policy_decides
     let limit = limit
         .with_on_store_failure(OnStoreFailure::FailClosed)
         .unwrap();
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(&server).await;
     heat(&limiter, &limit).await;
     server.kill();
     let mut here = 0;
@@ -326,7 +333,7 @@ async fn units_are_spent_while_redis_is_away_and_then_the_failure_policy_decides
 #[tokio::test]
 async fn another_quota_under_the_same_name_does_not_spend_the_units() {
     let (server, limit) = (RedisServer::start(), per_day(10_000));
-    let limiter = server.limiter().await;
+    let limiter = limiter_of(&server).await;
     heat(&limiter, &limit).await;
     let allowed = used(&server, &limit).await;
     let lower = per_day(9_000);
