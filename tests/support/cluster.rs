@@ -22,6 +22,9 @@ const SHORT_NODE_TIMEOUT: &str = "1000";
 /// second, and the replica that takes over has lost budgets.
 const NODE_TIMEOUT: &str = "15000";
 
+/// How often a cluster is started at most.
+const ATTEMPTS: usize = 5;
+
 pub struct Cluster {
     /// Three masters, and then the replica of each.
     pub nodes: Vec<RedisServer>,
@@ -42,6 +45,13 @@ impl Cluster {
 
     /// A cluster whose replicas soon take over from a lost master.
     pub fn that_fails_over() -> Self {
+        (0..ATTEMPTS)
+            .find_map(|_| Self::assemble())
+            .unwrap_or_else(|| panic!("other clusters met the nodes {ATTEMPTS} times"))
+    }
+
+    /// `None` if a node of another cluster met a new one, which has a port of an old one.
+    fn assemble() -> Option<Self> {
         let (nodes, directories): (Vec<_>, Vec<_>) = (0..MASTERS * 2).map(|_| start_node()).unzip();
         let cluster = Self { nodes, directories };
         for master in 0..MASTERS {
@@ -49,7 +59,10 @@ impl Cluster {
                 .slots_of(master)
                 .map(|slot| slot.to_string())
                 .collect();
-            cluster.ask::<()>(master, "ADDSLOTS", &slots).unwrap();
+            match cluster.ask::<()>(master, "ADDSLOTS", &slots) {
+                Err(error) if error.to_string().contains("already busy") => return None,
+                added => added.unwrap(),
+            }
         }
         for node in 1..MASTERS * 2 {
             let address = ["127.0.0.1".to_owned(), cluster.nodes[0].port().to_string()];
@@ -80,7 +93,7 @@ impl Cluster {
                     && connected.count() == MASTERS * 2
             })
         });
-        cluster
+        Some(cluster)
     }
 
     /// The URL, by the first two masters.
