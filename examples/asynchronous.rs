@@ -34,8 +34,8 @@ const REPLICAS: usize = 4;
 /// Between two requests to a replica.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// What a replica says of one request: the number of its window, whether it passed, and whether the
-/// replica waited for Redis.
+/// The report of a replica on one request. It has the number of the window, whether the request
+/// passed, and whether the replica waited for Redis.
 type Line = (u64, bool, bool);
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -157,8 +157,8 @@ pub(crate) struct LimitConfig {
     )]
     #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
     pub(crate) shadow_percent: Option<u8>,
-    /// Whether replicas decide without waiting for the store, with units that they charged ahead. A
-    /// fixed window can be decided so. Default: false.
+    /// Whether replicas decide without waiting for the store, with units that they charged ahead.
+    /// Only a fixed window can. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) asynchronous: bool,
     /// The largest debt of a budget, in units. Default: no bound.

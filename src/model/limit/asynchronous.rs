@@ -14,12 +14,12 @@ impl Limit {
     /// of a key without units wait for Redis, as without this setting.
     ///
     /// **Guarantee.** In each window at most the limit passes, however many replicas there are,
-    /// because Redis charges each unit before it is spent, and it is spent in the same window.
-    /// Events that break an exact limit also break this one: a Redis that loses its last writes, or
-    /// whose clock jumps ahead. Two more let units pass that are on replicas: a
-    /// [reset](crate::RateLimiter::reset) of the key by another replica, and a machine that is
-    /// suspended until the window is over, because its clock stands still. A key that an operator
-    /// [blocks](crate::RateLimiter::block) on one replica can spend the units of the others.
+    /// because Redis charges each unit before it is spent, and it is spent in the same window. A
+    /// Redis that loses its last writes, or whose clock jumps ahead, breaks an exact limit, and
+    /// this one. Units on replicas also pass after a [reset](crate::RateLimiter::reset) of the key
+    /// by another replica, and on a machine that is suspended until the window is over, because its
+    /// clock stands still. A key that an operator [blocks](crate::RateLimiter::block) on one
+    /// replica can spend the units of the others.
     ///
     /// **Price.** A check can be denied while another replica has units. A block is at most what
     /// its replica needs in 5 seconds at the present rate of the key, and at most four times what

@@ -1,9 +1,10 @@
-//! An account: what this process knows of one budget of an asynchronous limit. It has the units
-//! that were charged ahead, and the window that they belong to. No I/O.
+//! The account of one budget of an asynchronous limit. It has the units that this process charged
+//! ahead, and the window that they belong to. No I/O.
 //!
 //! # Why nothing passes above the limit
 //!
-//! The store charges a unit before it is spent, and it is spent in the same window:
+//! The store charges a unit before it is spent, and it is spent in the same window. These rules
+//! keep it so:
 //!
 //! - **A window ends early here.** Its time starts when the request is sent, and the store decides
 //!   later. A part is taken off, because clocks run at different speeds.
@@ -30,8 +31,8 @@ const CLOCK_MARGIN: Micros = 500;
 /// key with few requests has few units that another replica lacks.
 const GROWTH: u64 = 4;
 
-/// A block is at most what is needed in so long. A process that is killed loses no more, and so
-/// does one whose answer from the store is lost.
+/// A block has at most the units that its replica needs in so long. A process that is killed loses
+/// no more, and a lost answer of the store costs no more.
 const LASTS: Micros = 5_000_000;
 
 /// The smallest block. A block of one unit would save no question.
@@ -75,9 +76,10 @@ pub(super) struct Account {
 /// A window of the store, as far as this process knows it.
 #[derive(Clone, Copy, Debug, Hash)]
 struct KnownWindow {
-    /// By the clock of the store. Two windows of a budget have different ends.
+    /// The end by the clock of the store. Two windows of a budget have different ends.
     ends: Timestamp,
-    /// By the clock of this process, and never later. Units are not spent from then on.
+    /// The end by the clock of this process, which is never later. Units are not spent from then
+    /// on.
     closes: Instant,
     /// The units that the store had left.
     left: u64,
@@ -89,7 +91,7 @@ struct KnownWindow {
     answered: Instant,
 }
 
-/// What an answer of the store says of a window.
+/// The state of a window, from an answer of the store.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct WindowReport {
     /// When the request was sent, by the clock of this process.
@@ -116,6 +118,7 @@ pub(super) struct Spent {
     pub(super) ends: Timestamp,
     /// A time at which units of this window were charged.
     pub(super) charged_at: Timestamp,
+    /// The time of the check.
     pub(super) at: Instant,
     /// When the window closes here.
     pub(super) closes: Instant,
@@ -125,9 +128,9 @@ pub(super) struct Spent {
     pub(super) outcome: Outcome,
 }
 
-/// Units that are not spent, to be given back.
+/// Units that nobody spends. They are given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unspent {
+pub(super) struct ReturnedUnits {
     /// The number of the account.
     account: u64,
     pub(super) units: u64,
@@ -143,7 +146,7 @@ pub(super) struct Block {
     pub(super) number: u64,
 }
 
-impl Unspent {
+impl ReturnedUnits {
     /// A block that no account may spend.
     pub(super) const fn block(report: &WindowReport) -> Self {
         Self {
@@ -289,10 +292,12 @@ impl Account {
             return None;
         }
         let block = self.part_of_rest().min(self.need(now));
-        let block = block.min(self.own.saturating_mul(GROWTH)) >> self.failures;
+        let block = block.min(self.own.saturating_mul(GROWTH));
         if block < MIN_BLOCK {
             return None;
         }
+        // The smallest block shows that the store charges again.
+        let block = (block >> self.failures).max(MIN_BLOCK);
         let units = u32::try_from(block).unwrap_or(u32::MAX);
         let number = number();
         self.in_flight = Some(number);
@@ -318,7 +323,8 @@ impl Account {
         scaled(spent, LASTS.min(rest / 2), elapsed)
     }
 
-    /// Notes the answer to a check. Returns whether the known window is the one of the answer now.
+    /// Notes the answer to a check. Returns whether it was about the known window, or about a newer
+    /// one, which is known from now on.
     pub(super) fn note(&mut self, report: &WindowReport) -> bool {
         let known = &mut self.window;
         let answered = report.window();
@@ -365,19 +371,23 @@ impl Account {
         is_known
     }
 
-    /// Notes that a block was not charged, or that nobody knows whether it was. In case it was, the
-    /// next one is later and smaller. So a slow store does not lose one block after another.
-    pub(super) fn fail(&mut self, block: Block, now: Instant) {
-        if self.in_flight == Some(block.number) {
-            self.in_flight = None;
-            self.paused_until = later(now, PAUSE.saturating_mul(1 << self.failures));
-            self.failures = MOST_FAILURES.min(self.failures + 1);
+    /// Notes that the charge of a block failed. The next block comes later and is smaller. If the
+    /// block may be charged all the same, its units count as charged. So a slow store does not lose
+    /// one block after another.
+    pub(super) fn fail(&mut self, block: Block, may_be_charged: bool, now: Instant) {
+        if self.in_flight != Some(block.number) {
+            return;
+        }
+        self.in_flight = None;
+        self.paused_until = later(now, PAUSE.saturating_mul(1 << self.failures));
+        self.failures = MOST_FAILURES.min(self.failures + 1);
+        if may_be_charged {
             self.window.left = self.window.left.saturating_sub(block.units.into());
         }
     }
 
     /// Takes out units that were not spent for a while.
-    pub(super) fn take_stale(&mut self, now: Instant) -> Option<Unspent> {
+    pub(super) fn take_stale(&mut self, now: Instant) -> Option<ReturnedUnits> {
         let is_stale = now.saturating_duration_since(self.granted_at) >= STALE;
         let has_units = self.ahead > 0 && self.in_flight.is_none();
         if is_stale && has_units {
@@ -388,21 +398,21 @@ impl Account {
     }
 
     /// Puts back units that could not be given back.
-    pub(super) fn keep(&mut self, unspent: &Unspent) {
-        if unspent.account == self.number && unspent.ends == self.window.ends {
-            self.ahead += unspent.units;
-            self.own += unspent.units;
+    pub(super) fn keep(&mut self, kept: &ReturnedUnits) {
+        if kept.account == self.number && kept.ends == self.window.ends {
+            self.ahead += kept.units;
+            self.own += kept.units;
         }
     }
 
     /// Takes out all units, to give them back. A block in flight is not spent here any more.
-    pub(super) fn take_all(&mut self, now: Instant) -> Option<Unspent> {
+    pub(super) fn take_all(&mut self, now: Instant) -> Option<ReturnedUnits> {
         self.in_flight = None;
         let units = std::mem::take(&mut self.ahead);
         self.last_block = 0;
         self.own = self.own.saturating_sub(units);
         let charged_at = self.window.charged_at;
-        (units > 0 && now < self.window.closes).then_some(Unspent {
+        (units > 0 && now < self.window.closes).then_some(ReturnedUnits {
             account: self.number,
             units,
             ends: self.window.ends,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
 
-use super::account::{Account, Block, Unspent, WindowReport};
+use super::account::{Account, Block, ReturnedUnits, WindowReport};
 use crate::algorithm::FixedWindow;
 use crate::model::{Budget, Key, Limit};
 use crate::store::fingerprint::fingerprint;
@@ -45,7 +45,7 @@ struct StoredAccount {
     account: Account,
 }
 
-/// What an answer changed.
+/// The account after an answer.
 #[derive(Default)]
 pub(super) struct Noted {
     /// The units that are here.
@@ -53,7 +53,7 @@ pub(super) struct Noted {
     /// The block that is needed now.
     pub(super) block: Option<Block>,
     /// Units that were charged under another quota, and are not spent under this one.
-    pub(super) unspent: Option<(Budget, Unspent)>,
+    pub(super) returned: Option<(Budget, ReturnedUnits)>,
 }
 
 impl Default for Accounts {
@@ -111,41 +111,41 @@ impl Accounts {
             return Noted {
                 ahead: stored.account.ahead(),
                 block: self.next_block(&mut stored.account, report.answered),
-                unspent: None,
+                returned: None,
             };
         }
-        let unspent = stored.account.take_all(report.answered);
+        let returned = stored.account.take_all(report.answered);
         stored.account = new();
         let old = std::mem::replace(&mut stored.budget, budget.clone());
         Noted {
-            unspent: unspent.map(|unspent| (old, unspent)),
+            returned: returned.map(|returned| (old, returned)),
             ..Noted::default()
         }
     }
 
     /// Removes the account of a budget. Returns its units.
-    pub(super) fn remove(&self, budget: &Budget, now: Instant) -> Option<(Budget, Unspent)> {
+    pub(super) fn remove(&self, budget: &Budget, now: Instant) -> Option<(Budget, ReturnedUnits)> {
         let (of, mut shard) = self.shard(budget.limit(), budget.key());
         let mut removed = shard
             .table
             .remove(of as u64, |stored| stored.strong == strong(of))?;
-        let unspent = removed.account.take_all(now)?;
-        Some((removed.budget, unspent))
+        let returned = removed.account.take_all(now)?;
+        Some((removed.budget, returned))
     }
 
     /// Takes units out of all accounts, and forgets those whose window is over.
     pub(super) fn take(
         &self,
         now: Instant,
-        take: impl Fn(&mut Account) -> Option<Unspent>,
-    ) -> Vec<(Budget, Unspent)> {
+        take: impl Fn(&mut Account) -> Option<ReturnedUnits>,
+    ) -> Vec<(Budget, ReturnedUnits)> {
         let mut taken = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
             // First without removing any, because that moves others.
             shard.for_each(|stored| {
-                let unspent = take(&mut stored.account);
-                taken.extend(unspent.map(|unspent| (stored.budget.clone(), unspent)));
+                let returned = take(&mut stored.account);
+                taken.extend(returned.map(|returned| (stored.budget.clone(), returned)));
                 false
             });
             shard.for_each(|stored| stored.account.is_over(now));

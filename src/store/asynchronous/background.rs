@@ -1,4 +1,4 @@
-//! Background tasks: charging blocks, and giving back units that are not spent.
+//! Background tasks. They charge blocks, and give back units that are not spent.
 //!
 //! A task ends with its runtime, at any await. So a charge of a block leaves its account usable
 //! when it is dropped.
@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep};
 
-use super::account::{Account, Block, Unspent, WindowReport};
+use super::account::{Account, Block, ReturnedUnits, WindowReport};
 use super::{Asynchronous, count};
-use crate::model::{Budget, Change, Check, Decision, Operation, Source};
+use crate::model::{Budget, Change, Check, Decision, Error, Operation, Source};
 use crate::store::{Store, answer};
 use crate::units::{Receipt, spawn_for};
 
@@ -33,6 +33,7 @@ impl<S: Store> Asynchronous<S> {
             asynchronous: Arc::clone(self),
             budget,
             block,
+            may_be_charged: false,
         };
         if let Ok(runtime) = Runtime::try_current() {
             self.ensure_reaper(&runtime);
@@ -42,20 +43,20 @@ impl<S: Store> Asynchronous<S> {
 
     /// Gives units back in the background.
     #[cold]
-    pub(super) fn start_give_back(self: &Arc<Self>, unspent: Vec<(Budget, Unspent)>) {
+    pub(super) fn start_give_back(self: &Arc<Self>, units: Vec<(Budget, ReturnedUnits)>) {
         if let Ok(runtime) = Runtime::try_current() {
             let asynchronous = Arc::clone(self);
-            runtime.spawn(async move { asynchronous.give_back(unspent).await });
+            runtime.spawn(async move { asynchronous.give_back(units).await });
         }
     }
 
     /// Gives units back to the store. If it has certainly not taken them, they are kept.
-    pub(super) async fn give_back(&self, unspent: Vec<(Budget, Unspent)>) {
-        for (budget, unspent) in give_back(&*self.store, unspent).await {
+    pub(super) async fn give_back(&self, units: Vec<(Budget, ReturnedUnits)>) {
+        for (budget, kept) in give_back(&*self.store, units).await {
             let limit = budget.limit();
             if let Some(rule) = limit.decided_ahead() {
                 let of = (limit, budget.key());
-                self.accounts.with(of, rule, |it| it.keep(&unspent));
+                self.accounts.with(of, rule, |it| it.keep(&kept));
             }
         }
     }
@@ -73,25 +74,24 @@ impl<S: Store> Asynchronous<S> {
     }
 }
 
-/// A charge of a block that is in flight. Dropped, it notes that no block was charged, unless one
-/// was granted.
+/// A charge of a block that is in flight. When it is dropped, it notes that the charge failed,
+/// unless the block was granted.
 struct BlockCharge<S: Store> {
     asynchronous: Arc<Asynchronous<S>>,
     budget: Budget,
     block: Block,
+    /// Whether the store may have charged the block, although it is not granted.
+    may_be_charged: bool,
 }
 
 impl<S: Store> BlockCharge<S> {
-    async fn run(self) {
-        let Self {
-            asynchronous,
-            budget,
-            block,
-        } = &self;
-        let store = &asynchronous.store;
+    async fn run(mut self) {
+        let check = Check::new(self.budget.limit(), self.budget.key()).with_cost(self.block.units);
+        self.may_be_charged = true;
         let sent = Instant::now();
-        let check = Check::new(budget.limit(), budget.key()).with_cost(block.units);
-        let answer = store.apply(Operation::Charge(check.into())).await;
+        let charge = Operation::Charge(check.into());
+        let answer = self.asynchronous.store.apply(charge).await;
+        self.may_be_charged = answer.as_ref().is_err_and(Error::may_have_charged);
         let report = answer.ok().and_then(|it| WindowReport::of(&it, 0, sent));
         let Some(report) = report else {
             return;
@@ -100,12 +100,12 @@ impl<S: Store> BlockCharge<S> {
             self.with_account(|account| account.note(&report));
             return;
         }
-        count(budget, "charged", report.charged);
-        if self.with_account(|account| account.grant(*block, &report)) != Some(true) {
-            let unspent = Unspent::block(&report);
-            asynchronous
-                .give_back(vec![(budget.clone(), unspent)])
-                .await;
+        count(&self.budget, "charged", report.charged);
+        let is_granted = self.with_account(|account| account.grant(self.block, &report));
+        if is_granted != Some(true) {
+            let returned = ReturnedUnits::block(&report);
+            let returned = vec![(self.budget.clone(), returned)];
+            self.asynchronous.give_back(returned).await;
         }
     }
 
@@ -120,7 +120,9 @@ impl<S: Store> BlockCharge<S> {
 
 impl<S: Store> Drop for BlockCharge<S> {
     fn drop(&mut self) {
-        self.with_account(|account| account.fail(self.block, Instant::now()));
+        self.with_account(|account| {
+            account.fail(self.block, self.may_be_charged, Instant::now());
+        });
         self.asynchronous.charging.send_modify(|charging| {
             *charging -= 1;
         });
@@ -128,8 +130,8 @@ impl<S: Store> Drop for BlockCharge<S> {
 }
 
 impl WindowReport {
-    /// What the store said of the window of one of the checks that it was asked. `None` if it said
-    /// nothing of it.
+    /// The state of the window of one of the checks of a decision. `None` if the decision does not
+    /// tell it.
     pub(super) fn of(decision: &Decision, index: usize, sent: Instant) -> Option<Self> {
         let verdict = decision.verdicts().get(index)?;
         let outcome = verdict.outcome();
@@ -137,7 +139,7 @@ impl WindowReport {
         (is_of_window && decision.source() == Source::Store).then(|| Self {
             sent,
             answered: Instant::now(),
-            // Of its own server: a group can be decided by several.
+            // Several servers can decide a group, and each has its own clock.
             as_of: verdict.charged_at(),
             ends_after: outcome.reset_after,
             left: outcome.remaining,
@@ -167,21 +169,21 @@ async fn reap<S: Store>(asynchronous: Weak<Asynchronous<S>>) {
 /// Gives units back to the store. Returns those that it has certainly not taken.
 pub(super) async fn give_back<S: Store>(
     store: &S,
-    unspent: Vec<(Budget, Unspent)>,
-) -> Vec<(Budget, Unspent)> {
+    units: Vec<(Budget, ReturnedUnits)>,
+) -> Vec<(Budget, ReturnedUnits)> {
     let mut kept = Vec::new();
-    for some in unspent.chunks(AT_ONCE) {
-        let refunds = some.iter().map(|(budget, unspent)| {
-            let units = u32::try_from(unspent.units).unwrap_or(u32::MAX);
-            let receipt = Receipt::of_charge(unspent.charged_at, units);
+    for some in units.chunks(AT_ONCE) {
+        let refunds = some.iter().map(|(budget, returned)| {
+            let units = u32::try_from(returned.units).unwrap_or(u32::MAX);
+            let receipt = Receipt::of_charge(returned.charged_at, units);
             let refund = Change::Settle { receipt, cost: 0 };
             store.apply(Operation::Change(budget.clone(), refund))
         });
         let answers = answer::all(refunds.collect()).await;
-        for ((budget, unspent), answer) in some.iter().zip(answers) {
+        for ((budget, returned), answer) in some.iter().zip(answers) {
             match answer {
-                Ok(_) => count(budget, "returned", unspent.units),
-                Err(error) if !error.may_have_charged() => kept.push((budget.clone(), *unspent)),
+                Ok(_) => count(budget, "returned", returned.units),
+                Err(error) if !error.may_have_charged() => kept.push((budget.clone(), *returned)),
                 Err(_) => {}
             }
         }

@@ -15,7 +15,7 @@ use crate::units::later;
 pub(super) struct HeldUnits<S: Store> {
     asynchronous: Arc<Asynchronous<S>>,
     group: Group,
-    /// Whether they were taken. Otherwise somebody only looks.
+    /// Whether the units were taken. They stay in their accounts if the operation is a peek.
     are_taken: bool,
     /// The units of each check.
     here: Vec<Option<Spent>>,
@@ -30,7 +30,7 @@ impl<S: Store> HeldUnits<S> {
         })
     }
 
-    /// Looks which units of a group are here.
+    /// Finds the units of a group that are here, and leaves them there.
     pub(super) fn look(asynchronous: &Arc<Asynchronous<S>>, group: Group) -> Self {
         let now = Instant::now();
         Self::new(asynchronous, group, false, |account, units| {
@@ -156,7 +156,7 @@ impl<S: Store> HeldUnits<S> {
             None => {
                 let of = (check.limit(), check.key());
                 let ahead = self.asynchronous.accounts.with(of, rule, |it| it.ahead());
-                // What was only looked at is still among them.
+                // A peek leaves its units in the account.
                 let seen = self.here[index].filter(|_| !self.are_taken);
                 ahead
                     .unwrap_or(0)

@@ -65,19 +65,22 @@ impl<S: Store> Asynchronous<S> {
 
     /// Applies an operation.
     pub(crate) fn apply(self: &Arc<Self>, operation: Operation) -> Answer {
+        let is_for_store = match &operation {
+            Operation::Charge(group) | Operation::Peek(group) => {
+                group.iter().all(|check| rule(check).is_none())
+            }
+            Operation::Change(_, Change::Reset | Change::Block(_)) => false,
+            Operation::Change(..) => true,
+        };
+        if is_for_store {
+            return self.store.apply(operation);
+        }
         match operation {
             Operation::Charge(group) => match group.into_one() {
-                Ok(check) if rule(&check).is_some() => self.charge_one(check),
-                Err(group) if group.iter().any(|check| rule(check).is_some()) => {
-                    HeldUnits::take(self, group).ask()
-                }
-                Ok(check) => self.store.apply(Operation::Charge(check.into())),
-                Err(group) => self.store.apply(Operation::Charge(group)),
+                Ok(check) => self.charge_one(check),
+                Err(group) => HeldUnits::take(self, group).ask(),
             },
-            Operation::Peek(group) if group.iter().any(|check| rule(check).is_some()) => {
-                HeldUnits::look(self, group).ask()
-            }
-            Operation::Peek(_) => self.store.apply(operation),
+            Operation::Peek(group) => HeldUnits::look(self, group).ask(),
             Operation::Change(budget, change) => self.change(budget, change),
         }
     }
@@ -132,24 +135,23 @@ impl<S: Store> Asynchronous<S> {
         if let Some(block) = noted.block {
             self.start_charge(check.budget().clone(), block);
         }
-        if let Some(unspent) = noted.unspent {
-            self.start_give_back(vec![unspent]);
+        if let Some(returned) = noted.returned {
+            self.start_give_back(vec![returned]);
         }
         noted.ahead
     }
 
-    /// Changes a budget. After a reset, or a block by an operator, its units are not spent any
-    /// more, whether the change is answered or not.
+    /// Resets a budget, or blocks its key. Its units are not spent any more after that, whether the
+    /// change is answered or not.
     fn change(self: &Arc<Self>, budget: Budget, change: Change) -> Answer {
-        let is_reset = matches!(change, Change::Reset);
-        let is_block = matches!(change, Change::Block(time) if !time.is_zero());
-        if !is_reset && !is_block {
+        let ends_block = matches!(change, Change::Block(time) if time.is_zero());
+        if ends_block {
             return self.store.apply(Operation::Change(budget, change));
         }
         let forget = Forget {
             asynchronous: Arc::clone(self),
             budget: budget.clone(),
-            gives_back: is_block,
+            gives_back: change != Change::Reset,
         };
         let answer = self.store.apply(Operation::Change(budget, change));
         answer.resolved(move |answer| {
@@ -200,9 +202,9 @@ impl<S: Store> Drop for Forget<S> {
             budget,
             gives_back,
         } = self;
-        let unspent = asynchronous.accounts.remove(budget, Instant::now());
-        if let Some(unspent) = unspent.filter(|_| *gives_back) {
-            asynchronous.start_give_back(vec![unspent]);
+        let removed = asynchronous.accounts.remove(budget, Instant::now());
+        if let Some(returned) = removed.filter(|_| *gives_back) {
+            asynchronous.start_give_back(vec![returned]);
         }
     }
 }

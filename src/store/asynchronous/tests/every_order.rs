@@ -18,7 +18,7 @@ const TICK: u64 = 100_000;
 
 /// So many things of a kind happen in a history.
 #[derive(Clone, Copy)]
-struct Bounds {
+struct WorldBounds {
     limit: u64,
     /// The length of a window, and of a history.
     window: u64,
@@ -75,7 +75,7 @@ enum What {
 
 #[derive(Clone, Copy, Debug)]
 #[expect(dead_code, reason = "the history of a failure shows it")]
-enum Event {
+enum WorldEvent {
     Start,
     Tick,
     Spends { replica: usize, after_a_pause: bool },
@@ -91,14 +91,14 @@ enum Event {
 }
 
 struct Model {
-    bounds: Bounds,
+    bounds: WorldBounds,
     limit: Limit,
     rule: FixedWindow,
     started: Instant,
 }
 
 impl Model {
-    fn new(bounds: Bounds) -> Self {
+    fn new(bounds: WorldBounds) -> Self {
         let quota = Quota::new(bounds.limit, Duration::from_micros(bounds.window * TICK));
         let limit = Limit::fixed_window_aligned("api", quota)
             .and_then(Limit::asynchronous)
@@ -120,7 +120,7 @@ impl Model {
     }
 
     /// All worlds after one more event.
-    fn next(&self, world: &World) -> Vec<(Event, World)> {
+    fn next(&self, world: &World) -> Vec<(WorldEvent, World)> {
         let mut next = Vec::new();
         for replica in 0..self.bounds.replicas {
             self.check(world, replica, false, &mut next);
@@ -131,14 +131,14 @@ impl Model {
             if evictable {
                 let mut after = world.clone();
                 after.accounts[replica] = None;
-                next.push((Event::Evicts(replica), after));
+                next.push((WorldEvent::Evicts(replica), after));
             }
             self.hold(world, replica, &mut next);
             if world.resets < self.bounds.resets && self.has_room(world) {
                 let mut after = world.clone();
                 after.resets += 1;
                 self.send(&mut after, replica, What::Reset);
-                next.push((Event::Resets(replica), after));
+                next.push((WorldEvent::Resets(replica), after));
             }
         }
         for index in 0..world.messages.len() {
@@ -148,31 +148,31 @@ impl Model {
             if let What::Block(refill) | What::Answer(Some(refill), _) = message.what
                 && let Some(account) = &mut lost.accounts[message.replica]
             {
-                account.fail(refill, self.local(message.replica, world.now));
+                account.fail(refill, true, self.local(message.replica, world.now));
             }
             // Whether another message is lost, or never arrives, is the same.
             if matches!(message.what, What::Block(_) | What::Answer(Some(_), _)) {
-                next.push((Event::IsLost(index), lost));
+                next.push((WorldEvent::IsLost(index), lost));
             }
             if world.doubled < self.bounds.doubled && matches!(message.what, What::Answer(..)) {
                 let mut twice = world.clone();
                 twice.doubled += 1;
                 self.arrive(&mut twice, message.clone());
-                next.push((Event::ArrivesAndWillAgain(index), twice));
+                next.push((WorldEvent::ArrivesAndWillAgain(index), twice));
             }
             self.arrive(&mut after, message);
-            next.push((Event::Arrives(index), after));
+            next.push((WorldEvent::Arrives(index), after));
         }
         if world.now < self.bounds.ticks {
             let mut after = world.clone();
             self.tick(&mut after);
-            next.push((Event::Tick, after));
+            next.push((WorldEvent::Tick, after));
         }
         next
     }
 
     /// A group takes units and has to ask for others, and is denied or allowed by the store later.
-    fn hold(&self, world: &World, replica: usize, next: &mut Vec<(Event, World)>) {
+    fn hold(&self, world: &World, replica: usize, next: &mut Vec<(WorldEvent, World)>) {
         let now = self.local(replica, world.now);
         let Some(held) = world.held[replica] else {
             let mut after = world.clone();
@@ -180,7 +180,7 @@ impl Model {
             after.held[replica] = account.and_then(|it| it.take_up_to(2, || now));
             if after.held[replica].is_some() && world.holds < self.bounds.holds {
                 after.holds += 1;
-                next.push((Event::Holds(replica), after));
+                next.push((WorldEvent::Holds(replica), after));
             }
             return;
         };
@@ -193,16 +193,22 @@ impl Model {
             if !world.held_before_reset {
                 passes.passed += held.units;
             }
-            next.push((Event::PassesHeld(replica), passes));
+            next.push((WorldEvent::PassesHeld(replica), passes));
         }
         if let Some(account) = &mut after.accounts[replica] {
             account.put_back(&held);
         }
-        next.push((Event::PutsBack(replica), after));
+        next.push((WorldEvent::PutsBack(replica), after));
     }
 
     /// A check of one unit. With a pause, its thread is stopped before it reads the clock.
-    fn check(&self, world: &World, replica: usize, pauses: bool, next: &mut Vec<(Event, World)>) {
+    fn check(
+        &self,
+        world: &World,
+        replica: usize,
+        pauses: bool,
+        next: &mut Vec<(WorldEvent, World)>,
+    ) {
         let mut after = world.clone();
         if pauses {
             if world.now == self.bounds.ticks {
@@ -220,7 +226,7 @@ impl Model {
             self.refill(&mut after, replica);
             let after_a_pause = pauses;
             next.push((
-                Event::Spends {
+                WorldEvent::Spends {
                     replica,
                     after_a_pause,
                 },
@@ -229,7 +235,7 @@ impl Model {
         } else if !pauses && self.has_room(world) && world.asks < self.bounds.asks {
             after.asks += 1;
             self.send(&mut after, replica, What::Ask);
-            next.push((Event::Asks(replica), after));
+            next.push((WorldEvent::Asks(replica), after));
         }
     }
 
@@ -336,7 +342,7 @@ impl Model {
             (Some(refill), Some(account)) if report.charged > 0 => {
                 account.grant(refill, report);
             }
-            (Some(refill), Some(account)) => account.fail(refill, report.answered),
+            (Some(refill), Some(account)) => account.fail(refill, false, report.answered),
             (Some(_), None) => {}
         }
     }
@@ -397,7 +403,7 @@ impl Model {
         let hasher = RandomState::new();
         let mut seen = HashSet::from([self.hash(&first, &hasher)]);
         // Each world that was reached: the place of the one before, and the event.
-        let mut reached = vec![(0, Event::Start)];
+        let mut reached = vec![(0, WorldEvent::Start)];
         let mut worlds = VecDeque::from([(first, 0)]);
         let mut most = 0;
         while let Some((world, place)) = worlds.pop_front() {
@@ -422,7 +428,7 @@ impl Model {
 }
 
 /// The events that led to a world.
-fn history(reached: &[(usize, Event)], mut place: usize) -> Vec<Event> {
+fn history(reached: &[(usize, WorldEvent)], mut place: usize) -> Vec<WorldEvent> {
     let mut events = Vec::new();
     while place > 0 {
         events.push(reached[place].1);
@@ -432,7 +438,7 @@ fn history(reached: &[(usize, Event)], mut place: usize) -> Vec<Event> {
     events
 }
 
-const TWO_REPLICAS: Bounds = Bounds {
+const TWO_REPLICAS: WorldBounds = WorldBounds {
     limit: 6,
     window: 2,
     ticks: 4,
@@ -445,7 +451,7 @@ const TWO_REPLICAS: Bounds = Bounds {
 };
 
 /// Goes through all worlds within bounds.
-fn explore(bounds: Bounds) {
+fn explore(bounds: WorldBounds) {
     let (worlds, most) = Model::new(bounds).explore();
     println!("{worlds} worlds");
     assert!(most >= bounds.limit, "all units can be used: {most}");
@@ -458,7 +464,7 @@ fn two_replicas_pass_at_most_the_limit_in_a_window() {
 
 #[test]
 fn answers_that_come_twice_add_no_units() {
-    explore(Bounds {
+    explore(WorldBounds {
         asks: 2,
         doubled: 1,
         ..TWO_REPLICAS
@@ -467,7 +473,7 @@ fn answers_that_come_twice_add_no_units() {
 
 #[test]
 fn units_that_a_group_holds_are_spent_in_their_window_or_put_back() {
-    explore(Bounds {
+    explore(WorldBounds {
         asks: 2,
         holds: 1,
         ..TWO_REPLICAS
@@ -476,7 +482,7 @@ fn units_that_a_group_holds_are_spent_in_their_window_or_put_back() {
 
 #[test]
 fn units_from_before_a_reset_are_not_spent_after_it() {
-    explore(Bounds {
+    explore(WorldBounds {
         asks: 2,
         holds: 1,
         resets: 1,

@@ -265,6 +265,33 @@ fn units_that_are_not_spent_are_given_back_also_after_an_outage() {
 }
 
 #[test]
+fn key_is_decided_here_again_after_blocks_failed() {
+    runtime().block_on(async {
+        let limit = Limit::fixed_window("api", Quota::per_day(1_000_000))
+            .and_then(Limit::asynchronous)
+            .unwrap();
+        let store = Distant::new(0, 0, 1);
+        let replica = Asynchronous::new(store.clone(), Duration::from_millis(1));
+        let check_for = async |seconds: u64| {
+            let mut last = Source::Store;
+            for _ in 0..seconds * 10 {
+                let charge = Operation::Charge(Check::new(&limit, "alice").into());
+                if let Ok(decision) = replica.apply(charge).await {
+                    last = decision.source();
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+            last
+        };
+        assert_eq!(check_for(20).await, Source::Asynchronous);
+        store.away.store(true, Ordering::Relaxed);
+        check_for(60).await;
+        store.away.store(false, Ordering::Relaxed);
+        assert_eq!(check_for(20).await, Source::Asynchronous);
+    });
+}
+
+#[test]
 fn fleets_pass_at_most_the_limit_in_each_window() {
     let config = ProptestConfig {
         failure_persistence: None,
