@@ -8,10 +8,10 @@ use crate::units::ConfigError;
 impl Limit {
     /// Lets each replica decide without waiting for Redis, with units that it charged ahead.
     ///
-    /// A replica charges *blocks* of units of a key that is in use. Its checks spend them in less
-    /// than a microsecond, and a task charges the next block before the last one is spent. Blocks
-    /// get smaller with the rest of the window, and its last units are charged one by one. Checks
-    /// of a key without units wait for Redis, as without this setting.
+    /// A replica charges *blocks* of units of a key that is in use. Its checks spend them in about
+    /// a microsecond, and a task charges the next block before the last one is spent. Blocks get
+    /// smaller with the rest of the window, and its last units are charged one by one. Checks of a
+    /// key without units wait for Redis, as without this setting.
     ///
     /// **Guarantee.** In each window at most the limit passes, however many replicas there are,
     /// because Redis charges each unit before it is spent, and it is spent in the same window. A
