@@ -8,7 +8,8 @@
 --          then runs: B op, B size, I2 times, and for each charge: I2 key, I2 limit (both from 1),
 --          I4 cost; if the limit blocks keys I2 key of the offences; of a block I7 its length; of
 --          a settlement I7 time, I4 cost and I7 drains_at of its charge, and I7 the largest debt;
---          of a claim what permits.lua says; of a charge or a peek with terms (8 is added to the
+--          of a payment I2 key of the payer's last number, I7 its number; of a claim what
+--          permits.lua says; of a charge or a peek with terms (8 is added to the
 --          op)
 --          B 1 if its limit is in shadow mode, and 2 more if a denied peek counts as an offence, I7
 --          the longest wait for reserved units, I7 the longest wait.
@@ -111,12 +112,12 @@ while at <= last do
   end
   local p1, p2, p3, p4 = limit.p1, limit.p2, limit.p3, limit.p4
   if limit.claim then
-    local granted, unreadable
-    granted, unreadable, at =
+    local granted, unreadable, holders
+    granted, unreadable, holders, at =
       limit.claim(keys[first_k], value_of(first_k, WHOLE), limit.p1, at)
     -- The next claim of the key reads what this one has written.
     values[first_k] = nil
-    answer(ALLOWED + unreadable, granted, -1, 0, 0)
+    answer(ALLOWED + unreadable, granted, -1, holders, 0)
     -- No charge follows.
     last_k = 0
   end

@@ -45,9 +45,9 @@ local p1, p2, p3, p4, cost, claim_at = struct.unpack('>I7I7I7I7I4', ARGV[1], at)
 local read, write = include('stored')
 if algorithm == 'permits' then
   local claim = include('permits', now, grace, ARGV[1], write)
-  local granted, unreadable = claim(key, read(key), p1, claim_at)
-  if unreadable == 0 then return struct.pack('>I2i8i8i8', call, now, granted, 0) end
-  return struct.pack('>I2i8i8i8i8i8i8', call, now, -2 - unreadable, granted, -1, 0, 0)
+  local granted, unreadable, holders = claim(key, read(key), p1, claim_at)
+  if unreadable == 0 then return struct.pack('>I2i8i8i8', call, now, granted, holders) end
+  return struct.pack('>I2i8i8i8i8i8i8', call, now, -2 - unreadable, granted, -1, holders, 0)
 end
 local charge, head_size = include(algorithm, p1, p2, p3)
 

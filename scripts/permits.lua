@@ -10,7 +10,8 @@
 --
 -- returns  a function (key, value, limit, at): applies the claim at `at` of the request to a key
 --          with this value (false: none). It returns how many permits were granted to the holder
---          of which it does not know yet, 0 or UNREADABLE, and the end of the claim
+--          of which it does not know yet, 0 or UNREADABLE, the number of holders, and the end of
+--          the claim
 local now, grace, request, write = ...
 local UNREADABLE = 4
 local CLAIM = '>c8I7I7I4I4I7'
@@ -94,7 +95,7 @@ local function retain(list, is_kept)
 end
 
 -- The slow path: applies a claim over all holders and the queue. Returns what was granted so far,
--- and 0 or UNREADABLE.
+-- 0 or UNREADABLE, and the number of holders.
 local function claim(key, value, id, granted, released, waiting, at_once, limit, lease)
   local holders, queue, unreadable = {}, {}, 0
   if value then
@@ -175,7 +176,7 @@ local function claim(key, value, id, granted, released, waiting, at_once, limit,
   elseif value then
     write(key, false)
   end
-  return own.granted, unreadable
+  return own.granted, unreadable, #holders
 end
 
 -- A claim without waiters, of a key without another holder. Returns what was granted and released
@@ -199,7 +200,7 @@ end
 
 -- A claim that changes nothing but the expiry of its holder: all permits are in use, and its places
 -- in the queue stay. Waiters poll, so this reads neither the other holders nor the queue. Returns
--- what was granted so far; nil if it is another claim.
+-- what was granted so far, and the number of holders; nil if it is another claim.
 local function claim_in_vain(key, value, id, granted, released, waiting, limit, lease)
   if not value or #value < HEAD_SIZE then return nil end
   local kind, count, in_use, first, written_at, last = struct.unpack(HEAD, value)
@@ -210,7 +211,7 @@ local function claim_in_vain(key, value, id, granted, released, waiting, limit, 
   local place = string.find(value, id, HEAD_SIZE + 1, true)
   if not place or place > holders_end then
     -- A holder without permits that does not wait.
-    return granted == released and waiting == 0 and granted or nil
+    return granted == released and waiting == 0 and granted or nil, count
   end
   if (place - 1 - HEAD_SIZE) % HOLDER_SIZE ~= 0 then return nil end
   local _, had, gave, _, _, queued = struct.unpack(HOLDER, value, place)
@@ -221,7 +222,7 @@ local function claim_in_vain(key, value, id, granted, released, waiting, limit, 
   redis.call('SETRANGE', key, place - 1 + LEASE_AT, struct.pack(LEASE, own_end, lease))
   local head = struct.pack(HEAD, kind, count, in_use, min(first, own_end), now, ends)
   write(key, head, ends, nil, last, nil, true, now, grace)
-  return had
+  return had, count
 end
 
 return function(key, value, limit, at)
@@ -237,11 +238,12 @@ return function(key, value, limit, at)
     elseif value then
       write(key, false)
     end
-    return had - granted, 0, at
+    return had - granted, 0, had > gave and 1 or 0, at
   end
-  had = claim_in_vain(key, value, id, granted, released, waiting, limit, lease)
-  if had then return had - granted, 0, at end
+  local count
+  had, count = claim_in_vain(key, value, id, granted, released, waiting, limit, lease)
+  if had then return had - granted, 0, count, at end
   local unreadable
-  had, unreadable = claim(key, value, id, granted, released, waiting, at_once, limit, lease)
-  return had - granted, unreadable, at
+  had, unreadable, count = claim(key, value, id, granted, released, waiting, at_once, limit, lease)
+  return had - granted, unreadable, count, at
 end

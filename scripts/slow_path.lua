@@ -18,12 +18,16 @@
 local now, grace, request, write, value_of, values, limits, reply, answer = ...
 local keys = KEYS
 local DENIED, ALLOWED, BLOCKED, BLOCK_BEGINS = 0, 1, 16, 48
-local CHARGE, PEEK, SETTLE, RESET, BLOCK = 0, 1, 2, 3, 4
+local CHARGE, PEEK, SETTLE, RESET, BLOCK, PAY = 0, 1, 2, 3, 4, 7
 -- Added to a charge or a peek whose checks have terms.
 local WITH_TERMS = 8
 -- In place of the number of answers.
 local IN_SHORT = 0
 local NEXT_CHARGE, SETTLEMENT, TERMS = '>I2I2I4', '>I7I4I7I7', '>BI7I7'
+-- The number of a payer's last payment, and how long it is kept.
+local PAID, PAID_LASTS = '>I7', 60 * 1000000
+-- No bound of a debt.
+local NO_BOUND = 9007199254740991
 -- Of a key that is read as a whole.
 local WHOLE = {}
 -- The policy of a limit that does not block keys.
@@ -137,7 +141,8 @@ end
 -- The checks of a group. Their tables are used again for the next one. A check has: k and l, the
 -- numbers of its key and its limit; cost; offences, the key of the offences; is_shadow and
 -- peek_counts (whether a denied peek counts as an offence), max_wait and patience, its terms; of a
--- settlement charged_at, charged, drains_at and max_debt; of a block its length.
+-- settlement charged_at, charged, drains_at and max_debt; of a block its length; of a payment paid,
+-- the key of its payer's last number, and number.
 local checks = {}
 
 -- Charges the group if each check is one for the fast path, and of a budget of its own. Returns
@@ -235,8 +240,17 @@ local function decide_group(op, size)
   return all_charged or may_differ
 end
 
--- Settles or resets a budget, or blocks its key. Returns whether the next identical change may have
--- another answer.
+-- Charges a payment, unless it was charged before.
+local function pay(budget, check)
+  local last = value_of(check.paid, WHOLE)
+  if last and #last == 7 and struct.unpack(PAID, last) >= check.number then return end
+  budget.overdraw(check.cost, NO_BOUND)
+  keep(check.k, budget.save())
+  keep(check.paid, struct.pack(PAID, check.number), now + PAID_LASTS)
+end
+
+-- Settles, pays or resets a budget, or blocks its key. Returns whether the next identical change
+-- may have another answer.
 local function change(op)
   local check = checks[1]
   local k, l = check.k, check.l
@@ -252,6 +266,8 @@ local function change(op)
     keep(k, false)
     if operator_blocks[k] then operator_blocks[k].ends_at = 0 end
     if check.offences then keep(check.offences, false) end
+  elseif op == PAY then
+    pay(budget, check)
   else
     local back = check.charged - check.cost
     if back < 0 then
@@ -276,6 +292,8 @@ local function read_terms(check, op, has_terms, at)
     check.is_shadow, check.peek_counts = flags % 2 == 1, flags >= 2
   elseif op == BLOCK then
     check.length, at = struct.unpack('>I7', request, at)
+  elseif op == PAY then
+    check.paid, check.number, at = struct.unpack('>I2I7', request, at)
   elseif op == SETTLE then
     check.charged_at, check.charged, check.drains_at, check.max_debt, at =
       struct.unpack(SETTLEMENT, request, at)

@@ -48,12 +48,17 @@ impl Concurrency {
         Ok(Self { limit })
     }
 
+    /// The parts of a whole. They are few.
+    pub(crate) const fn of_shares(parts: u32) -> Self {
+        Self { limit: parts }
+    }
+
     pub(crate) const fn limit(self) -> u32 {
         self.limit
     }
 
     /// Applies a claim. The remaining units of the outcome are the granted permits that the claim
-    /// does not count.
+    /// does not count, and its reset time is the number of holders.
     pub(super) fn claim(
         self,
         state: &mut Option<Holders>,
@@ -62,8 +67,9 @@ impl Concurrency {
     ) -> Outcome {
         let mut holders = state.take().unwrap_or_default();
         let granted = holders.claim(self, claim, now);
+        let count = holders.holders.len() as u64;
         *state = Some(holders).filter(|holders| !holders.is_empty());
-        Outcome::undelayed(true, false, granted - claim.granted, None, 0)
+        Outcome::undelayed(true, false, granted - claim.granted, None, count)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Budget, Check, Error, Group, Limit};
-use crate::units::{Claim, Receipt};
+use crate::units::{Claim, Payment, Receipt};
 
 /// What a [`Store`](crate::store::Store) is asked to do.
 ///
@@ -62,8 +62,14 @@ pub enum Change {
     /// limit](Limit::concurrency), and grants permits.
     /// [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit) makes claims. The
     /// [remaining](crate::Decision::remaining) units of the decision are the granted permits that
-    /// the claim does not count. A claim can be repeated.
+    /// the claim does not count, and its [reset time](crate::Decision::reset_after) in microseconds
+    /// is the number of processes with permits or waiters. A claim can be repeated.
     Claim(Claim),
+    /// Charges units that a process allowed before, whatever is left. A payment can be repeated: a
+    /// store that may lose an answer remembers the last number of each payer for a minute, and
+    /// charges only a higher one. Replicas send payments under a limit with an
+    /// [overshoot](Limit::with_overshoot_percent).
+    Pay(Payment),
 }
 
 impl Operation {
@@ -120,6 +126,7 @@ impl Operation {
             Self::Change(_, Change::Block(_)) => {
                 "it cannot block a key; block the key under a rate limit of the same requests"
             }
+            Self::Change(_, Change::Pay(_)) => "its permits have no cost to be paid; drop them",
             Self::Change(_, Change::Settle { .. }) => {
                 "its permits have no cost to give back; drop them"
             }

@@ -29,7 +29,7 @@ use crate::algorithm::State;
 use crate::limiter::RateLimiter;
 use crate::model::{BlockPolicy, Budget, Change, Check, Decision, Group, Key, Limit, Operation};
 use crate::store::{Store, decide};
-use crate::units::{Claim, ManualClock, Quota, Receipt};
+use crate::units::{Claim, ManualClock, Payment, Quota, Receipt};
 
 /// The number of checks in a sequence.
 const STEPS: usize = 400;
@@ -200,7 +200,9 @@ async fn sequences_are_decided_as_by_the_algorithm(
         }
         let group = Group::new(group).expect("its limits differ");
         let change = |change| Operation::Change(Budget::new(&limits[0], key), change);
-        let operation = match below(15) {
+        let payment = Payment::new([7; 8], 1 + step as u64, cost + 1);
+        let operation = match below(16) {
+            15 => change(Change::Pay(payment)),
             14 => change(Change::Block(block)),
             0 => change(Change::Reset),
             1 => change(Change::give_back(receipt)),

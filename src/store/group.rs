@@ -101,6 +101,11 @@ pub(super) fn apply_change(
     match change {
         Change::Settle { receipt, cost } => settle(budget, *receipt, *cost, state, now),
         Change::Reset => *state = None,
+        Change::Pay(payment) => {
+            limit
+                .rule()
+                .overdraw(state, now, payment.units.into(), u64::MAX);
+        }
         Change::Block(length) => {
             offences::block(limit.blocking(), state, now, at_most_a_year(*length));
         }

@@ -53,7 +53,7 @@ pub use crate::algorithm::State;
 #[doc(no_inline)]
 pub use crate::model::Check;
 pub use crate::model::{Budget, Change, Group, Operation};
-pub use crate::units::Claim;
+pub use crate::units::{Claim, Payment};
 
 use std::fmt;
 use std::sync::{Arc, Weak};

@@ -16,7 +16,7 @@ pub(crate) const MAX_LEASE: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 
 ///
 /// `granted` and `released` count from the start of the holder, and only grow. So a claim can be
 /// lost or repeated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Claim {
     /// The holder, one process, for one key. Eight random bytes.

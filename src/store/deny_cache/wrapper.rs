@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{DEFAULT_CAPACITY, DEFAULT_DENY_BLOCKED_FOR, DEFAULT_DENY_FOR, DenyCache};
-use crate::model::{Limit, Operation};
+use crate::model::{Change, Limit, Operation};
 use crate::store::{Answer, Note, Store};
 use crate::units::ConfigError;
 
@@ -82,7 +82,10 @@ impl<S: Store> Store for WithDenyCache<S> {
                     answer
                 })
             }),
-            Operation::Peek(_) => self.store.apply(operation),
+            // A payment takes units, so denials stay true.
+            Operation::Peek(_) | Operation::Change(_, Change::Pay(_)) => {
+                self.store.apply(operation)
+            }
             Operation::Change(ref budget, _) => {
                 let mut change = self.deny_cache.begin_change(budget);
                 change.set_sent(true);

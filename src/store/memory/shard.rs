@@ -78,7 +78,9 @@ impl StoredBudget {
                 return;
             }
             // These pass while the key is blocked, so their outcome has no wait.
-            BudgetAction::Change(Change::Settle { .. } | Change::Reset | Change::Block(_)) => self
+            BudgetAction::Change(
+                Change::Settle { .. } | Change::Pay(_) | Change::Reset | Change::Block(_),
+            ) => self
                 .state
                 .as_ref()
                 .map_or(Timestamp::EPOCH, State::blocked_until),

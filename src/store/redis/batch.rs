@@ -138,10 +138,15 @@ impl Batch {
                 let blocks = reaches_offences(budget, change);
                 let cost = match change {
                     Change::Settle { cost, .. } => *cost,
+                    Change::Pay(payment) => payment.units,
                     _ => 0,
                 };
-                let change = self.numbered(prefix, budget, cost, blocks, 0);
-                self.charges.push(change);
+                let mut changed = self.numbered(prefix, budget, cost, blocks, 0);
+                if let Change::Pay(payment) = change {
+                    let record = self.keys.number_of_payer(prefix, budget, payment.payer);
+                    changed.beside = Some(record);
+                }
+                self.charges.push(changed);
             }
         }
         let same = self.same_run(op, operation, first);
@@ -190,8 +195,8 @@ impl Batch {
     /// The run that the charges from `first` on continue. It is identical, with no later check of
     /// any of its budgets.
     fn same_run(&self, op: Op, operation: &Operation, first: usize) -> Option<usize> {
-        // Two claims of one key may have different holders.
-        if op == Op::Claim {
+        // Two claims of one key may have different holders, and a payment counts once.
+        if matches!(op, Op::Claim | Op::Pay) {
             return None;
         }
         let new = &self.charges[first..];
@@ -271,7 +276,7 @@ impl Batch {
                     let charges = &mut self.charges[run.first..][..run.size];
                     charges.iter_mut().for_each(WireCheck::count_nothing);
                 }
-                Op::Settle | Op::Reset | Op::Block | Op::Claim => run.times = 0,
+                Op::Settle | Op::Reset | Op::Block | Op::Claim | Op::Pay => run.times = 0,
             }
         }
         for caller in &mut self.callers {
@@ -360,7 +365,7 @@ impl Batch {
 
     /// Returns whether the run is one charge of one budget, and no offences of its key matter.
     fn is_plain_charge(&self, run: &Run) -> bool {
-        self.is_only_charge_of_its_key(run) && self.charges[run.first].offences.is_none()
+        self.is_only_charge_of_its_key(run) && self.charges[run.first].beside.is_none()
     }
 
     fn rule(&self, charge: &WireCheck) -> &Rule {
@@ -472,7 +477,7 @@ fn reaches_offences(budget: &Budget, change: &Change) -> bool {
         // A block ends whatever the policy of the limit that ends it.
         Change::Reset => true,
         Change::Block(length) => budget.limit().blocking().is_some() || length.is_zero(),
-        Change::Claim(_) => false,
+        Change::Claim(_) | Change::Pay(_) => false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The keys of a batch, each once.
 
+use std::fmt::Write as _;
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -8,6 +9,9 @@ use crate::model::Budget;
 
 /// The letter that the offences of a budget's key have more.
 pub(super) const OFFENCES: &str = "x";
+
+/// The letter that the payments to a budget have more. Behind the name stands the payer.
+const PAYMENTS: &str = "o";
 
 /// The distinct keys, numbered from 0.
 #[derive(Default)]
@@ -32,14 +36,28 @@ pub(super) struct RedisKey {
 impl Keys {
     /// The number of a budget's key. `more` is empty, or [`OFFENCES`] for the key's offences.
     pub(super) fn number(&mut self, prefix: &str, budget: &Budget, more: &str) -> u16 {
+        let start = self.text.len();
+        append_key(&mut self.text, prefix, budget, more);
+        self.number_from(start)
+    }
+
+    /// The number of the key of a payer's last payment to a budget.
+    pub(super) fn number_of_payer(&mut self, prefix: &str, budget: &Budget, payer: [u8; 8]) -> u16 {
+        let start = self.text.len();
+        append_key(&mut self.text, prefix, budget, PAYMENTS);
+        // Writing to a string does not fail.
+        let _ = write!(self.text, ":{:016x}", u64::from_be_bytes(payer));
+        self.number_from(start)
+    }
+
+    /// The number of the key that starts there in the text, which is added if it is new.
+    fn number_from(&mut self, start: usize) -> u16 {
         let Self {
             text,
             all,
             numbers,
             hasher,
         } = self;
-        let start = text.len();
-        append_key(text, prefix, budget, more);
         let hash = hasher.hash_one(&text[start..]);
         let key = |number: u16| get(text, all, number.into());
         if let Some(&number) = numbers.find(hash, |&number| key(number) == &text[start..]) {

@@ -182,10 +182,12 @@ impl Lane {
         let deadline = later(now, *deadline);
         let (promise, promised) = Promise::new(deadline, self.route.events().server());
         let deny_cache = self.settings.deny_cache.as_ref();
-        // Peeks and claims change no denial.
+        // Peeks, claims and payments end no denial.
         let (asked, change) = match (deny_cache, operation) {
             (Some(denials), Operation::Charge(_)) => (Some(denials.asked(now)), None),
-            (_, Operation::Peek(_) | Operation::Change(_, Change::Claim(_))) => (None, None),
+            (_, Operation::Peek(_) | Operation::Change(_, Change::Claim(_) | Change::Pay(_))) => {
+                (None, None)
+            }
             (Some(denials), Operation::Change(budget, _)) => {
                 (None, Some(denials.begin_change(budget)))
             }

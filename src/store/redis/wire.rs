@@ -29,6 +29,7 @@ pub(super) enum Op {
     Reset = 3,
     Block = 4,
     Claim = 5,
+    Pay = 7,
 }
 
 /// The op of a run that charges each of several keys once.
@@ -46,6 +47,7 @@ impl Op {
             Operation::Change(_, Change::Reset) => Self::Reset,
             Operation::Change(_, Change::Block(_)) => Self::Block,
             Operation::Change(_, Change::Claim(_)) => Self::Claim,
+            Operation::Change(_, Change::Pay(_)) => Self::Pay,
         }
     }
 }
@@ -62,8 +64,8 @@ const DENIED_CALLER: u8 = 2;
 pub(super) struct WireCheck {
     pub(super) key: u16,
     pub(super) limit: u16,
-    /// The key of the offences, if they matter.
-    pub(super) offences: Option<u16>,
+    /// The key beside the budget's: of its offences, if they matter, or of a payer's last payment.
+    pub(super) beside: Option<u16>,
     pub(super) cost: u32,
     /// [`SHADOW`], [`DENIED_CALLER`], or both.
     flags: u8,
@@ -72,11 +74,11 @@ pub(super) struct WireCheck {
 }
 
 impl WireCheck {
-    pub(super) const fn new(key: u16, limit: u16, offences: Option<u16>, cost: u32) -> Self {
+    pub(super) const fn new(key: u16, limit: u16, beside: Option<u16>, cost: u32) -> Self {
         Self {
             key,
             limit,
-            offences,
+            beside,
             cost,
             flags: 0,
             max_wait: 0,
@@ -102,10 +104,10 @@ impl WireCheck {
 
     /// The same charge of the next budget.
     pub(super) const fn next(mut self) -> Self {
-        match &mut self.offences {
+        match &mut self.beside {
             None => self.key += 1,
-            Some(offences) => {
-                *offences += 2;
+            Some(beside) => {
+                *beside += 2;
                 self.key += 2;
             }
         }
@@ -224,6 +226,8 @@ impl Body {
             }
             Change::Block(length) => self.push(at_most_a_year(*length), 7),
             Change::Claim(claim) => self.push_numbers(claim),
+            // Its units are the cost.
+            Change::Pay(payment) => self.push(payment.number.min(MAX_EXACT), 7),
             Change::Reset => {}
         }
     }
@@ -262,8 +266,8 @@ impl Body {
         self.push(u64::from(charge.key) + 1, 2);
         self.push(u64::from(charge.limit) + 1, 2);
         self.push(charge.cost.into(), 4);
-        if let Some(offences) = charge.offences {
-            self.push(u64::from(offences) + 1, 2);
+        if let Some(beside) = charge.beside {
+            self.push(u64::from(beside) + 1, 2);
         }
     }
 
