@@ -41,7 +41,7 @@ mod rotation;
 mod sliding_log;
 mod sliding_window;
 
-pub(crate) use bucket::{Bucket, BucketRule, Flavour, Mode};
+pub(crate) use bucket::{Bucket, BucketRule, Flavour, Mode, Rate};
 pub(crate) use fixed_window::{Anchor, FixedWindow};
 pub(crate) use permits::Concurrency;
 pub(crate) use range::{MAX_PERIOD, at_most_a_year};

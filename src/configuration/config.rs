@@ -161,6 +161,15 @@ pub(crate) struct LimitConfig {
     /// Only a fixed window can. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) asynchronous: bool,
+    /// Replicas decide without waiting for the store, and all together allow up to so many percent
+    /// above the limit. Default: they wait.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::maybe_number"
+    )]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
+    pub(crate) overshoot_percent: Option<u8>,
     /// The largest debt of a budget, in units. Default: no bound.
     #[serde(
         default,
@@ -194,6 +203,7 @@ impl LimitConfig {
             on_store_failure: self.on_store_failure,
             shadow_percent: self.shadow_percent,
             asynchronous: self.asynchronous,
+            overshoot_percent: self.overshoot_percent,
             retry_after: self.retry_after.clone(),
             max_debt: self.max_debt,
             block: self.block.clone(),

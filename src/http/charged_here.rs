@@ -42,7 +42,7 @@ impl RequestLimiter {
                 (span, charged, Source::Store)
             }
             None => {
-                let charged = self.rate_limiter.spend_ahead(limit, key, cost)?;
+                let charged = self.rate_limiter.charge_here(limit, key, cost)?;
                 (CheckSpan::begin(), Ok(charged), Source::Asynchronous)
             }
         };

@@ -138,16 +138,16 @@ impl RateLimiter {
         self.shared.failover.memory()
     }
 
-    /// Charges a check of an asynchronous limit, if its units are in this process. Returns its
+    /// Charges a check of an asynchronous limit, if this process can decide it. Returns its
     /// outcome, and the time of the store.
     #[inline]
-    pub(crate) fn spend_ahead(
+    pub(crate) fn charge_here(
         &self,
         limit: &Limit,
         key: &Key,
         cost: u32,
     ) -> Option<(Outcome, Timestamp)> {
-        self.shared.failover.spend_ahead(limit, key, cost)
+        self.shared.failover.charge_here(limit, key, cost)
     }
 
     /// Changes a budget. Wakes its waiters when the store has answered.

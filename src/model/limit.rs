@@ -21,6 +21,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::asynchronous::Overshoot;
 #[cfg(feature = "config")]
 pub(crate) use self::block::BlockFields;
 pub use self::block::BlockPolicy;
@@ -98,6 +99,7 @@ use crate::units::{ConfigError, Quota};
 /// | `on_store_failure`: [`OnStoreFailure`](crate::limit::OnStoreFailure) | all | the layer's |
 /// | `shadow_percent`: [percent of keys in shadow mode](Self::with_shadow_percent) | all | 0 |
 /// | `asynchronous`: [whether replicas decide without waiting](Self::asynchronous) | `fixed_window` | false |
+/// | `overshoot_percent`: [the same, and up to so many percent above the limit](Self::with_overshoot_percent) | all but `fixed_window` and queues | not |
 /// | `max_debt`: [units](Self::with_max_debt) | all but `concurrency` | no bound |
 /// | `block`: [when keys are blocked](Self::with_block_policy), such as `{"after": "20/5min", "for": "10m", "factor": 2, "max": "1d"}`. Without `after`, only operators block | all but `concurrency` | no key is blocked |
 #[derive(Clone)]
@@ -130,8 +132,8 @@ struct Definition {
     /// A replica's share, for [`OnStoreFailure::Local`]. Its settings follow the limit's.
     share: Option<Limit>,
     enforced: Enforced,
-    /// Whether this process decides with units that it charged ahead.
-    is_asynchronous: bool,
+    /// How far replicas may exceed the limit, if they decide without waiting for the store.
+    overshoot: Option<Overshoot>,
     /// In units.
     max_debt: Option<u64>,
     /// The policy, with its numbers.
@@ -205,7 +207,7 @@ impl Limit {
             on_store_failure: None,
             share: None,
             enforced: Enforced::default(),
-            is_asynchronous: false,
+            overshoot: None,
             max_debt: None,
             block: None,
             retry_after: DEFAULT_RETRY_AFTER,

@@ -116,6 +116,12 @@ impl Verdict {
         self
     }
 
+    /// The same verdict, of a budget of which units are not charged yet.
+    pub(crate) fn with_less_remaining(mut self, units: u64) -> Self {
+        self.outcome.remaining = self.outcome.remaining.saturating_sub(units);
+        self
+    }
+
     /// The same answer, as one that charged nothing.
     pub(super) const fn uncharged(mut self) -> Self {
         self.outcome.delay = 0;

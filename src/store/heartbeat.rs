@@ -19,6 +19,17 @@ impl Heartbeat {
         self.0 = Some(now);
     }
 
+    /// Begins a task, unless one is at work whose last step is at most so long ago. Returns whether
+    /// it begins.
+    pub(crate) fn begin(&mut self, at_most: Duration) -> bool {
+        let now = Instant::now();
+        let begins = !self.is_alive(now, at_most);
+        if begins {
+            self.beat(now);
+        }
+        begins
+    }
+
     /// The task has ended.
     pub(crate) const fn end(&mut self) {
         self.0 = None;

@@ -11,6 +11,8 @@ mod deny_cache;
 mod expiry;
 mod frozen;
 mod logs;
+mod overshoot;
+mod payments;
 mod prefetch;
 mod prefetch_replicas;
 mod queue;

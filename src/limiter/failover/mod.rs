@@ -77,16 +77,16 @@ impl Failover {
         self.memory.as_deref()
     }
 
-    /// Charges a check of an asynchronous limit, if its units are in this process.
+    /// Charges a check of an asynchronous limit, if this process can decide it.
     #[inline]
-    pub(super) fn spend_ahead(
+    pub(super) fn charge_here(
         &self,
         limit: &Limit,
         key: &Key,
         cost: u32,
     ) -> Option<(Outcome, Timestamp)> {
         #[cfg(feature = "redis")]
-        return self.redis.as_ref()?.spend_ahead(limit, key, cost);
+        return self.redis.as_ref()?.charge_here(limit, key, cost);
         #[cfg(not(feature = "redis"))]
         {
             let _ = (limit, key, cost);
@@ -135,7 +135,7 @@ impl Failover {
                 }
                 self.store().apply(operation)
             }
-            Operation::Change(_, Change::Settle { .. } | Change::Claim(_)) => {
+            Operation::Change(_, Change::Settle { .. } | Change::Claim(_) | Change::Pay(_)) => {
                 self.ask_store(operation)
             }
         }

@@ -4,6 +4,17 @@ use super::Limit;
 use crate::algorithm::{FixedWindow, Rule};
 use crate::units::ConfigError;
 
+/// The smallest overshoot, in units. A replica has a part of it, and one unit has no parts.
+const LEAST_OVERSHOOT: u64 = 2;
+
+/// How far all replicas together may exceed a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Overshoot {
+    /// 0: not at all, because units are charged ahead.
+    percent: u8,
+    units: u64,
+}
+
 /// # Decisions without waiting
 impl Limit {
     /// Lets each replica decide without waiting for Redis, with units that it charged ahead.
@@ -56,21 +67,131 @@ impl Limit {
             Rule::FixedWindow(_) if self.block_policy().is_some() => Err(blocks_keys()),
             Rule::FixedWindow(_) => Ok(()),
             _ => Err(ConfigError::new(format!(
-                "only a fixed window is decided asynchronously, and this is a {}; use \
-                 `fixed_window`, or remove `asynchronous`",
+                "only a fixed window is asynchronous without an overshoot, and this is a {}; use \
+                 `with_overshoot_percent` (`overshoot_percent` in a file), or `fixed_window`",
                 self.algorithm().name()
             ))),
         };
         check().map_err(|error| error.at("asynchronous").of_limit(self.name()))?;
-        Ok(self.with(|definition| definition.is_asynchronous = true))
+        let overshoot = Overshoot {
+            percent: 0,
+            units: 0,
+        };
+        Ok(self.with(|definition| definition.overshoot = Some(overshoot)))
+    }
+
+    /// Lets each replica decide without waiting for Redis, and all replicas together allow up to
+    /// `percent` percent above the limit.
+    ///
+    /// A replica allows a check in about a microsecond if that fits what Redis answered last, and
+    /// charges its units a moment later, together with those of other checks. It may owe a part of
+    /// the overshoot for each key, and the replicas share the overshoot, so you configure no number
+    /// of replicas. Checks of a key that is new to a replica wait for Redis, as without this
+    /// setting, and so do checks near the limit.
+    ///
+    /// **Guarantee.** In any time `t`, at most `capacity + rate x t + overshoot` passes, however
+    /// many replicas there are. With 1,000 a minute and 5 percent, these are at most 1,000 + 50 at
+    /// once, and then 1,000 a minute. If a process is killed, the units that it owed pass as well,
+    /// at most its part of the overshoot for each key. The exceptions are those of Redis: a clock
+    /// that jumps, and a Redis that loses its last writes.
+    ///
+    /// **Price.** 5 percent of a limit of 100 are 5 units. On 4 replicas, each may owe one, and on
+    /// more than 5 none, so each check waits for Redis. A [refund](crate::RateLimiter::refund)
+    /// gives back what Redis finds, and of a sliding log that may be nothing. `remaining` does not
+    /// count what other replicas allowed in the last seconds.
+    /// [`RateLimiter::flush`](crate::RateLimiter::flush) charges what is owed.
+    ///
+    /// While Redis does not answer, replicas decide on for at most 5 seconds, within the overshoot.
+    /// Then the [failure policy](Self::with_on_store_failure) decides.
+    ///
+    /// Such a decision has the [source](crate::Decision::source)
+    /// [`Source::Asynchronous`](crate::decision::Source::Asynchronous). A store other than
+    /// [`RedisStore`](crate::RedisStore) decides each check as usual, and without an overshoot.
+    ///
+    /// ```
+    /// use tollgate::{Limit, Quota};
+    ///
+    /// # fn main() -> Result<(), tollgate::ConfigError> {
+    /// let api = Limit::token_bucket("api", Quota::per_minute(1_000))?.with_overshoot_percent(5)?;
+    /// assert!(api.is_asynchronous());
+    /// assert_eq!(api.overshoot_percent(), 5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the percentage is not 1 to 100, or is less than two units of the
+    /// capacity. Also for a fixed window, which is [`asynchronous`](Self::asynchronous) without an
+    /// overshoot, for a leaky bucket as a queue and a concurrency limit, whose order only Redis
+    /// knows, and for a limit that [blocks keys](Self::with_block_policy), because the denials of
+    /// all replicas count together.
+    pub fn with_overshoot_percent(self, percent: u8) -> Result<Self, ConfigError> {
+        let overshoot = self
+            .overshoot_of(percent)
+            .map_err(|error| error.at("overshoot_percent").of_limit(self.name()))?;
+        Ok(self.with(|definition| definition.overshoot = Some(overshoot)))
+    }
+
+    fn overshoot_of(&self, percent: u8) -> Result<Overshoot, ConfigError> {
+        let reason = match self.rule() {
+            Rule::FixedWindow(_) => {
+                Some("a fixed window needs no overshoot; use `asynchronous` in its place")
+            }
+            Rule::Concurrency(_) => {
+                Some("only the store knows the permits of a concurrency limit; remove it")
+            }
+            Rule::Bucket(rule) if rule.queues() => {
+                Some("only the store knows the queue of a leaky bucket; use the mode `meter`")
+            }
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            return Err(ConfigError::new(reason));
+        }
+        if self.block_policy().is_some() {
+            return Err(blocks_keys());
+        }
+        if percent == 0 || percent > 100 {
+            return Err(ConfigError::new(format!(
+                "the overshoot is {percent} percent; use 1 to 100"
+            )));
+        }
+        let capacity = self.quota().capacity();
+        let units = u128::from(capacity) * u128::from(percent) / 100;
+        let units = u64::try_from(units).unwrap_or(u64::MAX);
+        if units < LEAST_OVERSHOOT {
+            return Err(ConfigError::new(format!(
+                "{percent} percent of {capacity} units is less than {LEAST_OVERSHOOT} units, so \
+                 replicas could decide nothing; use a larger percentage or remove it"
+            )));
+        }
+        Ok(Overshoot { percent, units })
     }
 
     /// Returns whether replicas decide without waiting for Redis. See
-    /// [`asynchronous`](Self::asynchronous).
+    /// [`asynchronous`](Self::asynchronous) and
+    /// [`with_overshoot_percent`](Self::with_overshoot_percent).
     #[must_use]
     #[inline]
     pub fn is_asynchronous(&self) -> bool {
-        self.shared.is_asynchronous
+        self.shared.overshoot.is_some()
+    }
+
+    /// How far all replicas together may exceed the limit, in percent. Usually 0. See
+    /// [`with_overshoot_percent`](Self::with_overshoot_percent).
+    #[must_use]
+    pub fn overshoot_percent(&self) -> u8 {
+        self.shared
+            .overshoot
+            .map_or(0, |overshoot| overshoot.percent)
+    }
+
+    /// The same in units, if replicas allow units on credit.
+    #[inline]
+    pub(crate) fn overshoot(&self) -> Option<u64> {
+        let overshoot = self.shared.overshoot.filter(|it| it.units > 0)?;
+        Some(overshoot.units)
     }
 
     /// The rule, if units are charged ahead.
@@ -86,10 +207,9 @@ impl Limit {
 /// The error of a limit that has both settings.
 pub(super) fn blocks_keys() -> ConfigError {
     ConfigError::new(
-        "it blocks keys and is asynchronous, and a blocked key could spend units that were charged \
-         before; remove one of the two settings",
+        "it blocks keys and is asynchronous, and a blocked key could spend units that replicas \
+         have; remove one of the two settings",
     )
-    .at("asynchronous")
 }
 
 #[cfg(test)]
@@ -113,6 +233,7 @@ mod tests {
         for limit in others {
             let error = error_of(limit.unwrap().asynchronous());
             assert!(error.contains("only a fixed window"), "{error}");
+            assert!(error.contains("with_overshoot_percent"), "{error}");
             assert!(error.contains("limit `api`"), "{error}");
         }
         let window = Limit::fixed_window("api", quota).unwrap();
@@ -120,6 +241,52 @@ mod tests {
         assert!(window.asynchronous().unwrap().is_asynchronous());
         let by_the_clock = Limit::fixed_window_aligned("api", quota).unwrap();
         assert!(by_the_clock.asynchronous().unwrap().is_asynchronous());
+    }
+
+    #[test]
+    fn overshoot_is_a_part_of_the_capacity_of_limits_that_are_not_windows() {
+        let quota = Quota::per_minute(1_000);
+        let meter = Limit::leaky_bucket_meter("api", quota).unwrap();
+        let others = [
+            Limit::token_bucket("api", quota.burst(400)),
+            Limit::gcra("api", quota.burst(400)),
+            Ok(meter),
+            Limit::sliding_window("api", quota),
+            Limit::sliding_log("api", quota),
+        ];
+        for limit in others {
+            let limit = limit.unwrap();
+            assert_eq!((limit.overshoot(), limit.overshoot_percent()), (None, 0));
+            let capacity = limit.quota().capacity();
+            let limit = limit.with_overshoot_percent(5).unwrap();
+            assert_eq!(limit.overshoot(), Some(capacity / 20));
+            assert_eq!(limit.overshoot_percent(), 5);
+            assert!(limit.is_asynchronous() && limit.decided_ahead().is_none());
+        }
+    }
+
+    #[test]
+    fn overshoot_that_cannot_work_is_an_error_that_says_what_to_do() {
+        let quota = Quota::per_minute(100);
+        let bucket = || Limit::token_bucket("api", quota);
+        let errors = [
+            (Limit::fixed_window("api", quota), 5, "use `asynchronous`"),
+            (Limit::concurrency("api", 30), 5, "concurrency limit"),
+            (Limit::leaky_bucket("api", quota), 5, "mode `meter`"),
+            (bucket(), 0, "use 1 to 100"),
+            (bucket(), 101, "use 1 to 100"),
+            (bucket(), 1, "1 percent of 100 units is less than 2 units"),
+            (
+                bucket().and_then(|it| it.with_block_policy(BlockPolicy::by_operators())),
+                5,
+                "remove one of the two",
+            ),
+        ];
+        for (limit, percent, expected) in errors {
+            let error = error_of(limit.unwrap().with_overshoot_percent(percent));
+            assert!(error.contains(expected), "{error}");
+            assert!(error.contains("limit `api`"), "{error}");
+        }
     }
 
     #[test]

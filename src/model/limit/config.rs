@@ -34,6 +34,8 @@ pub(crate) struct LimitFields {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) asynchronous: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) overshoot_percent: Option<u8>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after: Option<Written>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_debt: Option<u64>,
@@ -139,6 +141,10 @@ impl TryFrom<LimitFields> for Limit {
             true => limit.asynchronous()?,
             false => limit,
         };
+        let limit = match config.overshoot_percent {
+            Some(percent) => limit.with_overshoot_percent(percent)?,
+            None => limit,
+        };
         let limit = match config.max_debt {
             Some(units) => limit.with_max_debt(units)?,
             None => limit,
@@ -193,7 +199,8 @@ impl From<Limit> for LimitFields {
             anchor,
             on_store_failure: limit.on_store_failure(),
             shadow_percent: Some(limit.shadow_percent()).filter(|percent| *percent > 0),
-            asynchronous: limit.is_asynchronous(),
+            asynchronous: limit.decided_ahead().is_some(),
+            overshoot_percent: Some(limit.overshoot_percent()).filter(|percent| *percent > 0),
             retry_after: retry_after.map(|wait| Written(period::write(wait))),
             max_debt: limit.max_debt(),
             block: limit.block_policy().map(BlockFields::from),

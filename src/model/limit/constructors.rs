@@ -143,4 +143,12 @@ impl Limit {
         let quota = Quota::per(limit.into(), Period::AtOnce);
         Ok(Self::of_rule(name, quota, Rule::Concurrency(rule)))
     }
+
+    /// The parts that replicas have of the [overshoot](Self::with_overshoot_percent) of all limits.
+    /// No other limit has its name, because of the space.
+    pub(crate) fn of_shares(parts: u32) -> Self {
+        let quota = Quota::per(parts.into(), Period::AtOnce);
+        let rule = Concurrency::of_shares(parts);
+        Self::of_rule("asynchronous shares", quota, Rule::Concurrency(rule))
+    }
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::account::{Account, Spent, WindowReport};
-use super::{Asynchronous, rule};
+use super::credit::account::LevelReport;
+use super::prepaid::account::{PrepaidAccount, Spent, WindowReport};
+use super::{Asynchronous, DecidedHere};
 use crate::model::{Check, Decision, Error, Group, Operation, Source, Verdict};
 use crate::store::{Answer, Store};
 use crate::units::later;
@@ -18,23 +19,30 @@ pub(super) struct HeldUnits<S: Store> {
     /// Whether the units were taken. They stay in their accounts if the operation is a peek.
     are_taken: bool,
     /// The units of each check.
-    here: Vec<Option<Spent>>,
+    here: Vec<Option<DecidedHere>>,
     sent: Instant,
+    /// How often the share of the overshoot had grown by then.
+    growths: u64,
 }
 
 impl<S: Store> HeldUnits<S> {
     /// Takes the units of a group that are here.
     pub(super) fn take(asynchronous: &Arc<Asynchronous<S>>, group: Group) -> Self {
-        Self::new(asynchronous, group, true, |account, units| {
-            account.take_up_to(units, Instant::now)
+        Self::new(asynchronous, group, true, |check| {
+            if check.limit().decided_ahead().is_none() {
+                return asynchronous.credit.hold(check).map(DecidedHere::OnCredit);
+            }
+            asynchronous.find_units(check, |account, units| {
+                account.take_up_to(units, Instant::now)
+            })
         })
     }
 
     /// Finds the units of a group that are here, and leaves them there.
     pub(super) fn look(asynchronous: &Arc<Asynchronous<S>>, group: Group) -> Self {
         let now = Instant::now();
-        Self::new(asynchronous, group, false, |account, units| {
-            account.look(units, now)
+        Self::new(asynchronous, group, false, |check| {
+            asynchronous.find_units(check, |account, units| account.look(units, now))
         })
     }
 
@@ -42,21 +50,15 @@ impl<S: Store> HeldUnits<S> {
         asynchronous: &Arc<Asynchronous<S>>,
         group: Group,
         are_taken: bool,
-        find: impl Fn(&mut Account, u64) -> Option<Spent>,
+        find: impl Fn(&Check) -> Option<DecidedHere>,
     ) -> Self {
-        let find_for = |check: &Check| {
-            // Only the store knows the answer to a cost above the capacity.
-            let units = u64::from(check.cost());
-            let rule = rule(check).filter(|rule| units <= rule.limit)?;
-            let of = (check.limit(), check.key());
-            asynchronous.accounts.with(of, rule, |it| find(it, units))?
-        };
-        let here = group.iter().map(find_for).collect();
+        let here = group.iter().map(find).collect();
         Self {
             asynchronous: Arc::clone(asynchronous),
             group,
             are_taken,
             here,
+            growths: asynchronous.credit.growths(),
             sent: Instant::now(),
         }
     }
@@ -69,7 +71,7 @@ impl<S: Store> HeldUnits<S> {
         // The windows of some units may be over when the store decides. It is asked for the whole
         // cost instead.
         let latest = later(self.sent, self.asynchronous.deadline);
-        self.put_back(|spent| spent.closes <= latest);
+        self.put_back(|here| matches!(here, DecidedHere::Prepaid(it) if it.closes <= latest));
         let missing = Group::of_distinct(self.missing().collect());
         let answer = self.asynchronous.store.apply(match self.are_taken {
             true => Operation::Charge(missing),
@@ -82,10 +84,10 @@ impl<S: Store> HeldUnits<S> {
     fn missing(&self) -> impl Iterator<Item = Check> {
         let checks = self.group.iter().zip(&self.here);
         checks.filter_map(|(check, here)| match here {
-            Some(spent) if spent.is_all_of(check) => None,
-            Some(spent) => {
+            Some(here) if here.is_all_of(check) => None,
+            Some(here) => {
                 // Less than the cost is here.
-                let here = u32::try_from(spent.units).unwrap_or(u32::MAX);
+                let here = u32::try_from(here.units()).unwrap_or(u32::MAX);
                 let missing = check.cost().saturating_sub(here);
                 Some(check.clone().with_cost(missing))
             }
@@ -97,7 +99,10 @@ impl<S: Store> HeldUnits<S> {
     fn conclude(mut self, asked: Option<Decision>) -> Result<Decision, Error> {
         let is_allowed = asked.as_ref().is_none_or(Decision::allowed);
         let mut timestamp = asked.as_ref().map(Decision::timestamp);
-        let is_late = |spent: &Spent| timestamp.is_some_and(|decided| decided >= spent.ends);
+        let is_late = |here: &DecidedHere| match here {
+            DecidedHere::Prepaid(spent) => timestamp.is_some_and(|decided| decided >= spent.ends),
+            DecidedHere::OnCredit(_) => false,
+        };
         if is_allowed && self.here.iter().flatten().any(is_late) {
             // The caller was stopped, and the answer came after its deadline.
             return Err(Error::timeout());
@@ -107,9 +112,9 @@ impl<S: Store> HeldUnits<S> {
         for (index, check) in self.group.iter().enumerate() {
             let here = self.here[index];
             let verdict = match (here, &asked) {
-                (Some(spent), _) if spent.is_all_of(check) => {
-                    timestamp.get_or_insert(spent.now);
-                    spent.verdict(check)
+                (Some(here), _) if here.is_all_of(check) => {
+                    timestamp.get_or_insert(here.now());
+                    here.verdict(check)
                 }
                 (_, Some(asked)) => {
                     let place = asked_checks.next().unwrap_or_default();
@@ -120,11 +125,14 @@ impl<S: Store> HeldUnits<S> {
             // In shadow mode, a group can be allowed and a check of it not charged.
             let is_spent = is_allowed && verdict.outcome().allowed;
             verdicts.push(match here {
-                Some(spent) if is_spent && self.are_taken => {
+                Some(here) if is_spent && self.are_taken => {
                     self.here[index] = None;
-                    verdict.charged(check.cost(), spent.charged_at)
+                    if let DecidedHere::OnCredit(lent) = here {
+                        self.asynchronous.end_hold(check, &lent, true);
+                    }
+                    verdict.charged(check.cost(), here.charged_at())
                 }
-                Some(spent) if !is_spent => verdict.with_more_remaining(spent.units),
+                Some(here) if !is_spent => verdict.with_more_remaining(here.units()),
                 _ => verdict,
             });
         }
@@ -137,7 +145,7 @@ impl<S: Store> HeldUnits<S> {
             .ok_or_else(|| Error::misuse("the group is empty"))
     }
 
-    /// The verdict of the store on a check, with the units that stay here if it is allowed.
+    /// The verdict of the store on a check. What is left counts the units that stay here.
     fn verdict_of_both(
         &self,
         index: usize,
@@ -147,37 +155,85 @@ impl<S: Store> HeldUnits<S> {
         let verdict = asked.verdicts().get(place);
         let verdict = verdict.ok_or_else(|| Error::store("a verdict is missing"))?;
         let check = &self.group[index];
-        let Some(rule) = rule(check) else {
-            return Ok(verdict.clone());
+        Ok(if check.limit().decided_ahead().is_some() {
+            let ahead = self.ahead(index, asked, place);
+            verdict.clone().with_more_remaining(ahead)
+        } else if check.limit().is_asynchronous() {
+            let unpaid = self.unpaid(check, asked, place);
+            verdict.clone().with_less_remaining(unpaid)
+        } else {
+            verdict.clone()
+        })
+    }
+
+    /// The units of a fixed window that stay here, after its answer is noted.
+    fn ahead(&self, index: usize, asked: &Decision, place: usize) -> u64 {
+        let check = &self.group[index];
+        let Some(rule) = check.limit().decided_ahead() else {
+            return 0;
         };
         let report = WindowReport::of(asked, place, self.sent).filter(|_| self.are_taken);
-        let ahead = match report {
-            Some(report) => self.asynchronous.note(check, &report),
+        if let Some(report) = report {
+            return self.asynchronous.note_window(check.budget(), rule, &report);
+        }
+        let of = (check.limit(), check.key());
+        let ahead = self.asynchronous.prepaid.under(of, rule, |it| it.ahead());
+        // A peek leaves its units in the account.
+        let seen = self.here[index].filter(|_| !self.are_taken);
+        ahead
+            .unwrap_or(0)
+            .saturating_sub(seen.map_or(0, |here| here.units()))
+    }
+
+    /// The units of a check that are owed, after its answer is noted.
+    fn unpaid(&self, check: &Check, asked: &Decision, place: usize) -> u64 {
+        let report = LevelReport::of(asked, place, self.sent, self.growths);
+        match report.filter(|_| self.are_taken) {
+            Some(report) => self.asynchronous.note_level(check.budget(), &report),
             None => {
                 let of = (check.limit(), check.key());
-                let ahead = self.asynchronous.accounts.with(of, rule, |it| it.ahead());
-                // A peek leaves its units in the account.
-                let seen = self.here[index].filter(|_| !self.are_taken);
-                ahead
-                    .unwrap_or(0)
-                    .saturating_sub(seen.map_or(0, |spent| spent.units))
+                self.asynchronous.credit.unpaid(of)
             }
-        };
-        Ok(verdict.clone().with_more_remaining(ahead))
+        }
     }
 
     /// Puts back units.
-    fn put_back(&mut self, which: impl Fn(&Spent) -> bool) {
+    fn put_back(&mut self, which: impl Fn(&DecidedHere) -> bool) {
         for (check, here) in self.group.iter().zip(&mut self.here) {
-            let Some(spent) = here.take_if(|spent| which(spent)) else {
-                continue;
-            };
-            if let (Some(rule), true) = (rule(check), self.are_taken) {
-                let of = (check.limit(), check.key());
-                self.asynchronous
-                    .accounts
-                    .with(of, rule, |it| it.put_back(&spent));
+            match here.take_if(|here| which(here)) {
+                Some(DecidedHere::Prepaid(spent)) if self.are_taken => {
+                    self.asynchronous.put_back(check, &spent);
+                }
+                Some(DecidedHere::OnCredit(lent)) => {
+                    self.asynchronous.end_hold(check, &lent, false);
+                }
+                Some(DecidedHere::Prepaid(_)) | None => {}
             }
+        }
+    }
+}
+
+impl<S: Store> Asynchronous<S> {
+    /// Finds prepaid units for a check.
+    fn find_units(
+        &self,
+        check: &Check,
+        find: impl Fn(&mut PrepaidAccount, u64) -> Option<Spent>,
+    ) -> Option<DecidedHere> {
+        // Only the store knows the answer to a cost above the capacity.
+        let units = u64::from(check.cost());
+        let rule = check.limit().decided_ahead();
+        let rule = rule.filter(|rule| units <= rule.limit)?;
+        let of = (check.limit(), check.key());
+        let found = self.prepaid.under(of, rule, |it| find(it, units))?;
+        found.map(DecidedHere::Prepaid)
+    }
+
+    /// Puts prepaid units back into their account.
+    fn put_back(&self, check: &Check, spent: &Spent) {
+        if let Some(rule) = check.limit().decided_ahead() {
+            let of = (check.limit(), check.key());
+            self.prepaid.under(of, rule, |it| it.put_back(spent));
         }
     }
 }
@@ -185,11 +241,5 @@ impl<S: Store> HeldUnits<S> {
 impl<S: Store> Drop for HeldUnits<S> {
     fn drop(&mut self) {
         self.put_back(|_| true);
-    }
-}
-
-impl Spent {
-    fn is_all_of(&self, check: &Check) -> bool {
-        self.units == u64::from(check.cost())
     }
 }

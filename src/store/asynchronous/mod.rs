@@ -1,18 +1,14 @@
-//! A store whose asynchronous limits are decided in this process, with units that were charged
-//! ahead.
+//! A store whose asynchronous limits are decided in this process.
 //!
-//! The first checks of a key ask the store. A key with more checks gets a *block* of units, which a
-//! task charges. Its checks spend them, and the next block is charged before the last one is spent.
-//! Blocks get smaller with the rest of the window, and near its end each check asks. A check that
-//! costs more than is here asks for the rest, and a group for the checks whose units are not here.
-//!
-//! Only fixed windows are decided so. The module [`account`] says why nothing passes above the
-//! limit.
+//! A fixed window is [prepaid](prepaid): its units are charged before they are spent, so nothing
+//! passes above the limit. Other limits allow units on [credit](credit), up to their overshoot, and
+//! charge them later. A group is decided here if all of its checks are. Otherwise the store is
+//! asked for the rest, while the units that are here are [held](held_units).
 
-mod account;
 mod accounts;
-mod background;
+mod credit;
 mod held_units;
+mod prepaid;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +17,14 @@ use tokio::runtime::Handle as Runtime;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use self::account::{Account, Spent, WindowReport};
-use self::accounts::Accounts;
-use self::background::give_back;
+use self::credit::Credit;
+use self::credit::account::Lent;
 use self::held_units::HeldUnits;
+use self::prepaid::account::Spent;
+use self::prepaid::{PrepaidAccounts, give_back};
 use super::heartbeat::Heartbeat;
 use super::{Answer, Store};
-use crate::algorithm::FixedWindow;
 use crate::model::{Budget, Change, Check, Decision, Key, Limit, Operation, Source, Verdict};
-use crate::telemetry;
 use crate::units::{Mutex, Outcome, Timestamp};
 
 /// The longest time for giving back units when a process ends.
@@ -40,7 +35,8 @@ pub(crate) struct Asynchronous<S: Store> {
     store: Arc<S>,
     /// The longest time until the store answers.
     deadline: Duration,
-    accounts: Accounts,
+    prepaid: PrepaidAccounts,
+    credit: Credit,
     /// The task that gives back units that are not spent.
     reaper: Mutex<Heartbeat>,
     /// The number of blocks that are being charged.
@@ -52,7 +48,8 @@ impl<S: Store> Asynchronous<S> {
         Arc::new(Self {
             store: Arc::new(store),
             deadline,
-            accounts: Accounts::default(),
+            prepaid: PrepaidAccounts::default(),
+            credit: Credit::default(),
             reaper: Mutex::default(),
             charging: watch::Sender::new(0),
         })
@@ -67,7 +64,7 @@ impl<S: Store> Asynchronous<S> {
     pub(crate) fn apply(self: &Arc<Self>, operation: Operation) -> Answer {
         let is_for_store = match &operation {
             Operation::Charge(group) | Operation::Peek(group) => {
-                group.iter().all(|check| rule(check).is_none())
+                group.iter().all(|check| !check.limit().is_asynchronous())
             }
             Operation::Change(_, Change::Reset | Change::Block(_)) => false,
             Operation::Change(..) => true,
@@ -86,59 +83,41 @@ impl<S: Store> Asynchronous<S> {
     }
 
     fn charge_one(self: &Arc<Self>, check: Check) -> Answer {
-        match self.spend(check.limit(), check.key(), check.cost()) {
-            Some(spent) => {
-                let verdict = spent.verdict(&check);
-                Answer::ready(Ok(Decision::from(verdict)
-                    .with_timestamp(spent.now)
-                    .charged(check.cost(), spent.charged_at)
-                    .with_source(Source::Asynchronous)))
+        match self.decide_here((check.limit(), check.key()), check.cost()) {
+            Some(here) => {
+                let charged_at = here.charged_at();
+                let decision = Decision::from(here.verdict(&check))
+                    .with_timestamp(here.now())
+                    .charged(check.cost(), charged_at)
+                    .with_source(Source::Asynchronous);
+                Answer::ready(Ok(decision))
             }
             None => HeldUnits::take(self, check.into()).ask(),
         }
     }
 
-    /// Charges a check with units that are here. Returns its outcome, and the time of the store.
+    /// Charges a check here, if that is possible. Returns its outcome, and the time of the store.
     #[inline]
-    pub(crate) fn spend_ahead(
+    pub(crate) fn charge_here(
         self: &Arc<Self>,
         limit: &Limit,
         key: &Key,
         cost: u32,
     ) -> Option<(Outcome, Timestamp)> {
-        let spent = self.spend(limit, key, cost)?;
-        Some((spent.outcome, spent.now))
+        let here = self.decide_here((limit, key), cost)?;
+        Some((here.outcome(), here.now()))
     }
 
     #[inline]
-    fn spend(self: &Arc<Self>, limit: &Limit, key: &Key, cost: u32) -> Option<Spent> {
+    fn decide_here(self: &Arc<Self>, of: (&Limit, &Key), cost: u32) -> Option<DecidedHere> {
         // The store answers checks of cost 0.
-        let rule = limit.decided_ahead().filter(|_| cost > 0)?;
-        let spend = |account: &mut Account| {
-            let spent = account.spend(cost.into(), Instant::now)?;
-            let block = self.accounts.next_block(account, spent.at);
-            Some((spent, block))
-        };
-        let (spent, block) = self.accounts.with((limit, key), rule, spend)??;
-        if let Some(block) = block {
-            self.start_charge(Budget::new(limit, key), block);
+        if cost == 0 || !of.0.is_asynchronous() {
+            return None;
         }
-        Some(spent)
-    }
-
-    /// Notes the answer to a check. Returns the units that are here.
-    fn note(self: &Arc<Self>, check: &Check, report: &WindowReport) -> u64 {
-        let Some(rule) = rule(check) else {
-            return 0;
-        };
-        let noted = self.accounts.note(check.budget(), rule, report);
-        if let Some(block) = noted.block {
-            self.start_charge(check.budget().clone(), block);
+        match of.0.decided_ahead() {
+            Some(rule) => self.spend(rule, of, cost).map(DecidedHere::Prepaid),
+            None => self.lend(of, cost).map(DecidedHere::OnCredit),
         }
-        if let Some(returned) = noted.returned {
-            self.start_give_back(vec![returned]);
-        }
-        noted.ahead
     }
 
     /// Resets a budget, or blocks its key. Its units are not spent any more after that, whether the
@@ -160,11 +139,12 @@ impl<S: Store> Asynchronous<S> {
         })
     }
 
-    /// Gives back all units that are not spent, and those that are being charged.
-    pub(crate) async fn release(&self) {
+    /// Pays what is owed, and gives back all units that are not spent, and those that are being
+    /// charged.
+    pub(crate) async fn release(self: &Arc<Self>) {
         let release = async {
-            let now = Instant::now();
-            let taken = self.accounts.take(now, |account| account.take_all(now));
+            self.pay_all().await;
+            let taken = self.prepaid.take_all(Instant::now());
             self.give_back(taken).await;
             // The sender is here, so it does not fail.
             drop(self.charging.subscribe().wait_for(|it| *it == 0).await);
@@ -177,8 +157,7 @@ impl<S: Store> Asynchronous<S> {
 impl<S: Store> Drop for Asynchronous<S> {
     /// Gives back the units that are not spent, if a runtime still runs that.
     fn drop(&mut self) {
-        let now = Instant::now();
-        let taken = self.accounts.take(now, |account| account.take_all(now));
+        let taken = self.prepaid.take_all(Instant::now());
         if let (Ok(runtime), false) = (Runtime::try_current(), taken.is_empty()) {
             let store = Arc::clone(&self.store);
             runtime.spawn(async move { drop(give_back(&*store, taken).await) });
@@ -202,28 +181,61 @@ impl<S: Store> Drop for Forget<S> {
             budget,
             gives_back,
         } = self;
-        let removed = asynchronous.accounts.remove(budget, Instant::now());
+        asynchronous.forget_level(budget, !*gives_back);
+        let removed = asynchronous.prepaid.remove_units(budget, Instant::now());
         if let Some(returned) = removed.filter(|_| *gives_back) {
             asynchronous.start_give_back(vec![returned]);
         }
     }
 }
 
-/// The rule of a check that may be decided here.
-fn rule(check: &Check) -> Option<&FixedWindow> {
-    check.limit().decided_ahead()
+/// How a check was decided here.
+#[derive(Clone, Copy)]
+enum DecidedHere {
+    Prepaid(Spent),
+    OnCredit(Lent),
 }
 
-impl Spent {
+impl DecidedHere {
+    const fn units(&self) -> u64 {
+        match self {
+            Self::Prepaid(spent) => spent.units,
+            Self::OnCredit(lent) => lent.units,
+        }
+    }
+
+    /// The outcome of a check that costs these units.
+    const fn outcome(&self) -> Outcome {
+        match self {
+            Self::Prepaid(spent) => spent.outcome,
+            Self::OnCredit(lent) => lent.outcome,
+        }
+    }
+
+    /// The time of the check, by the clock of the store, as far as this process knows.
+    const fn now(&self) -> Timestamp {
+        match self {
+            Self::Prepaid(spent) => spent.now,
+            Self::OnCredit(lent) => lent.now,
+        }
+    }
+
+    /// The time of the charge that a refund names.
+    const fn charged_at(&self) -> Timestamp {
+        match self {
+            Self::Prepaid(spent) => spent.charged_at,
+            Self::OnCredit(lent) => lent.now,
+        }
+    }
+
+    fn is_all_of(&self, check: &Check) -> bool {
+        self.units() == u64::from(check.cost())
+    }
+
     /// The verdict on a check whose units are all here, before it is charged.
     fn verdict(&self, check: &Check) -> Verdict {
-        Verdict::new(check.limit().clone(), self.outcome, 0).in_shadow(check.is_shadow())
+        Verdict::new(check.limit().clone(), self.outcome(), 0).in_shadow(check.is_shadow())
     }
-}
-
-/// Counts units that were charged in a block, or given back.
-fn count(budget: &Budget, event: &'static str, units: u64) {
-    telemetry::prefetched(budget.limit().name(), event, units);
 }
 
 #[cfg(test)]

@@ -1,3 +1,4 @@
 mod every_order;
-#[cfg(feature = "test-util")]
+mod every_order_on_credit;
+mod explorer;
 mod fleets;

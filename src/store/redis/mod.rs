@@ -211,16 +211,16 @@ impl RedisStore {
         self.asynchronous.store()
     }
 
-    /// Charges a check of an asynchronous limit, if its units are in this process. Returns its
+    /// Charges a check of an asynchronous limit, if this process can decide it. Returns its
     /// outcome, and the time of Redis.
     #[inline]
-    pub(crate) fn spend_ahead(
+    pub(crate) fn charge_here(
         &self,
         limit: &Limit,
         key: &Key,
         cost: u32,
     ) -> Option<(Outcome, Timestamp)> {
-        self.asynchronous.spend_ahead(limit, key, cost)
+        self.asynchronous.charge_here(limit, key, cost)
     }
 
     /// Gives back the units that were charged ahead and are not spent.

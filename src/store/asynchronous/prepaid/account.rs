@@ -1,5 +1,5 @@
-//! The account of one budget of an asynchronous limit. It has the units that this process charged
-//! ahead, and the window that they belong to. No I/O.
+//! The account of one budget of an asynchronous fixed window. It has the units that this process
+//! charged ahead, and the window that they belong to. No I/O.
 //!
 //! # Why nothing passes above the limit
 //!
@@ -21,6 +21,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::algorithm::FixedWindow;
+use crate::store::asynchronous::accounts::Account;
 use crate::units::{Micros, Outcome, Timestamp, later, micros};
 
 /// A window ends here earlier by this part of its rest. Two clocks that NTP adjusts differ by half
@@ -51,7 +52,7 @@ const STALE: Duration = Duration::from_secs(10);
 const SHORTEST: Micros = 10_000;
 
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Account {
+pub(in crate::store::asynchronous) struct PrepaidAccount {
     /// No other account of the process has it.
     number: u64,
     rule: FixedWindow,
@@ -93,62 +94,62 @@ struct KnownWindow {
 
 /// The state of a window, from an answer of the store.
 #[derive(Clone, Copy, Debug, Hash)]
-pub(super) struct WindowReport {
+pub(in crate::store::asynchronous) struct WindowReport {
     /// When the request was sent, by the clock of this process.
-    pub(super) sent: Instant,
+    pub(in crate::store::asynchronous) sent: Instant,
     /// When the answer came.
-    pub(super) answered: Instant,
+    pub(in crate::store::asynchronous) answered: Instant,
     /// When the store decided, by its own clock.
-    pub(super) as_of: Timestamp,
+    pub(in crate::store::asynchronous) as_of: Timestamp,
     /// From then until the end of the window.
-    pub(super) ends_after: Micros,
+    pub(in crate::store::asynchronous) ends_after: Micros,
     /// The units that are left.
-    pub(super) left: u64,
+    pub(in crate::store::asynchronous) left: u64,
     /// The units that were charged.
-    pub(super) charged: u64,
+    pub(in crate::store::asynchronous) charged: u64,
 }
 
 /// Units of an account that a check spends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Spent {
+pub(in crate::store::asynchronous) struct Spent {
     /// The number of the account.
     account: u64,
-    pub(super) units: u64,
+    pub(in crate::store::asynchronous) units: u64,
     /// The end of the window that they belong to.
-    pub(super) ends: Timestamp,
+    pub(in crate::store::asynchronous) ends: Timestamp,
     /// A time at which units of this window were charged.
-    pub(super) charged_at: Timestamp,
+    pub(in crate::store::asynchronous) charged_at: Timestamp,
     /// The time of the check.
-    pub(super) at: Instant,
+    pub(in crate::store::asynchronous) at: Instant,
     /// When the window closes here.
-    pub(super) closes: Instant,
+    pub(in crate::store::asynchronous) closes: Instant,
     /// The time of `at` by the clock of the store, as far as this process knows.
-    pub(super) now: Timestamp,
+    pub(in crate::store::asynchronous) now: Timestamp,
     /// The outcome of a check that costs these units.
-    pub(super) outcome: Outcome,
+    pub(in crate::store::asynchronous) outcome: Outcome,
 }
 
 /// Units that nobody spends. They are given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ReturnedUnits {
+pub(in crate::store::asynchronous) struct ReturnedUnits {
     /// The number of the account.
     account: u64,
-    pub(super) units: u64,
+    pub(in crate::store::asynchronous) units: u64,
     /// The end of the window that they belong to.
     ends: Timestamp,
-    pub(super) charged_at: Timestamp,
+    pub(in crate::store::asynchronous) charged_at: Timestamp,
 }
 
 /// A block to be charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Block {
-    pub(super) units: u32,
-    pub(super) number: u64,
+pub(in crate::store::asynchronous) struct Block {
+    pub(in crate::store::asynchronous) units: u32,
+    pub(in crate::store::asynchronous) number: u64,
 }
 
 impl ReturnedUnits {
     /// A block that no account may spend.
-    pub(super) const fn block(report: &WindowReport) -> Self {
+    pub(in crate::store::asynchronous) const fn block(report: &WindowReport) -> Self {
         Self {
             account: u64::MAX,
             units: report.charged,
@@ -180,8 +181,12 @@ impl KnownWindow {
     }
 }
 
-impl Account {
-    pub(super) fn new(number: u64, rule: FixedWindow, report: &WindowReport) -> Self {
+impl PrepaidAccount {
+    pub(in crate::store::asynchronous) fn new(
+        number: u64,
+        rule: FixedWindow,
+        report: &WindowReport,
+    ) -> Self {
         Self {
             number,
             rule,
@@ -197,28 +202,27 @@ impl Account {
         }
     }
 
-    pub(super) fn is_of(&self, rule: &FixedWindow) -> bool {
+    pub(in crate::store::asynchronous) fn is_of(&self, rule: &FixedWindow) -> bool {
         self.rule == *rule
     }
 
     /// The charged units that are not spent.
-    pub(super) const fn ahead(&self) -> u64 {
+    pub(in crate::store::asynchronous) const fn ahead(&self) -> u64 {
         self.ahead
     }
 
-    /// Returns whether nothing is lost if this is forgotten.
-    pub(super) const fn is_empty(&self) -> bool {
-        self.ahead == 0 && self.in_flight.is_none()
-    }
-
     /// Returns whether the window is over.
-    pub(super) fn is_over(&self, now: Instant) -> bool {
+    pub(in crate::store::asynchronous) fn is_over(&self, now: Instant) -> bool {
         self.in_flight.is_none() && now >= self.window.closes
     }
 
     /// Spends the units of a check, if all are here.
     #[inline]
-    pub(super) fn spend(&mut self, units: u64, clock: impl FnOnce() -> Instant) -> Option<Spent> {
+    pub(in crate::store::asynchronous) fn spend(
+        &mut self,
+        units: u64,
+        clock: impl FnOnce() -> Instant,
+    ) -> Option<Spent> {
         if units > self.ahead {
             return None;
         }
@@ -226,7 +230,7 @@ impl Account {
     }
 
     /// Takes up to so many units, for a check that has to ask the store for the rest.
-    pub(super) fn take_up_to(
+    pub(in crate::store::asynchronous) fn take_up_to(
         &mut self,
         units: u64,
         clock: impl FnOnce() -> Instant,
@@ -250,7 +254,7 @@ impl Account {
     }
 
     /// The units that a check would spend, up to so many.
-    pub(super) fn look(&self, units: u64, now: Instant) -> Option<Spent> {
+    pub(in crate::store::asynchronous) fn look(&self, units: u64, now: Instant) -> Option<Spent> {
         let units = units.min(self.ahead);
         (units > 0 && now < self.window.closes).then(|| self.spent(units, self.ahead - units, now))
     }
@@ -273,7 +277,7 @@ impl Account {
     }
 
     /// Puts back what was taken for a check that was not allowed.
-    pub(super) fn put_back(&mut self, spent: &Spent) {
+    pub(in crate::store::asynchronous) fn put_back(&mut self, spent: &Spent) {
         if spent.account == self.number && spent.ends == self.window.ends {
             self.ahead += spent.units;
         }
@@ -281,7 +285,7 @@ impl Account {
 
     /// The block to charge now. `None` if the units suffice, if one is in flight, or if so little
     /// is left that each check has to ask.
-    pub(super) fn next_block(
+    pub(in crate::store::asynchronous) fn next_block(
         &mut self,
         number: impl FnOnce() -> u64,
         now: Instant,
@@ -325,7 +329,7 @@ impl Account {
 
     /// Notes the answer to a check. Returns whether it was about the known window, or about a newer
     /// one, which is known from now on.
-    pub(super) fn note(&mut self, report: &WindowReport) -> bool {
+    pub(in crate::store::asynchronous) fn note(&mut self, report: &WindowReport) -> bool {
         let known = &mut self.window;
         let answered = report.window();
         if answered.ends != known.ends {
@@ -356,7 +360,11 @@ impl Account {
 
     /// Adds a block that the store charged. Returns whether it may be spent here. It may not if it
     /// is not the one in flight, or if it is of an older window.
-    pub(super) fn grant(&mut self, block: Block, report: &WindowReport) -> bool {
+    pub(in crate::store::asynchronous) fn grant(
+        &mut self,
+        block: Block,
+        report: &WindowReport,
+    ) -> bool {
         if self.in_flight != Some(block.number) {
             return false;
         }
@@ -374,7 +382,12 @@ impl Account {
     /// Notes that the charge of a block failed. The next block comes later and is smaller. If the
     /// block may be charged all the same, its units count as charged. So a slow store does not lose
     /// one block after another.
-    pub(super) fn fail(&mut self, block: Block, may_be_charged: bool, now: Instant) {
+    pub(in crate::store::asynchronous) fn fail(
+        &mut self,
+        block: Block,
+        may_be_charged: bool,
+        now: Instant,
+    ) {
         if self.in_flight != Some(block.number) {
             return;
         }
@@ -387,7 +400,10 @@ impl Account {
     }
 
     /// Takes out units that were not spent for a while.
-    pub(super) fn take_stale(&mut self, now: Instant) -> Option<ReturnedUnits> {
+    pub(in crate::store::asynchronous) fn take_stale(
+        &mut self,
+        now: Instant,
+    ) -> Option<ReturnedUnits> {
         let is_stale = now.saturating_duration_since(self.granted_at) >= STALE;
         let has_units = self.ahead > 0 && self.in_flight.is_none();
         if is_stale && has_units {
@@ -398,7 +414,7 @@ impl Account {
     }
 
     /// Puts back units that could not be given back.
-    pub(super) fn keep(&mut self, kept: &ReturnedUnits) {
+    pub(in crate::store::asynchronous) fn keep(&mut self, kept: &ReturnedUnits) {
         if kept.account == self.number && kept.ends == self.window.ends {
             self.ahead += kept.units;
             self.own += kept.units;
@@ -406,7 +422,10 @@ impl Account {
     }
 
     /// Takes out all units, to give them back. A block in flight is not spent here any more.
-    pub(super) fn take_all(&mut self, now: Instant) -> Option<ReturnedUnits> {
+    pub(in crate::store::asynchronous) fn take_all(
+        &mut self,
+        now: Instant,
+    ) -> Option<ReturnedUnits> {
         self.in_flight = None;
         let units = std::mem::take(&mut self.ahead);
         self.last_block = 0;
@@ -418,6 +437,12 @@ impl Account {
             ends: self.window.ends,
             charged_at,
         })
+    }
+}
+
+impl Account for PrepaidAccount {
+    fn is_empty(&self, now: Instant) -> bool {
+        self.in_flight.is_none() && (self.ahead == 0 || now >= self.window.closes)
     }
 }
 

@@ -1,7 +1,15 @@
-//! Background tasks. They charge blocks, and give back units that are not spent.
+//! Fixed windows: units that are charged before they are spent.
+//!
+//! The first checks of a key ask the store. A key with more checks gets a *block* of units, which a
+//! task charges. Its checks spend them, and the next block is charged before the last one is spent.
+//! Blocks get smaller with the rest of the window, and near its end each check asks. A check that
+//! costs more than is here asks for the rest. The module [`account`] says why nothing passes above
+//! the limit.
 //!
 //! A task ends with its runtime, at any await. So a charge of a block leaves its account usable
 //! when it is dropped.
+
+pub(super) mod account;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,10 +17,13 @@ use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep};
 
-use super::account::{Account, Block, ReturnedUnits, WindowReport};
-use super::{Asynchronous, count};
-use crate::model::{Budget, Change, Check, Decision, Error, Operation, Source};
+use self::account::{Block, PrepaidAccount, ReturnedUnits, Spent, WindowReport};
+use super::Asynchronous;
+use super::accounts::{Accounts, StoredAccount};
+use crate::algorithm::FixedWindow;
+use crate::model::{Budget, Change, Check, Decision, Error, Key, Limit, Operation, Source};
 use crate::store::{Store, answer};
+use crate::telemetry;
 use crate::units::{Receipt, spawn_for};
 
 /// How often units that are not spent are looked for.
@@ -24,7 +35,138 @@ const LONGEST_ROUND: Duration = Duration::from_secs(3);
 /// The most refunds in flight.
 const AT_ONCE: usize = 256;
 
+/// The accounts of all budgets of fixed windows.
+pub(super) type PrepaidAccounts = Accounts<PrepaidAccount>;
+
+/// The account after an answer.
+#[derive(Default)]
+struct Noted {
+    /// The units that are here.
+    ahead: u64,
+    /// The block that is needed now.
+    block: Option<Block>,
+    /// Units that were charged under another quota, and are not spent under this one.
+    returned: Option<(Budget, ReturnedUnits)>,
+}
+
+impl PrepaidAccounts {
+    /// Calls a function with the account of a budget under its rule, if there is one.
+    #[inline]
+    pub(super) fn under<T>(
+        &self,
+        of: (&Limit, &Key),
+        rule: &FixedWindow,
+        call: impl FnOnce(&mut PrepaidAccount) -> T,
+    ) -> Option<T> {
+        self.with(of, |account| account.is_of(rule).then(|| call(account)))?
+    }
+
+    /// The block that an account needs now.
+    #[inline]
+    fn next_block(&self, account: &mut PrepaidAccount, now: Instant) -> Option<Block> {
+        account.next_block(|| self.next_number(), now)
+    }
+
+    /// Notes the answer to a check.
+    fn note(&self, budget: &Budget, rule: &FixedWindow, report: &WindowReport) -> Noted {
+        let mut place = self.place(budget.limit(), budget.key());
+        let new = || PrepaidAccount::new(self.next_number(), *rule, report);
+        let Some(stored) = place.get() else {
+            place.add(budget, new(), report.answered);
+            return Noted::default();
+        };
+        if stored.account.is_of(rule) {
+            stored.account.note(report);
+            return Noted {
+                ahead: stored.account.ahead(),
+                block: self.next_block(&mut stored.account, report.answered),
+                returned: None,
+            };
+        }
+        let returned = stored.account.take_all(report.answered);
+        stored.account = new();
+        let old = std::mem::replace(&mut stored.budget, budget.clone());
+        Noted {
+            returned: returned.map(|returned| (old, returned)),
+            ..Noted::default()
+        }
+    }
+
+    /// Removes the account of a budget. Returns its units.
+    pub(super) fn remove_units(
+        &self,
+        budget: &Budget,
+        now: Instant,
+    ) -> Option<(Budget, ReturnedUnits)> {
+        let mut removed = self.remove(budget, now)?;
+        let returned = removed.account.take_all(now)?;
+        Some((removed.budget, returned))
+    }
+
+    /// Takes units out of all accounts, and forgets those whose window is over.
+    fn take(
+        &self,
+        now: Instant,
+        take: impl Fn(&mut PrepaidAccount) -> Option<ReturnedUnits>,
+    ) -> Vec<(Budget, ReturnedUnits)> {
+        let mut taken = Vec::new();
+        // First without forgetting any, because that moves others.
+        self.for_each(
+            |StoredAccount {
+                 account, budget, ..
+             }| {
+                let returned = take(account);
+                taken.extend(returned.map(|returned| (budget.clone(), returned)));
+            },
+        );
+        self.forget(now, |account| account.is_over(now));
+        taken
+    }
+
+    /// Takes all units out of all accounts.
+    pub(super) fn take_all(&self, now: Instant) -> Vec<(Budget, ReturnedUnits)> {
+        self.take(now, |account| account.take_all(now))
+    }
+}
+
 impl<S: Store> Asynchronous<S> {
+    /// Spends units of a check that are here.
+    #[inline]
+    pub(super) fn spend(
+        self: &Arc<Self>,
+        rule: &FixedWindow,
+        (limit, key): (&Limit, &Key),
+        cost: u32,
+    ) -> Option<Spent> {
+        let spend = |account: &mut PrepaidAccount| {
+            let spent = account.spend(cost.into(), Instant::now)?;
+            let block = self.prepaid.next_block(account, spent.at);
+            Some((spent, block))
+        };
+        let (spent, block) = self.prepaid.under((limit, key), rule, spend)??;
+        if let Some(block) = block {
+            self.start_charge(Budget::new(limit, key), block);
+        }
+        Some(spent)
+    }
+
+    /// Notes the answer to a check of a fixed window. Returns the units that are here.
+    pub(super) fn note_window(
+        self: &Arc<Self>,
+        budget: &Budget,
+        rule: &FixedWindow,
+        report: &WindowReport,
+    ) -> u64 {
+        let noted = self.prepaid.note(budget, rule, report);
+        if let Some(block) = noted.block {
+            self.start_charge(budget.clone(), block);
+        }
+        if let Some(returned) = noted.returned {
+            self.start_give_back(vec![returned]);
+        }
+        noted.ahead
+    }
+
     /// Charges a block in the background.
     #[cold]
     pub(super) fn start_charge(self: &Arc<Self>, budget: Budget, block: Block) {
@@ -56,7 +198,7 @@ impl<S: Store> Asynchronous<S> {
             let limit = budget.limit();
             if let Some(rule) = limit.decided_ahead() {
                 let of = (limit, budget.key());
-                self.accounts.with(of, rule, |it| it.keep(&kept));
+                self.prepaid.under(of, rule, |it| it.keep(&kept));
             }
         }
     }
@@ -64,10 +206,8 @@ impl<S: Store> Asynchronous<S> {
     /// Starts the task that gives back units that are not spent, if there is none, or if its
     /// runtime does not run it.
     fn ensure_reaper(self: &Arc<Self>, runtime: &Runtime) {
-        let now = Instant::now();
-        let mut reaper = self.reaper.lock();
-        if !reaper.is_alive(now, LONGEST_ROUND) {
-            reaper.beat(now);
+        if self.reaper.lock().begin(LONGEST_ROUND) {
+            // Not under the lock: a runtime that shuts down drops the task at once.
             let end = |it: &Self| it.reaper.lock().end();
             spawn_for(self, runtime, end, reap(Arc::downgrade(self)));
         }
@@ -109,12 +249,12 @@ impl<S: Store> BlockCharge<S> {
         }
     }
 
-    fn with_account<T>(&self, call: impl FnOnce(&mut Account) -> T) -> Option<T> {
+    fn with_account<T>(&self, call: impl FnOnce(&mut PrepaidAccount) -> T) -> Option<T> {
         let limit = self.budget.limit();
         let of = (limit, self.budget.key());
         self.asynchronous
-            .accounts
-            .with(of, limit.decided_ahead()?, call)
+            .prepaid
+            .under(of, limit.decided_ahead()?, call)
     }
 }
 
@@ -157,10 +297,10 @@ async fn reap<S: Store>(asynchronous: Weak<Asynchronous<S>>) {
         };
         let now = Instant::now();
         asynchronous.reaper.lock().beat(now);
-        let accounts = &asynchronous.accounts;
-        let stale = accounts.take(now, |account| account.take_stale(now));
+        let prepaid = &asynchronous.prepaid;
+        let stale = prepaid.take(now, |account| account.take_stale(now));
         asynchronous.give_back(stale).await;
-        if accounts.is_empty() {
+        if prepaid.is_empty() {
             return;
         }
     }
@@ -189,4 +329,9 @@ pub(super) async fn give_back<S: Store>(
         }
     }
     kept
+}
+
+/// Counts units that were charged in a block, or given back.
+fn count(budget: &Budget, event: &'static str, units: u64) {
+    telemetry::prefetched(budget.limit().name(), event, units);
 }

@@ -3,13 +3,15 @@
 //! evictions, clocks that run slower, and the end of the window. In each of them, at most the limit
 //! passes in a window.
 
-use std::collections::{HashSet, VecDeque};
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::account::{Account, Block, Spent, WindowReport};
+use super::super::accounts::Account;
+use super::super::prepaid::account::{Block, PrepaidAccount, Spent, WindowReport};
+use super::explorer::Explorer;
 use crate::algorithm::{Cost, Effect, FixedWindow, State};
 use crate::model::Limit;
 use crate::units::{Quota, Timestamp};
@@ -39,7 +41,7 @@ struct World {
     /// In ticks.
     now: u64,
     state: Option<State>,
-    accounts: Vec<Option<Account>>,
+    accounts: Vec<Option<PrepaidAccount>>,
     /// Units that were taken for a group of which another part is asked for.
     held: Vec<Option<Spent>>,
     /// Whether they were taken before a reset was answered. They may pass all the same.
@@ -76,7 +78,6 @@ enum What {
 #[derive(Clone, Copy, Debug)]
 #[expect(dead_code, reason = "the history of a failure shows it")]
 enum WorldEvent {
-    Start,
     Tick,
     Spends { replica: usize, after_a_pause: bool },
     Asks(usize),
@@ -125,9 +126,10 @@ impl Model {
         for replica in 0..self.bounds.replicas {
             self.check(world, replica, false, &mut next);
             self.check(world, replica, true, &mut next);
+            let now = self.local(replica, world.now);
             let evictable = world.accounts[replica]
                 .as_ref()
-                .is_some_and(|it| it.is_empty());
+                .is_some_and(|it| it.is_empty(now));
             if evictable {
                 let mut after = world.clone();
                 after.accounts[replica] = None;
@@ -334,7 +336,9 @@ impl Model {
         world.numbers += 1;
         let account = &mut world.accounts[replica];
         match (refill, account) {
-            (None, account @ None) => *account = Some(Account::new(number, self.rule, report)),
+            (None, account @ None) => {
+                *account = Some(PrepaidAccount::new(number, self.rule, report))
+            }
             (None, Some(account)) => {
                 account.note(report);
                 self.refill(world, replica);
@@ -401,41 +405,26 @@ impl Model {
             }
         }
         let hasher = RandomState::new();
-        let mut seen = HashSet::from([self.hash(&first, &hasher)]);
-        // Each world that was reached: the place of the one before, and the event.
-        let mut reached = vec![(0, WorldEvent::Start)];
-        let mut worlds = VecDeque::from([(first, 0)]);
-        let mut most = 0;
-        while let Some((world, place)) = worlds.pop_front() {
-            for (event, next) in self.next(&world) {
-                let is_resetting = next
-                    .messages
-                    .iter()
-                    .any(|message| matches!(message.what, What::ResetDone));
-                most = most.max(next.passed);
-                if next.passed > self.bounds.limit && !is_resetting {
-                    let history = history(&reached, place);
-                    panic!("{} units passed: {history:?}, {event:?}", next.passed);
-                }
-                if seen.insert(self.hash(&next, &hasher)) {
-                    reached.push((place, event));
-                    worlds.push_back((next, reached.len() - 1));
-                }
+        let most = Cell::new(0);
+        let check = |world: &World| {
+            most.set(most.get().max(world.passed));
+            let is_resetting = world
+                .messages
+                .iter()
+                .any(|message| matches!(message.what, What::ResetDone));
+            match world.passed <= self.bounds.limit || is_resetting {
+                true => Ok(()),
+                false => Err(format!("{} units passed", world.passed)),
             }
+        };
+        let worlds = Explorer {
+            next: |world: &World| self.next(world),
+            hash: |world: &World| self.hash(world, &hasher),
+            check,
         }
-        (seen.len(), most)
+        .explore(first, usize::MAX);
+        (worlds, most.get())
     }
-}
-
-/// The events that led to a world.
-fn history(reached: &[(usize, WorldEvent)], mut place: usize) -> Vec<WorldEvent> {
-    let mut events = Vec::new();
-    while place > 0 {
-        events.push(reached[place].1);
-        place = reached[place].0;
-    }
-    events.reverse();
-    events
 }
 
 const TWO_REPLICAS: WorldBounds = WorldBounds {

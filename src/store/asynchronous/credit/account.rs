@@ -1,0 +1,368 @@
+//! The account of one budget of a limit with an overshoot. It has what the store answered last, and
+//! the units that this process allowed and has not paid. No I/O.
+//!
+//! # Why at most the overshoot passes above the limit
+//!
+//! A replica owes at most its *credit* for a key: its share of the overshoot. The shares of all
+//! replicas together are at most 1, which the [lease](super::lease) sees to. Let F be the level of
+//! the store with all units that replicas owe. The store allows a check only if the level stays
+//! below the capacity, and a replica only if that holds with all that it owes itself. So F is at
+//! most the capacity and all credits, and what passes in any time `t` is at most
+//!
+//! > capacity + rate x t + overshoot.
+//!
+//! Units that a process owed when it was killed come on top. These rules keep it so:
+//!
+//! - **All that is not paid counts as owed**: units in a payment whose answer did not come, and
+//!   units of a group that is not decided yet. A payment is sent until it is answered.
+//! - **A key without an answer asks the store.** So it is with a key that was forgotten. An answer
+//!   to a request that was sent before that is not used.
+//! - **Answers count in the order of this process.** An answer replaces what is known if its
+//!   request was sent after that came. Of two requests in flight at once, the fuller level counts.
+//! - **A share that grew** is not used with an older answer, because other replicas may have used
+//!   it since.
+//! - **The clock is read after the units are noted**, under one lock. If the lease is over then,
+//!   they are taken off again.
+//!
+//! The test `every_order_on_credit` goes through the orders of these events.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::lease::UsableShare;
+use crate::algorithm::{Rate, Rule};
+use crate::units::{Micros, Outcome, Timestamp, later, micros};
+
+/// A bucket drains slower here by this part of the time, because clocks run at different speeds.
+const CLOCK_MARGIN: Micros = 500;
+
+/// An account that owes nothing and was not used for so long is forgotten.
+const UNUSED: Duration = Duration::from_secs(60);
+
+/// A task that awaits the answer to a payment for so long is taken for dead.
+const LONGEST_ANSWER: Duration = Duration::from_secs(5);
+
+/// What an account needs of the limit of its budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::store::asynchronous) struct Terms {
+    capacity: u64,
+    /// How fast a bucket drains. Other algorithms free units at times that this process does not
+    /// know.
+    rate: Option<Rate>,
+    /// The longest time until a unit that is charged now is free again, of another algorithm.
+    period: Micros,
+}
+
+#[derive(Clone, Debug, Hash)]
+pub(in crate::store::asynchronous) struct CreditAccount {
+    /// No other account of the process has it.
+    number: u64,
+    terms: Terms,
+    known: KnownLevel,
+    /// Allowed units that are not charged.
+    owed: u64,
+    /// Units of groups that are not decided yet.
+    held: u64,
+    payment: Option<Payable>,
+    /// Whether a payment is planned.
+    pub(super) is_planned: bool,
+    used_at: Instant,
+}
+
+/// What the store answered.
+#[derive(Clone, Copy, Debug, Hash)]
+struct KnownLevel {
+    /// The units that it had left. This process knows of no later charge.
+    left: u64,
+    /// When the bucket will be full again.
+    full_at: Option<Instant>,
+    /// The time of the decision, by the clock of the store.
+    as_of: Timestamp,
+    answered: Instant,
+    /// How often the share of this process had grown when the request was sent.
+    growths: u64,
+}
+
+/// The state of a budget, from an answer of the store.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(in crate::store::asynchronous) struct LevelReport {
+    /// When the request was sent, by the clock of this process.
+    pub(in crate::store::asynchronous) sent: Instant,
+    /// How often the share of this process had grown by then.
+    pub(in crate::store::asynchronous) growths: u64,
+    pub(in crate::store::asynchronous) answered: Instant,
+    /// When the store decided, by its own clock.
+    pub(in crate::store::asynchronous) as_of: Timestamp,
+    pub(in crate::store::asynchronous) left: u64,
+    /// From then until the budget is full.
+    pub(in crate::store::asynchronous) full_after: Micros,
+}
+
+/// Units to be paid. They are sent with this number until they are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::store::asynchronous) struct Payable {
+    pub(in crate::store::asynchronous) units: u32,
+    pub(in crate::store::asynchronous) number: u64,
+    /// When a task sent it that still awaits the answer.
+    sent: Option<Instant>,
+}
+
+/// Units that were allowed on credit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::store::asynchronous) struct Lent {
+    /// The number of the account.
+    account: u64,
+    pub(in crate::store::asynchronous) units: u64,
+    /// The time of the check, by the clock of the store, as far as this process knows.
+    pub(in crate::store::asynchronous) now: Timestamp,
+    pub(in crate::store::asynchronous) at: Instant,
+    pub(in crate::store::asynchronous) outcome: Outcome,
+}
+
+impl Terms {
+    /// `None` if the rule has no overshoot.
+    pub(in crate::store::asynchronous) fn of(rule: &Rule) -> Option<Self> {
+        let (capacity, rate, period) = match rule {
+            Rule::Bucket(rule) if !rule.queues() => {
+                (rule.bucket.capacity, Some(rule.bucket.rate), 0)
+            }
+            Rule::SlidingWindow(rule) => {
+                let sub_windows = u64::from(rule.sub_windows) + 1;
+                (rule.limit, None, rule.length.saturating_mul(sub_windows))
+            }
+            Rule::SlidingLog(rule) => (rule.limit, None, rule.period),
+            Rule::Bucket(_) | Rule::FixedWindow(_) | Rule::Concurrency(_) => return None,
+        };
+        Some(Self {
+            capacity,
+            rate,
+            period,
+        })
+    }
+
+    /// The time until `used` units are free again.
+    fn full_after(&self, used: u64) -> Micros {
+        match self.rate {
+            _ if used == 0 => 0,
+            Some(rate) => scaled_up(used, rate.micros, rate.units),
+            None => self.period,
+        }
+    }
+}
+
+impl KnownLevel {
+    fn new(terms: &Terms, report: &LevelReport) -> Self {
+        let full_after = report.full_after + report.full_after.div_ceil(CLOCK_MARGIN);
+        let full_at = later(report.answered, Duration::from_micros(full_after));
+        Self {
+            left: report.left.min(terms.capacity),
+            full_at: terms.rate.map(|_| full_at),
+            as_of: report.as_of,
+            answered: report.answered,
+            growths: report.growths,
+        }
+    }
+
+    /// What is left at a time, if nobody charges.
+    fn left(&self, terms: &Terms, now: Instant) -> u64 {
+        let (Some(full_at), Some(rate)) = (self.full_at, terms.rate) else {
+            return self.left;
+        };
+        let full_after = full_at.saturating_duration_since(now);
+        let nanos = u64::try_from(full_after.as_nanos()).unwrap_or(u64::MAX);
+        let level = scaled_up(nanos.div_ceil(1_000), rate.units, rate.micros);
+        self.left.max(terms.capacity.saturating_sub(level))
+    }
+
+    /// What is known for certain of two answers whose requests were in flight at once.
+    fn fuller(self, other: Self) -> Self {
+        Self {
+            left: self.left.min(other.left),
+            full_at: self.full_at.max(other.full_at),
+            as_of: self.as_of.max(other.as_of),
+            answered: self.answered.max(other.answered),
+            growths: self.growths.min(other.growths),
+        }
+    }
+}
+
+impl CreditAccount {
+    pub(in crate::store::asynchronous) fn new(
+        number: u64,
+        terms: Terms,
+        report: &LevelReport,
+    ) -> Self {
+        Self {
+            number,
+            terms,
+            known: KnownLevel::new(&terms, report),
+            owed: 0,
+            held: 0,
+            payment: None,
+            is_planned: false,
+            used_at: report.answered,
+        }
+    }
+
+    pub(in crate::store::asynchronous) fn is_of(&self, terms: &Terms) -> bool {
+        self.terms == *terms
+    }
+
+    /// All units that were allowed, or may be, and that the store may not have charged.
+    pub(in crate::store::asynchronous) fn unpaid(&self) -> u64 {
+        let in_payment = self.payment.map_or(0, |payment| payment.units.into());
+        self.owed + self.held + in_payment
+    }
+
+    /// Returns whether nothing is lost if this is forgotten.
+    pub(in crate::store::asynchronous) fn is_paid(&self) -> bool {
+        self.unpaid() == 0
+    }
+
+    /// Returns whether nobody used it for a while.
+    pub(in crate::store::asynchronous) fn is_unused(&self, now: Instant) -> bool {
+        self.is_paid() && now.saturating_duration_since(self.used_at) >= UNUSED
+    }
+
+    /// Allows a check, if it fits what is known, and the credit. The units are owed from now on.
+    #[inline]
+    pub(in crate::store::asynchronous) fn lend(
+        &mut self,
+        units: u64,
+        overshoot: u64,
+        share: &UsableShare,
+        clock: impl FnOnce() -> Instant,
+    ) -> Option<Lent> {
+        let unpaid = self.unpaid() + units;
+        if unpaid > share.credit(overshoot) || share.growths != self.known.growths {
+            return None;
+        }
+        self.owed += units;
+        let now = clock();
+        let left = self.known.left(&self.terms, now);
+        if unpaid > left || !share.is_leased(now) {
+            self.owed -= units;
+            return None;
+        }
+        self.used_at = now;
+        Some(self.lent(units, left - unpaid, now))
+    }
+
+    /// The same, for a check of a group that is not decided yet.
+    pub(in crate::store::asynchronous) fn hold(
+        &mut self,
+        units: u64,
+        overshoot: u64,
+        share: &UsableShare,
+        clock: impl FnOnce() -> Instant,
+    ) -> Option<Lent> {
+        let lent = self.lend(units, overshoot, share, clock)?;
+        self.owed -= units;
+        self.held += units;
+        Some(lent)
+    }
+
+    fn lent(&self, units: u64, left: u64, at: Instant) -> Lent {
+        let since = at.saturating_duration_since(self.known.answered);
+        let reset_after = self.terms.full_after(self.terms.capacity - left);
+        Lent {
+            account: self.number,
+            units,
+            now: self.known.as_of.saturating_add(micros(since)),
+            at,
+            outcome: Outcome::undelayed(true, false, left, None, reset_after),
+        }
+    }
+
+    /// The units of a group that was allowed are owed, and otherwise they are not.
+    pub(in crate::store::asynchronous) fn end_hold(&mut self, lent: &Lent, is_allowed: bool) {
+        if lent.account != self.number {
+            return;
+        }
+        self.held -= lent.units;
+        if is_allowed {
+            self.owed += lent.units;
+        }
+    }
+
+    /// Returns whether a payment should not wait: half of the credit is owed.
+    #[inline]
+    pub(in crate::store::asynchronous) fn is_due(
+        &self,
+        overshoot: u64,
+        share: &UsableShare,
+    ) -> bool {
+        self.payment.is_none() && 2 * self.owed > share.credit(overshoot)
+    }
+
+    /// Begins to pay what is owed, or to send a payment again that was not answered.
+    pub(in crate::store::asynchronous) fn pay(
+        &mut self,
+        number: impl FnOnce() -> u64,
+        now: Instant,
+    ) -> Option<Payable> {
+        let waits = |sent: Instant| now.saturating_duration_since(sent) < LONGEST_ANSWER;
+        let (units, number) = match self.payment {
+            Some(payment) if payment.sent.is_some_and(waits) => return None,
+            Some(payment) => (payment.units, payment.number),
+            None if self.owed == 0 => return None,
+            None => {
+                let units = u32::try_from(self.owed).unwrap_or(u32::MAX);
+                self.owed -= u64::from(units);
+                (units, number())
+            }
+        };
+        let payment = Payable {
+            units,
+            number,
+            sent: Some(now),
+        };
+        self.payment = Some(payment);
+        Some(payment)
+    }
+
+    /// Notes that a payment was answered. The answer may tell the level with it.
+    pub(in crate::store::asynchronous) fn paid(
+        &mut self,
+        number: u64,
+        report: Option<&LevelReport>,
+    ) {
+        if self.payment.is_none_or(|it| it.number != number) {
+            return;
+        }
+        self.payment = None;
+        match report {
+            Some(report) => self.note(report),
+            None => self.forget_level(),
+        }
+    }
+
+    /// Notes that a payment was not answered. It is owed, and is sent again.
+    pub(in crate::store::asynchronous) fn not_answered(&mut self, number: u64) {
+        if let Some(payment) = self.payment.as_mut().filter(|it| it.number == number) {
+            payment.sent = None;
+        }
+    }
+
+    /// Has the next check ask the store.
+    pub(in crate::store::asynchronous) fn forget_level(&mut self) {
+        (self.known.left, self.known.full_at) = (0, None);
+    }
+
+    /// Notes the answer to a check.
+    pub(in crate::store::asynchronous) fn note(&mut self, report: &LevelReport) {
+        let answered = KnownLevel::new(&self.terms, report);
+        self.used_at = report.answered;
+        self.known = match report.sent > self.known.answered {
+            true => answered,
+            false => self.known.fuller(answered),
+        };
+    }
+}
+
+/// `units * part / of`, rounded up.
+fn scaled_up(units: u64, part: u64, of: u64) -> u64 {
+    let scaled = (u128::from(units) * u128::from(part)).div_ceil(u128::from(of));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}

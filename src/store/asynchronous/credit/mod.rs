@@ -1,0 +1,258 @@
+//! Limits with an overshoot: units that are allowed here and charged later.
+//!
+//! A check of a key of which enough is known is allowed at once, and its units are *owed*. When
+//! half of the *credit* is owed, or after a few seconds, a *payment* charges them, whatever the
+//! store has left, and its answer says what is left for the next checks. All other checks ask the
+//! store. The module [`account`] says why the overshoot is never exceeded, and [`lease`] how the
+//! replicas share it.
+
+pub(super) mod account;
+pub(super) mod lease;
+mod payments;
+mod sharing;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use self::account::{CreditAccount, Lent, LevelReport, Payable, Terms};
+use self::lease::{Lease, UsableShare};
+use self::payments::Plan;
+use super::Asynchronous;
+use super::accounts::{Account, Accounts};
+use crate::model::{Budget, Check, Decision, Key, Limit, Source};
+use crate::store::Store;
+use crate::units::{AtomicU64, Mutex, later, micros};
+
+/// What a process needs to allow units on credit.
+pub(super) struct Credit {
+    accounts: Accounts<CreditAccount>,
+    lease: Mutex<Lease>,
+    share: ShareInUse,
+    /// This process in the payments.
+    payer: [u8; 8],
+    plan: Mutex<Plan>,
+}
+
+/// The share of the lease, for threads that decide. A thread reads it under the lock of an account.
+struct ShareInUse {
+    /// The growths of the share, and its parts in the lowest bits.
+    growths_and_parts: AtomicU64,
+    /// In microseconds since the start.
+    ends: AtomicU64,
+    start: Instant,
+}
+
+/// [`ALL_SHARES`](lease::ALL_SHARES) have fewer bits.
+const BITS_OF_PARTS: u32 = 16;
+
+impl ShareInUse {
+    fn set(&self, share: &UsableShare) {
+        let ends = micros(share.ends.saturating_duration_since(self.start));
+        // First the end, so that nobody reads a share that grew with the end of an old lease.
+        self.ends.store(ends, Ordering::Release);
+        let packed = share.growths << BITS_OF_PARTS | u64::from(share.parts);
+        self.growths_and_parts.store(packed, Ordering::Release);
+    }
+
+    #[inline]
+    fn get(&self) -> UsableShare {
+        let packed = self.growths_and_parts.load(Ordering::Acquire);
+        let ends = self.ends.load(Ordering::Acquire);
+        UsableShare {
+            parts: (packed & ((1 << BITS_OF_PARTS) - 1)) as u32,
+            growths: packed >> BITS_OF_PARTS,
+            ends: later(self.start, Duration::from_micros(ends)),
+        }
+    }
+}
+
+impl Default for Credit {
+    fn default() -> Self {
+        let start = Instant::now();
+        let lease = Lease::new(random_id(), start);
+        let share = ShareInUse {
+            growths_and_parts: AtomicU64::new(0),
+            ends: AtomicU64::new(0),
+            start,
+        };
+        Self {
+            accounts: Accounts::default(),
+            lease: Mutex::new(lease),
+            share,
+            payer: random_id(),
+            plan: Mutex::default(),
+        }
+    }
+}
+
+/// Eight random bytes, by which the store tells processes apart.
+fn random_id() -> [u8; 8] {
+    RandomState::new().hash_one(()).to_be_bytes()
+}
+
+/// What has to be done for an account after units were lent.
+enum Next {
+    Nothing,
+    Pay(Payable),
+    Plan,
+}
+
+impl Credit {
+    /// How often the share grew. An answer is noted with the number from before its request.
+    pub(super) fn growths(&self) -> u64 {
+        self.share.get().growths
+    }
+
+    /// Calls a function with the account of a budget under its rule, if there is one.
+    #[inline]
+    fn under<T>(
+        &self,
+        (limit, key): (&Limit, &Key),
+        call: impl FnOnce(&mut CreditAccount, u64) -> T,
+    ) -> Option<T> {
+        let overshoot = limit.overshoot()?;
+        let terms = Terms::of(limit.rule())?;
+        self.accounts.with((limit, key), |account| {
+            account.is_of(&terms).then(|| call(account, overshoot))
+        })?
+    }
+
+    /// What has to be done for an account that owes units.
+    fn next(&self, account: &mut CreditAccount, overshoot: u64, share: &UsableShare) -> Next {
+        if account.is_due(overshoot, share)
+            && let Some(payment) = account.pay(|| self.accounts.next_number(), Instant::now())
+        {
+            return Next::Pay(payment);
+        }
+        match std::mem::replace(&mut account.is_planned, true) {
+            true => Next::Nothing,
+            false => Next::Plan,
+        }
+    }
+
+    /// The units of a budget that are allowed here and not charged.
+    pub(super) fn unpaid(&self, of: (&Limit, &Key)) -> u64 {
+        self.under(of, |account, _| account.unpaid()).unwrap_or(0)
+    }
+
+    /// Holds the units of a check, whose group is not decided yet.
+    pub(super) fn hold(&self, check: &Check) -> Option<Lent> {
+        let of = (check.limit(), check.key());
+        self.under(of, |account, overshoot| {
+            account.hold(
+                check.cost().into(),
+                overshoot,
+                &self.share.get(),
+                Instant::now,
+            )
+        })?
+    }
+}
+
+impl<S: Store> Asynchronous<S> {
+    /// Allows a check on credit, if its account can. The units are owed.
+    #[inline]
+    pub(super) fn lend(self: &Arc<Self>, (limit, key): (&Limit, &Key), cost: u32) -> Option<Lent> {
+        let lend = |account: &mut CreditAccount, overshoot| {
+            let share = self.credit.share.get();
+            let lent = account.lend(cost.into(), overshoot, &share, Instant::now)?;
+            Some((lent, self.credit.next(account, overshoot, &share)))
+        };
+        let (lent, next) = self.credit.under((limit, key), lend)??;
+        self.start(next, (limit, key));
+        Some(lent)
+    }
+
+    /// The units of a group are owed from now on, or not any more.
+    pub(super) fn end_hold(self: &Arc<Self>, check: &Check, lent: &Lent, is_allowed: bool) {
+        let of = (check.limit(), check.key());
+        let end = |account: &mut CreditAccount, overshoot| {
+            account.end_hold(lent, is_allowed);
+            let share = self.credit.share.get();
+            self.credit.next(account, overshoot, &share)
+        };
+        if let Some(next) = self.credit.under(of, end) {
+            self.start(next, of);
+        }
+    }
+
+    #[inline]
+    fn start(self: &Arc<Self>, next: Next, (limit, key): (&Limit, &Key)) {
+        match next {
+            Next::Nothing => {}
+            Next::Pay(payment) => self.start_payment(Budget::new(limit, key), payment),
+            Next::Plan => self.plan_payment(Budget::new(limit, key)),
+        }
+    }
+
+    /// Notes the answer to a check. Returns the units of the budget that are not paid.
+    pub(super) fn note_level(self: &Arc<Self>, budget: &Budget, report: &LevelReport) -> u64 {
+        let Some(terms) = Terms::of(budget.limit().rule()) else {
+            return 0;
+        };
+        let accounts = &self.credit.accounts;
+        let mut place = accounts.place(budget.limit(), budget.key());
+        let new = || CreditAccount::new(accounts.next_number(), terms, report);
+        if let Some(stored) = place.get() {
+            let account = &mut stored.account;
+            if account.is_of(&terms) {
+                account.note(report);
+            } else if account.is_paid() {
+                *account = new();
+                stored.budget = budget.clone();
+            }
+            return account.unpaid();
+        }
+        // Otherwise the account may have been forgotten since, with units that this answer lacks.
+        if place.forgot_at().is_none_or(|forgot| report.sent > forgot) {
+            place.add(budget, new(), report.answered);
+            drop(place);
+            self.ensure_teller();
+        }
+        0
+    }
+
+    /// Has the next check of a budget ask the store. If it was reset, nothing is owed.
+    pub(super) fn forget_level(&self, budget: &Budget, is_reset: bool) {
+        if is_reset {
+            self.credit.accounts.remove(budget, Instant::now());
+        } else {
+            let of = (budget.limit(), budget.key());
+            self.credit.under(of, |account, _| account.forget_level());
+        }
+    }
+}
+
+impl LevelReport {
+    /// The state of the budget of one of the checks of a decision. `None` if the decision does not
+    /// tell it.
+    pub(super) fn of(
+        decision: &Decision,
+        index: usize,
+        sent: Instant,
+        growths: u64,
+    ) -> Option<Self> {
+        let verdict = decision.verdicts().get(index)?;
+        let outcome = verdict.outcome();
+        let is_level = outcome.blocked_for == 0 && decision.source() == Source::Store;
+        is_level.then(|| Self {
+            sent,
+            growths,
+            answered: Instant::now(),
+            // Several servers can decide a group, and each has its own clock.
+            as_of: verdict.charged_at(),
+            left: outcome.remaining,
+            full_after: outcome.reset_after,
+        })
+    }
+}
+
+impl Account for CreditAccount {
+    fn is_empty(&self, _now: Instant) -> bool {
+        self.is_paid()
+    }
+}

@@ -1,0 +1,244 @@
+//! Payments, and the task that sends them when they are due.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle as Runtime;
+use tokio::time::{Instant, sleep};
+
+use super::account::{CreditAccount, LevelReport, Payable};
+use super::sharing::Pace;
+use crate::model::{Budget, Change, Decision, Error, Operation};
+use crate::store::asynchronous::Asynchronous;
+use crate::store::asynchronous::accounts::StoredAccount;
+use crate::store::heartbeat::Heartbeat;
+use crate::store::{Answer, Store, answer};
+use crate::telemetry;
+use crate::units::{Payment, later, spawn_for};
+
+/// Units are owed at most so long, while the store answers.
+const PAY_AFTER: Duration = Duration::from_secs(4);
+
+/// How often due payments are looked for.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// The most payments that are sent at once. The rest follows when they are answered.
+const AT_ONCE: usize = 512;
+
+/// How often accounts that nobody uses are looked for.
+const FORGET_EVERY: Duration = Duration::from_secs(10);
+
+/// A round of the task that takes longer is taken for its end.
+const LONGEST_ROUND: Duration = Duration::from_secs(3);
+
+/// The budgets whose units are to be paid, in the order in which that is due, and the task that
+/// pays them.
+#[derive(Default)]
+pub(super) struct Plan {
+    due: VecDeque<(Instant, Budget)>,
+    teller: Heartbeat,
+}
+
+impl Plan {
+    /// The next budget that is due.
+    fn take_due(&mut self, now: Instant) -> Option<Budget> {
+        self.due.front().filter(|(at, _)| *at <= now)?;
+        self.due.pop_front().map(|(_, budget)| budget)
+    }
+}
+
+/// A payment that is sent. When it is dropped without an answer, it is planned again.
+struct SentPayment<S: Store> {
+    asynchronous: Arc<Asynchronous<S>>,
+    budget: Budget,
+    payment: Payable,
+    sent: Instant,
+    growths: u64,
+    is_answered: bool,
+}
+
+impl<S: Store> SentPayment<S> {
+    fn new(asynchronous: &Arc<Asynchronous<S>>, budget: Budget, payment: Payable) -> Self {
+        Self {
+            asynchronous: Arc::clone(asynchronous),
+            growths: asynchronous.credit.growths(),
+            sent: Instant::now(),
+            budget,
+            payment,
+            is_answered: false,
+        }
+    }
+
+    fn ask(&self) -> Answer {
+        let Payable { units, number, .. } = self.payment;
+        let payment = Payment::new(self.asynchronous.credit.payer, number, units);
+        let pay = Operation::Change(self.budget.clone(), Change::Pay(payment));
+        self.asynchronous.store.apply(pay)
+    }
+
+    fn note(mut self, answer: &Result<Decision, Error>) {
+        let Ok(decision) = answer else {
+            return;
+        };
+        self.is_answered = true;
+        let report = LevelReport::of(decision, 0, self.sent, self.growths);
+        let Payable { units, number, .. } = self.payment;
+        self.with_account(|account| account.paid(number, report.as_ref()));
+        telemetry::prefetched(self.budget.limit().name(), "paid", units.into());
+    }
+
+    fn with_account<T>(&self, call: impl FnOnce(&mut CreditAccount) -> T) -> Option<T> {
+        let of = (self.budget.limit(), self.budget.key());
+        self.asynchronous
+            .credit
+            .under(of, |account, _| call(account))
+    }
+}
+
+impl<S: Store> Drop for SentPayment<S> {
+    fn drop(&mut self) {
+        if self.is_answered {
+            return;
+        }
+        let is_new = self.with_account(|account| {
+            account.not_answered(self.payment.number);
+            !std::mem::replace(&mut account.is_planned, true)
+        });
+        if is_new == Some(true) {
+            self.asynchronous.plan_payment(self.budget.clone());
+        }
+    }
+}
+
+impl<S: Store> Asynchronous<S> {
+    /// Sends a payment in the background.
+    #[cold]
+    pub(super) fn start_payment(self: &Arc<Self>, budget: Budget, payment: Payable) {
+        let payment = SentPayment::new(self, budget, payment);
+        if let Ok(runtime) = Runtime::try_current() {
+            runtime.spawn(send_all(vec![payment]));
+        }
+    }
+
+    /// Has the units of a budget paid in a while.
+    pub(super) fn plan_payment(self: &Arc<Self>, budget: Budget) {
+        let due = later(Instant::now(), PAY_AFTER);
+        self.credit.plan.lock().due.push_back((due, budget));
+        self.ensure_teller();
+    }
+
+    /// Starts the task that pays and renews the lease, if there is none, or if its runtime does not
+    /// run it.
+    pub(super) fn ensure_teller(self: &Arc<Self>) {
+        let Ok(runtime) = Runtime::try_current() else {
+            return;
+        };
+        if self.credit.plan.lock().teller.begin(LONGEST_ROUND) {
+            let end = |it: &Self| it.credit.plan.lock().teller.end();
+            // Not under the lock: a runtime that shuts down drops the task at once.
+            spawn_for(self, &runtime, end, tell(Arc::downgrade(self)));
+        }
+    }
+
+    /// Takes out the payments that are due.
+    fn take_due(self: &Arc<Self>, now: Instant) -> Vec<SentPayment<S>> {
+        let mut due = Vec::new();
+        while due.len() < AT_ONCE {
+            let Some(budget) = self.credit.plan.lock().take_due(now) else {
+                break;
+            };
+            let of = (budget.limit(), budget.key());
+            let payment = self.credit.under(of, |account, _| {
+                account.is_planned = false;
+                account.pay(|| self.credit.accounts.next_number(), now)
+            });
+            if let Some(payment) = payment.flatten() {
+                due.push(SentPayment::new(self, budget, payment));
+            }
+        }
+        due
+    }
+
+    /// Pays what is due.
+    async fn pay_due(self: &Arc<Self>) {
+        loop {
+            let due = self.take_due(Instant::now());
+            let is_last = due.len() < AT_ONCE;
+            send_all(due).await;
+            if is_last {
+                return;
+            }
+            self.credit.plan.lock().teller.beat(Instant::now());
+        }
+    }
+
+    /// Pays all accounts for which a function returns true.
+    pub(super) async fn pay_where(self: &Arc<Self>, is_due: impl Fn(&CreditAccount, u64) -> bool) {
+        let now = Instant::now();
+        let accounts = &self.credit.accounts;
+        let mut due = Vec::new();
+        accounts.for_each(
+            |StoredAccount {
+                 budget, account, ..
+             }| {
+                let overshoot = budget.limit().overshoot().unwrap_or(0);
+                if is_due(account, overshoot)
+                    && let Some(payment) = account.pay(|| accounts.next_number(), now)
+                {
+                    due.push((budget.clone(), payment));
+                }
+            },
+        );
+        for some in due.chunks(AT_ONCE) {
+            let sent = |(budget, payment): &(Budget, Payable)| {
+                SentPayment::new(self, budget.clone(), *payment)
+            };
+            send_all(some.iter().map(sent).collect()).await;
+        }
+    }
+
+    /// Returns whether the task ends, because no account is left.
+    fn ends(&self) -> bool {
+        let mut plan = self.credit.plan.lock();
+        let ends = plan.due.is_empty() && self.credit.accounts.is_empty();
+        if ends {
+            plan.teller.end();
+        } else {
+            plan.teller.beat(Instant::now());
+        }
+        ends
+    }
+}
+
+async fn send_all<S: Store>(payments: Vec<SentPayment<S>>) {
+    let answers = answer::all(payments.iter().map(SentPayment::ask).collect()).await;
+    for (payment, answer) in payments.into_iter().zip(&answers) {
+        payment.note(answer);
+    }
+}
+
+/// Pays what is owed and renews the lease, until no account is left.
+async fn tell<S: Store>(asynchronous: Weak<Asynchronous<S>>) {
+    let mut pace = Pace::default();
+    let mut forgot_at = Instant::now();
+    loop {
+        let Some(asynchronous) = asynchronous.upgrade() else {
+            return;
+        };
+        asynchronous.pay_due().await;
+        asynchronous.renew(&mut pace).await;
+        let now = Instant::now();
+        if now.saturating_duration_since(forgot_at) >= FORGET_EVERY {
+            forgot_at = now;
+            let accounts = &asynchronous.credit.accounts;
+            accounts.forget(now, |account| account.is_unused(now));
+        }
+        if asynchronous.ends() {
+            asynchronous.give_up_share().await;
+            return;
+        }
+        drop(asynchronous);
+        sleep(PERIOD).await;
+    }
+}

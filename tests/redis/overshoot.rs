@@ -1,0 +1,256 @@
+//! Limits with an overshoot on a real Redis: replicas that share it, what ends their credit, and an
+//! outage.
+#![cfg(feature = "redis")]
+
+use std::time::Duration;
+
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, sleep};
+use tollgate::decision::Source;
+use tollgate::limit::OnStoreFailure;
+use tollgate::{Check, Decision, Key, Limit, Quota, RateLimiter};
+
+use crate::support::RedisServer;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A bucket that refills slowly, and an overshoot of a tenth.
+fn slow_bucket(units: u64) -> Limit {
+    Limit::token_bucket("api", Quota::per_day(units))
+        .and_then(|limit| limit.with_overshoot_percent(10))
+        .unwrap()
+}
+
+fn alice() -> Key {
+    Key::new("alice")
+}
+
+/// A process. On a slow machine, no answer comes after its deadline.
+async fn limiter_of(server: &RedisServer) -> RateLimiter {
+    let store = server.store().deadline(TIMEOUT / 2).connect();
+    RateLimiter::new(store.await.unwrap())
+}
+
+/// The units that Redis has charged, as a process that knows nothing sees it.
+async fn used(server: &RedisServer, limit: &Limit) -> u64 {
+    let limiter = limiter_of(server).await;
+    let peeked = limiter.peek(limit, &alice(), 0).await.unwrap();
+    limit.quota().capacity() - peeked.remaining()
+}
+
+/// Checks one unit at a time until this process decides by itself, with a share that grows no more.
+/// Returns the allowed checks.
+async fn heat(limiter: &RateLimiter, limit: &Limit) -> u64 {
+    let mut here_in_a_row = 0;
+    for allowed in 1.. {
+        let decision = limiter.check(limit, &alice()).await.unwrap();
+        assert!(decision.allowed());
+        match is_decided_here(&decision) {
+            true => here_in_a_row += 1,
+            false => here_in_a_row = 0,
+        }
+        if here_in_a_row == 10 {
+            return allowed;
+        }
+        // The share is claimed in the background.
+        sleep(Duration::from_millis(50)).await;
+    }
+    0
+}
+
+fn is_decided_here(decision: &Decision) -> bool {
+    decision.source() == Source::Asynchronous
+}
+
+/// Checks one unit at a time until a check is denied. Returns the allowed checks, and those among
+/// them that this process decided by itself.
+async fn spend(limiter: &RateLimiter, limit: &Limit) -> (u64, u64) {
+    let (mut allowed, mut here) = (0, 0);
+    loop {
+        let decision = limiter.check(limit, &alice()).await.unwrap();
+        if !decision.allowed() {
+            return (allowed, here);
+        }
+        allowed += 1;
+        here += u64::from(is_decided_here(&decision));
+        yield_now().await;
+    }
+}
+
+async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(TIMEOUT, future)
+        .await
+        .expect("it ends in a minute")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_allow_at_most_the_overshoot_above_the_limit_and_rarely_ask() {
+    in_time(async {
+        let (server, limit) = (RedisServer::start(), slow_bucket(20_000));
+        let mut replicas = Vec::new();
+        for _ in 0..4 {
+            replicas.push(limiter_of(&server).await);
+        }
+        let mut allowed = 0;
+        for replica in &replicas {
+            allowed += heat(replica, &limit).await;
+        }
+        let mut spending = JoinSet::new();
+        for replica in replicas.clone() {
+            let limit = limit.clone();
+            spending.spawn(async move { spend(&replica, &limit).await });
+        }
+        let mut here = 0;
+        for spent in spending.join_all().await {
+            allowed += spent.0;
+            here += spent.1;
+        }
+        assert!((20_000..=22_000).contains(&allowed), "{allowed}");
+        assert!(here > 15_000, "{here} of 20,000 were decided here");
+        for replica in &replicas {
+            replica.flush().await;
+        }
+        let redis = limiter_of(&server).await;
+        let denied = redis.check(&limit, &alice()).await.unwrap();
+        // All that passed is charged: 20,000 a day are one in 4.32 seconds.
+        let above = denied.retry_after().unwrap().as_secs_f64() / 4.32;
+        let above = above - 1.0 + 20_000.0;
+        assert!(
+            (above - allowed as f64).abs() < 10.0,
+            "{above} of {allowed}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn units_are_charged_in_a_few_seconds_and_by_flush() {
+    in_time(async {
+        let (server, limit) = (RedisServer::start(), slow_bucket(10_000));
+        let limiter = limiter_of(&server).await;
+        let mut allowed = heat(&limiter, &limit).await;
+        for _ in 0..10 {
+            assert!(is_decided_here(
+                &limiter.check(&limit, &alice()).await.unwrap()
+            ));
+            allowed += 1;
+        }
+        assert!(used(&server, &limit).await < allowed, "they are owed");
+        let start = Instant::now();
+        while used(&server, &limit).await < allowed {
+            assert!(start.elapsed() < Duration::from_secs(30));
+            sleep(Duration::from_millis(100)).await;
+        }
+        assert!(limiter.check(&limit, &alice()).await.unwrap().allowed());
+        limiter.flush().await;
+        assert_eq!(used(&server, &limit).await, allowed + 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_left_and_a_peek_count_what_is_owed() {
+    let (server, limit) = (RedisServer::start(), slow_bucket(10_000));
+    let limiter = limiter_of(&server).await;
+    let allowed = heat(&limiter, &limit).await;
+    let decision = limiter.check(&limit, &alice()).await.unwrap();
+    assert_eq!(decision.remaining(), 10_000 - allowed - 1);
+    let reset = decision.reset_after().as_secs_f64();
+    let expected = (allowed + 1) as f64 * 8.64;
+    assert!(
+        (reset - expected).abs() < 1.0,
+        "{reset} s and not {expected}"
+    );
+    let peeked = limiter.peek(&limit, &alice(), 1).await.unwrap();
+    // A peek says what would be left.
+    assert_eq!(peeked.remaining(), 10_000 - allowed - 2);
+}
+
+#[tokio::test]
+async fn every_algorithm_is_decided_here() {
+    let quota = Quota::per_day(10_000);
+    let limits = [
+        Limit::token_bucket("api", quota),
+        Limit::gcra("api", quota),
+        Limit::leaky_bucket_meter("api", quota),
+        Limit::sliding_window_with("api", quota, 4),
+        Limit::sliding_log("api", quota),
+    ];
+    for limit in limits {
+        let limit = limit.unwrap().with_overshoot_percent(10).unwrap();
+        let server = RedisServer::start();
+        let limiter = limiter_of(&server).await;
+        let allowed = in_time(heat(&limiter, &limit)).await;
+        let decision = limiter.check(&limit, &alice()).await.unwrap();
+        assert!(is_decided_here(&decision), "{limit:?}");
+        assert_eq!(decision.remaining(), 10_000 - allowed - 1);
+        limiter.flush().await;
+        assert_eq!(used(&server, &limit).await, allowed + 1, "{limit:?}");
+    }
+}
+
+#[tokio::test]
+async fn reset_ends_what_is_owed_and_a_block_ends_the_credit() {
+    let (server, limit) = (RedisServer::start(), slow_bucket(10_000));
+    let limiter = limiter_of(&server).await;
+    in_time(heat(&limiter, &limit)).await;
+    limiter.reset(&limit, &alice()).await.unwrap();
+    limiter.flush().await;
+    assert_eq!(used(&server, &limit).await, 0);
+
+    in_time(heat(&limiter, &limit)).await;
+    let block = Duration::from_secs(60);
+    limiter.block(&limit, &alice(), block).await.unwrap();
+    let denied = limiter.check(&limit, &alice()).await.unwrap();
+    assert!(!denied.allowed() && denied.is_blocked());
+}
+
+#[tokio::test]
+async fn group_owes_nothing_if_another_limit_denies_it() {
+    let (server, limit) = (RedisServer::start(), slow_bucket(10_000));
+    let strict = Limit::fixed_window("strict", Quota::per_day(1)).unwrap();
+    let limiter = limiter_of(&server).await;
+    let mut allowed = in_time(heat(&limiter, &limit)).await;
+    let group = || [Check::new(&limit, alice()), Check::new(&strict, alice())];
+    assert!(limiter.check_all(group()).await.unwrap().allowed());
+    allowed += 1;
+    for _ in 0..20 {
+        assert!(!limiter.check_all(group()).await.unwrap().allowed());
+    }
+    limiter.flush().await;
+    assert_eq!(used(&server, &limit).await, allowed);
+}
+
+#[tokio::test]
+async fn units_are_allowed_for_a_while_without_redis_and_then_the_failure_policy_decides() {
+    let (mut server, limit) = (RedisServer::start(), slow_bucket(10_000));
+    let limit = limit
+        .with_on_store_failure(OnStoreFailure::FailClosed)
+        .unwrap();
+    let store = server
+        .store()
+        .deadline(Duration::from_millis(200))
+        .connect();
+    let limiter = RateLimiter::new(store.await.unwrap());
+    in_time(heat(&limiter, &limit)).await;
+    server.kill();
+    assert!(is_decided_here(
+        &limiter.check(&limit, &alice()).await.unwrap()
+    ));
+    let ends = async {
+        let mut allowed = 0_u64;
+        while limiter
+            .check(&limit, &alice())
+            .await
+            .is_ok_and(|it| it.allowed())
+        {
+            allowed += 1;
+            sleep(Duration::from_millis(20)).await;
+        }
+        allowed
+    };
+    let start = Instant::now();
+    let allowed = in_time(ends).await;
+    assert!(allowed <= 1_000, "the overshoot, and not {allowed}");
+    assert!(start.elapsed() < Duration::from_secs(20));
+}
