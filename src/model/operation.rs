@@ -67,7 +67,8 @@ pub enum Change {
     Claim(Claim),
     /// Charges units that a process allowed before, whatever is left. A payment can be repeated: a
     /// store that may lose an answer remembers the last number of each payer for a minute, and
-    /// charges only a higher one. Replicas send payments under a limit with an
+    /// charges only a higher one. The [largest debt](Limit::with_max_debt) bounds settlements and
+    /// not payments, because these units have passed. Replicas send payments under a limit with an
     /// [overshoot](Limit::with_overshoot_percent).
     Pay(Payment),
 }

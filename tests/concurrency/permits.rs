@@ -817,22 +817,45 @@ proptest! {
             let operation = Operation::Change(budget, Change::Claim(claim));
             let ask = |store: &dyn Store| {
                 let claiming = async { store.apply(operation.clone()).await };
-                claim.granted + runtime.block_on(claiming).expect("the store answers").remaining()
+                let decision = runtime.block_on(claiming).expect("the store answers");
+                // The number of holders stands in place of a time.
+                (claim.granted + decision.remaining(), decision.reset_after())
             };
             let [expected, answered] = [ask(&memory), ask(&redis)];
             prop_assert_eq!(answered, expected, "{:?} at {}", claim, now);
             if repeats {
                 // A holder of nothing is forgotten, and begins at zero.
                 let again = [ask(&memory), ask(&redis)];
-                let is_the_same = again[0] == again[1] && again[0] <= expected;
+                let is_the_same = again[0] == again[1] && again[0].0 <= expected.0;
                 prop_assert!(is_the_same, "{:?} again: {:?}", claim, again);
             }
-            *granted = (*granted).max(expected);
+            *granted = (*granted).max(expected.0);
         }
     }
 }
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
+
+#[tokio::test]
+async fn claims_of_one_call_say_how_many_processes_hold_or_wait() {
+    let server = RedisServer::start();
+    let redis = server.store().build().unwrap();
+    let claim = |number: u8, waiting| {
+        let mut claim = Claim::new([number; 8], 10 * SECOND);
+        claim.waiting = waiting;
+        redis.apply(Operation::Change(
+            Budget::new(&exports(2), "acme"),
+            Change::Claim(claim),
+        ))
+    };
+    // The last one wants nothing.
+    let answers = [(1, 1), (2, 3), (3, 1), (4, 0)].map(|(number, waiting)| claim(number, waiting));
+    let mut holders = Vec::new();
+    for answer in answers {
+        holders.push(answer.await.unwrap().reset_after().as_micros());
+    }
+    assert_eq!(holders, [1, 2, 3, 3]);
+}
 
 #[tokio::test]
 async fn long_queue_is_served_alike_and_a_poll_of_it_is_cheap() {
@@ -855,6 +878,7 @@ async fn long_queue_is_served_alike_and_a_poll_of_it_is_cheap() {
         let expected = memory.apply(claim).await.unwrap();
         let new = expected.remaining();
         assert_eq!(answered.remaining(), new, "holder {number}");
+        assert_eq!(answered.reset_after(), expected.reset_after());
         holders[number] = [granted + new, released, waiting - new.min(waiting)];
         new
     };

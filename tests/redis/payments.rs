@@ -106,7 +106,7 @@ async fn record_of_a_payer_that_is_unreadable_counts_as_none() {
     let ttl: i64 = redis.pttl(&record).unwrap();
     assert!((50_000..=61_000).contains(&ttl), "{ttl} ms");
     let mut left = 9;
-    for garbage in ["", "short", "much longer garbage"] {
+    for garbage in ["", "short", "\u{7f}garbag", "much longer garbage"] {
         redis.set::<_, _, ()>(&record, garbage).unwrap();
         left -= 1;
         assert_eq!(pay(&store, &limit, PAYER, 5, 1).await, left, "{garbage}");

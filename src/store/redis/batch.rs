@@ -144,7 +144,7 @@ impl Batch {
                 let mut changed = self.numbered(prefix, budget, cost, blocks, 0);
                 if let Change::Pay(payment) = change {
                     let record = self.keys.number_of_payer(prefix, budget, payment.payer);
-                    changed.beside = Some(record);
+                    changed.paid = Some(record);
                 }
                 self.charges.push(changed);
             }
@@ -365,7 +365,7 @@ impl Batch {
 
     /// Returns whether the run is one charge of one budget, and no offences of its key matter.
     fn is_plain_charge(&self, run: &Run) -> bool {
-        self.is_only_charge_of_its_key(run) && self.charges[run.first].beside.is_none()
+        self.is_only_charge_of_its_key(run) && self.charges[run.first].offences.is_none()
     }
 
     fn rule(&self, charge: &WireCheck) -> &Rule {
@@ -473,11 +473,11 @@ impl Batch {
 /// Returns whether a change reads or writes the offences of the key.
 fn reaches_offences(budget: &Budget, change: &Change) -> bool {
     match change {
-        Change::Settle { .. } => budget.blocking().is_some(),
+        Change::Settle { .. } | Change::Pay(_) => budget.blocking().is_some(),
         // A block ends whatever the policy of the limit that ends it.
         Change::Reset => true,
         Change::Block(length) => budget.limit().blocking().is_some() || length.is_zero(),
-        Change::Claim(_) | Change::Pay(_) => false,
+        Change::Claim(_) => false,
     }
 }
 

@@ -64,8 +64,10 @@ const DENIED_CALLER: u8 = 2;
 pub(super) struct WireCheck {
     pub(super) key: u16,
     pub(super) limit: u16,
-    /// The key beside the budget's: of its offences, if they matter, or of a payer's last payment.
-    pub(super) beside: Option<u16>,
+    /// The key of the offences, if they matter.
+    pub(super) offences: Option<u16>,
+    /// The key of a payer's last payment.
+    pub(super) paid: Option<u16>,
     pub(super) cost: u32,
     /// [`SHADOW`], [`DENIED_CALLER`], or both.
     flags: u8,
@@ -74,11 +76,12 @@ pub(super) struct WireCheck {
 }
 
 impl WireCheck {
-    pub(super) const fn new(key: u16, limit: u16, beside: Option<u16>, cost: u32) -> Self {
+    pub(super) const fn new(key: u16, limit: u16, offences: Option<u16>, cost: u32) -> Self {
         Self {
             key,
             limit,
-            beside,
+            offences,
+            paid: None,
             cost,
             flags: 0,
             max_wait: 0,
@@ -104,10 +107,10 @@ impl WireCheck {
 
     /// The same charge of the next budget.
     pub(super) const fn next(mut self) -> Self {
-        match &mut self.beside {
+        match &mut self.offences {
             None => self.key += 1,
-            Some(beside) => {
-                *beside += 2;
+            Some(offences) => {
+                *offences += 2;
                 self.key += 2;
             }
         }
@@ -227,7 +230,12 @@ impl Body {
             Change::Block(length) => self.push(at_most_a_year(*length), 7),
             Change::Claim(claim) => self.push_numbers(claim),
             // Its units are the cost.
-            Change::Pay(payment) => self.push(payment.number.min(MAX_EXACT), 7),
+            Change::Pay(payment) => {
+                for paid in charges.iter().filter_map(|charge| charge.paid) {
+                    self.push(u64::from(paid) + 1, 2);
+                }
+                self.push(payment.number.min(MAX_EXACT), 7);
+            }
             Change::Reset => {}
         }
     }
@@ -266,8 +274,8 @@ impl Body {
         self.push(u64::from(charge.key) + 1, 2);
         self.push(u64::from(charge.limit) + 1, 2);
         self.push(charge.cost.into(), 4);
-        if let Some(beside) = charge.beside {
-            self.push(u64::from(beside) + 1, 2);
+        if let Some(offences) = charge.offences {
+            self.push(u64::from(offences) + 1, 2);
         }
     }
 

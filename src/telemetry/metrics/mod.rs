@@ -108,6 +108,21 @@ pub(crate) fn prefetched(limit: &str, event: &'static str, units: u64) {
     recorder::add(&names::PREFETCHED_UNITS, &labels, units);
 }
 
+/// Counts units that were allowed here and charged later.
+pub(crate) fn paid(limit: &str, units: u64) {
+    recorder::add(
+        &names::PAID_UNITS,
+        &[("limit", limits::label(limit))],
+        units,
+    );
+}
+
+/// Notes how many processes share the overshoot of limits.
+pub(crate) fn shared_with(level: &mut GaugeLevel, replicas: u32) {
+    let replicas = usize::try_from(replicas).unwrap_or(usize::MAX);
+    level.set(&names::REPLICAS, &[], replicas);
+}
+
 /// Counts a request as waiting, until the level is dropped.
 pub(crate) fn waiting() -> GaugeLevel {
     let mut level = GaugeLevel::none();

@@ -69,6 +69,16 @@ pub(super) static PREFETCHED_UNITS: Metric = Metric::new(
     "Units that were charged in advance, and those of them that were returned.",
 );
 
+pub(super) static PAID_UNITS: Metric = Metric::new(
+    "tollgate_paid_units_total",
+    "Units that this process allowed by itself under limits with an overshoot, and charged later.",
+);
+
+pub(super) static REPLICAS: Metric = Metric::new(
+    "tollgate_replicas",
+    "Processes that share the overshoot of limits, as this process knows. 0: it has no share.",
+);
+
 pub(super) static PERMITS_HELD: Metric = Metric::new(
     "tollgate_permits_held",
     "Permits of concurrency limits that this process holds.",

@@ -182,7 +182,8 @@ impl KnownLevel {
             full_at: self.full_at.max(other.full_at),
             as_of: self.as_of.max(other.as_of),
             answered: self.answered.max(other.answered),
-            growths: self.growths.min(other.growths),
+            // The level is at least that of the later request.
+            growths: self.growths.max(other.growths),
         }
     }
 }

@@ -10,7 +10,7 @@
 //!   what others have by then, is answered too late to be used.
 //! - **What is given up is not used from then on**, and is released when no account owes more than
 //!   the rest allows.
-//! - **After a lease ended, all is paid**, and then a new holder claims.
+//! - **After a lease ended, all is paid and given up**, and then it claims again.
 //! - **One claim is in flight at a time.**
 
 use std::time::Duration;
@@ -87,6 +87,14 @@ impl Lease {
         self.usable
     }
 
+    /// How many replicas share the overshoot. 0 while this one has no share.
+    pub(super) const fn replicas(&self) -> u32 {
+        match self.usable.parts {
+            0 => 0,
+            _ => self.holders,
+        }
+    }
+
     /// The parts that the store counts for this process.
     fn granted(&self) -> u32 {
         u32::try_from(self.claim.granted - self.claim.released).unwrap_or(u32::MAX)
@@ -127,19 +135,15 @@ impl Lease {
     }
 
     /// The claim to be sent. `is_paid` says whether no account owes more than what is kept allows.
-    /// `None` if the lease is over and not all is paid. After that, `new_holder` claims.
+    /// `None` if the lease is over and not all is paid.
     pub(in crate::store::asynchronous) fn claim(
         &mut self,
         is_paid: bool,
-        new_holder: impl FnOnce() -> [u8; 8],
         now: Instant,
     ) -> Option<Claim> {
-        let has_ended = self.claim.granted > 0 && !self.usable.is_leased(now);
-        if has_ended {
-            if !is_paid || self.usable.parts > 0 {
-                return None;
-            }
-            self.claim = Claim::new(new_holder(), STORED_LEASE);
+        let has_ended = self.granted() > 0 && !self.usable.is_leased(now);
+        if has_ended && (!is_paid || self.usable.parts > 0) {
+            return None;
         }
         if is_paid {
             let given_up = self.granted().saturating_sub(self.usable.parts);

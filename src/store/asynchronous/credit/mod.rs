@@ -25,6 +25,7 @@ use super::Asynchronous;
 use super::accounts::{Account, Accounts};
 use crate::model::{Budget, Check, Decision, Key, Limit, Source};
 use crate::store::Store;
+use crate::telemetry::GaugeLevel;
 use crate::units::{AtomicU64, Mutex, later, micros};
 
 /// What a process needs to allow units on credit.
@@ -35,6 +36,8 @@ pub(super) struct Credit {
     /// This process in the payments.
     payer: [u8; 8],
     plan: Mutex<Plan>,
+    /// How many processes share the overshoot, in the metrics.
+    replicas: Mutex<GaugeLevel>,
 }
 
 /// The share of the lease, for threads that decide. A thread reads it under the lock of an account.
@@ -85,6 +88,7 @@ impl Default for Credit {
             share,
             payer: random_id(),
             plan: Mutex::default(),
+            replicas: Mutex::default(),
         }
     }
 }

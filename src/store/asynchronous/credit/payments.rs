@@ -85,7 +85,7 @@ impl<S: Store> SentPayment<S> {
         let report = LevelReport::of(decision, 0, self.sent, self.growths);
         let Payable { units, number, .. } = self.payment;
         self.with_account(|account| account.paid(number, report.as_ref()));
-        telemetry::prefetched(self.budget.limit().name(), "paid", units.into());
+        telemetry::paid(self.budget.limit().name(), units.into());
     }
 
     fn with_account<T>(&self, call: impl FnOnce(&mut CreditAccount) -> T) -> Option<T> {

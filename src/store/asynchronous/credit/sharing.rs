@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::lease::{ALL_SHARES, LEASE, Lease};
-use super::random_id;
 use crate::model::{Budget, Change, Limit, Operation};
 use crate::store::Store;
 use crate::store::asynchronous::Asynchronous;
+use crate::telemetry;
 use crate::units::{later, micros};
 
 /// How often the lease is renewed. Two claims in a row may be lost.
@@ -39,7 +39,7 @@ impl<S: Store> Asynchronous<S> {
         });
         let is_paid = !given_up || self.pay_above_credit().await;
         let now = Instant::now();
-        let claim = self.update(|lease| lease.claim(is_paid, random_id, now));
+        let claim = self.update(|lease| lease.claim(is_paid, now));
         if let Some(claim) = claim {
             let claimed = Operation::Change(SHARES.clone(), Change::Claim(claim));
             let answer = self.store.apply(claimed).await;
@@ -64,6 +64,7 @@ impl<S: Store> Asynchronous<S> {
         let mut lease = self.credit.lease.lock();
         let changed = change(&mut lease);
         self.credit.share.set(&lease.usable());
+        telemetry::shared_with(&mut self.credit.replicas.lock(), lease.replicas());
         changed
     }
 

@@ -341,10 +341,8 @@ impl Model {
         let mut after = world.clone();
         let it = &mut after.replicas[replica];
         let is_paid = it.is_paid(self.bounds.overshoot);
-        let holder = (replica as u64 + 100 * world.numbers).to_be_bytes();
-        if let Some(claim) = it.lease.claim(is_paid, || holder, now) {
+        if let Some(claim) = it.lease.claim(is_paid, now) {
             it.is_claiming = true;
-            after.numbers += 1;
             self.send(&mut after, replica, What::Claim(claim));
             next.push((WorldEvent::Claims(replica), after));
         }
@@ -572,7 +570,7 @@ impl Model {
                 self.tick(&mut world);
                 let now = self.local(0, world.now);
                 let it = &mut world.replicas[0];
-                let claim = it.lease.claim(true, || [0; 8], now).unwrap();
+                let claim = it.lease.claim(true, now).unwrap();
                 it.is_claiming = true;
                 let late = self.message(&world, 0, What::Claim(claim));
                 while world.replicas[1].lease.usable().parts() < ALL_SHARES {
@@ -592,7 +590,7 @@ impl Model {
         let it = &mut world.replicas[replica];
         it.lease.give_up(now);
         let is_paid = it.is_paid(self.bounds.overshoot);
-        let claim = it.lease.claim(is_paid, || [0; 8], now).unwrap();
+        let claim = it.lease.claim(is_paid, now).unwrap();
         self.send(world, replica, What::Claim(claim));
         self.answer_all(world);
     }
