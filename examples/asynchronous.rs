@@ -3,10 +3,12 @@
 //! ```sh
 //! redis-server &
 //! cargo run --example asynchronous
+//! cargo run --example asynchronous -- overshoot
 //! ```
 //!
-//! The limit is 1,000 requests in each window of 5 seconds, for all replicas together. Each replica
-//! is a process, and gets 100 requests a second. In the second window, one of them is killed. In
+//! The limit is 1,000 requests in each window of 5 seconds, for all replicas together. With
+//! `overshoot`, it is a bucket of 200 requests that refills 200 a second, and at most a tenth of
+//! the bucket passes above that. Each replica is a process, and gets 100 requests a second. In the second window, one of them is killed. In
 //! the third one, another takes its place. For each window the program prints what passed, and for
 //! how many requests a replica waited for Redis. `REDIS_URL` names another Redis.
 
@@ -39,13 +41,21 @@ const EVERY: Duration = Duration::from_millis(10);
 type Line = (u64, bool, bool);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    if env::args().nth(1).as_deref() == Some("replica") {
-        return run_replica();
+    let mut arguments = env::args().skip(1);
+    match arguments.next().as_deref() {
+        None => run_replicas("window"),
+        Some("overshoot") => run_replicas("overshoot"),
+        Some("replica") => run_replica(&arguments.next().unwrap_or_default()),
+        Some(other) => Err(format!("`{other}` is unknown; use `overshoot` or nothing").into()),
     }
+}
+
+/// Runs replicas for some windows, kills one of them, and starts another.
+fn run_replicas(kind: &str) -> Result<(), Box<dyn Error>> {
     let (sender, lines) = channel();
     let mut replicas = Vec::new();
     for _ in 0..REPLICAS {
-        replicas.push(start_replica(&sender)?);
+        replicas.push(start_replica(kind, &sender)?);
     }
     // The first whole window.
     let first = window_of(since_epoch()) + 1;
@@ -59,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{:?}: a replica is killed", started.elapsed());
     }
     wait_for(first + 2);
-    replicas.push(start_replica(&sender)?);
+    replicas.push(start_replica(kind, &sender)?);
     println!("{:?}: a replica starts", started.elapsed());
     wait_for(first + WINDOWS);
     for mut replica in replicas {
@@ -89,9 +99,9 @@ fn print_windows(lines: &Receiver<Line>, first: u64) {
 }
 
 /// Starts this program once more, as a replica.
-fn start_replica(lines: &Sender<Line>) -> Result<Child, Box<dyn Error>> {
+fn start_replica(kind: &str, lines: &Sender<Line>) -> Result<Child, Box<dyn Error>> {
     let mut replica = Command::new(env::current_exe()?)
-        .arg("replica")
+        .args(["replica", kind])
         .stdout(Stdio::piped())
         .spawn()?;
     let output = replica.stdout.take().ok_or("a replica has an output")?;
@@ -112,11 +122,16 @@ fn start_replica(lines: &Sender<Line>) -> Result<Child, Box<dyn Error>> {
 
 /// Sends requests to the limiter, and writes a line for each.
 #[tokio::main]
-async fn run_replica() -> Result<(), Box<dyn Error>> {
+async fn run_replica(kind: &str) -> Result<(), Box<dyn Error>> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
     let limiter = RateLimiter::redis(&url, "asynchronous-example").await?;
-    let quota = Quota::new(LIMIT, WINDOW);
-    let limit = Limit::fixed_window_aligned("api", quota)?.asynchronous()?;
+    let limit = match kind {
+        "overshoot" => {
+            let quota = Quota::per_second(LIMIT / WINDOW.as_secs());
+            Limit::token_bucket("api", quota)?.with_overshoot_percent(10)?
+        }
+        _ => Limit::fixed_window_aligned("api", Quota::new(LIMIT, WINDOW))?.asynchronous()?,
+    };
     let client = Key::new("client");
     let mut requests = interval(EVERY);
     requests.set_missed_tick_behavior(MissedTickBehavior::Burst);

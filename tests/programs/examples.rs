@@ -252,29 +252,47 @@ fn three_processes_send_five_requests_a_second_together() {
     );
 }
 
-#[test]
-fn asynchronous_replicas_pass_at_most_the_limit_in_each_window() {
+/// The requests of each window, and those that passed, and that waited for Redis.
+fn asynchronous_windows(arguments: &[&str]) -> Vec<[u64; 3]> {
     let redis = RedisServer::start();
     let mut process = program("asynchronous");
-    let (succeeded, text) = run(process.env("REDIS_URL", redis.url()));
+    let (succeeded, text) = run(process.args(arguments).env("REDIS_URL", redis.url()));
     assert!(succeeded, "{text}");
-    let windows: Vec<_> = text
-        .lines()
-        .filter(|line| line.starts_with("window"))
-        .collect();
-    assert_eq!(windows.len(), 4, "{text}");
-    for window in windows {
-        let counts: Vec<u64> = window
-            .split([' ', ':'])
-            .filter_map(|word| word.parse().ok())
-            .collect();
+    let windows = text.lines().filter(|line| line.starts_with("window"));
+    let counts = windows.map(|window| {
+        let counts = window.split([' ', ':']);
+        let counts: Vec<u64> = counts.filter_map(|word| word.parse().ok()).collect();
         let [_, requests, passed, asked] = counts[..] else {
             panic!("{window}");
         };
+        [requests, passed, asked]
+    });
+    counts.collect()
+}
+
+#[test]
+fn asynchronous_replicas_pass_at_most_the_limit_in_each_window() {
+    let windows = asynchronous_windows(&[]);
+    assert_eq!(windows.len(), 4);
+    for [requests, passed, asked] in &windows {
         // A replica that is killed loses units.
-        assert!((700..=1_000).contains(&passed), "{text}");
-        assert!(asked < requests / 4, "{text}");
+        assert!((700..=1_000).contains(passed), "{windows:?}");
+        assert!(*asked < requests / 4, "{windows:?}");
     }
+}
+
+#[test]
+fn asynchronous_replicas_exceed_a_bucket_by_the_overshoot_at_most() {
+    let windows = asynchronous_windows(&["overshoot"]);
+    assert_eq!(windows.len(), 4);
+    let passed: u64 = windows.iter().map(|[_, passed, _]| passed).sum();
+    // The bucket, the refill of 20 seconds, the overshoot, and what a killed replica owed.
+    assert!(
+        (3_800..=200 + 4_000 + 20 + 5).contains(&passed),
+        "{windows:?}"
+    );
+    let asked: u64 = windows.iter().map(|[_, _, asked]| asked).sum();
+    assert!(asked < 4_000, "{windows:?}");
 }
 
 #[tokio::test]

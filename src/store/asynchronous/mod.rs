@@ -23,7 +23,8 @@ use self::held_units::HeldUnits;
 use self::prepaid::account::Spent;
 use self::prepaid::{PrepaidAccounts, give_back};
 use super::heartbeat::Heartbeat;
-use super::{Answer, Store};
+use super::{Answer, Store, answer};
+use crate::algorithm::Cost;
 use crate::model::{Budget, Change, Check, Decision, Key, Limit, Operation, Source, Verdict};
 use crate::units::{Mutex, Outcome, Timestamp};
 
@@ -83,14 +84,18 @@ impl<S: Store> Asynchronous<S> {
     }
 
     fn charge_one(self: &Arc<Self>, check: Check) -> Answer {
-        match self.decide_here((check.limit(), check.key()), check.cost()) {
+        let here = self.decide_here((check.limit(), check.key()), check.cost());
+        // The store knows how long a check waits that does not fit.
+        let waits = check.asked() != Cost::units(check.cost().into());
+        match here.filter(|here| here.outcome().allowed || !waits) {
             Some(here) => {
-                let charged_at = here.charged_at();
                 let decision = Decision::from(here.verdict(&check))
                     .with_timestamp(here.now())
-                    .charged(check.cost(), charged_at)
                     .with_source(Source::Asynchronous);
-                Answer::ready(Ok(decision))
+                Answer::ready(Ok(match here.outcome().allowed {
+                    true => decision.charged(check.cost(), here.charged_at()),
+                    false => decision,
+                }))
             }
             None => HeldUnits::take(self, check.into()).ask(),
         }
@@ -155,12 +160,19 @@ impl<S: Store> Asynchronous<S> {
 }
 
 impl<S: Store> Drop for Asynchronous<S> {
-    /// Gives back the units that are not spent, if a runtime still runs that.
+    /// Pays what is owed and gives back the units that are not spent, if a runtime still runs that.
     fn drop(&mut self) {
-        let taken = self.prepaid.take_all(Instant::now());
-        if let (Ok(runtime), false) = (Runtime::try_current(), taken.is_empty()) {
+        let now = Instant::now();
+        let taken = self.prepaid.take_all(now);
+        let payments = self.credit.payments(now);
+        let is_empty = taken.is_empty() && payments.is_empty();
+        if let (Ok(runtime), false) = (Runtime::try_current(), is_empty) {
             let store = Arc::clone(&self.store);
-            runtime.spawn(async move { drop(give_back(&*store, taken).await) });
+            runtime.spawn(async move {
+                let payments = payments.into_iter().map(|payment| store.apply(payment));
+                drop(answer::all(payments.collect()).await);
+                drop(give_back(&*store, taken).await);
+            });
         }
     }
 }

@@ -112,7 +112,7 @@ fn largest_block(limit: &Limit, block: Option<u64>) -> Result<u64, ConfigError> 
     }
     if limit.is_asynchronous() {
         return Err(ConfigError::new(
-            "it is asynchronous, so its units are charged ahead already; do not prefetch it",
+            "it is asynchronous, so this process decides it already; do not prefetch it",
         ));
     }
     match limit.rule() {

@@ -250,7 +250,36 @@ impl CreditAccount {
         Some(self.lent(units, left - unpaid, now))
     }
 
-    /// The same, for a check of a group that is not decided yet.
+    /// Denies a check that fits neither what a bucket had left nor what has drained since. Others
+    /// can only have charged more. `None` if the store has to be asked.
+    pub(in crate::store::asynchronous) fn deny(
+        &mut self,
+        units: u64,
+        now: Instant,
+    ) -> Option<Lent> {
+        let (full_at, rate) = (self.known.full_at?, self.terms.rate?);
+        let unpaid = self.unpaid();
+        let left = self.known.left(&self.terms, now);
+        if unpaid + units <= left {
+            return None;
+        }
+        // The level at which it fits, above which the bucket drains first.
+        let fits_at = self.terms.capacity.checked_sub(unpaid + units)?;
+        let drains_after = u128::from(fits_at) * u128::from(rate.micros) / u128::from(rate.units);
+        let full_after = micros(full_at.saturating_duration_since(now)) + 1;
+        let drains_after = u64::try_from(drains_after).unwrap_or(u64::MAX);
+        let retry_after = full_after.saturating_sub(drains_after).max(1);
+        self.used_at = now;
+        let left = left.saturating_sub(unpaid);
+        let lent = self.lent(0, left, now);
+        let reset_after = lent.outcome.reset_after.max(retry_after);
+        Some(Lent {
+            outcome: Outcome::undelayed(false, false, left, Some(retry_after), reset_after),
+            ..lent
+        })
+    }
+
+    /// Allows a check of a group that is not decided yet, as `lend` does.
     pub(in crate::store::asynchronous) fn hold(
         &mut self,
         units: u64,

@@ -23,10 +23,10 @@ use self::lease::{Lease, UsableShare};
 use self::payments::Plan;
 use super::Asynchronous;
 use super::accounts::{Account, Accounts};
-use crate::model::{Budget, Check, Decision, Key, Limit, Source};
+use crate::model::{Budget, Change, Check, Decision, Key, Limit, Operation, Source};
 use crate::store::Store;
 use crate::telemetry::GaugeLevel;
-use crate::units::{AtomicU64, Mutex, later, micros};
+use crate::units::{AtomicU64, Mutex, Payment, later, micros};
 
 /// What a process needs to allow units on credit.
 pub(super) struct Credit {
@@ -125,6 +125,21 @@ impl Credit {
         })?
     }
 
+    /// Payments of all that is owed.
+    pub(super) fn payments(&self, now: Instant) -> Vec<Operation> {
+        let mut payments = Vec::new();
+        self.accounts.for_each(|stored| {
+            let payment = stored.account.pay(|| self.accounts.next_number(), now);
+            payments.extend(payment.map(|it| self.payment(&stored.budget, it)));
+        });
+        payments
+    }
+
+    fn payment(&self, budget: &Budget, payable: Payable) -> Operation {
+        let payment = Payment::new(self.payer, payable.number, payable.units);
+        Operation::Change(budget.clone(), Change::Pay(payment))
+    }
+
     /// What has to be done for an account that owes units.
     fn next(&self, account: &mut CreditAccount, overshoot: u64, share: &UsableShare) -> Next {
         if account.is_due(overshoot, share)
@@ -158,13 +173,15 @@ impl Credit {
 }
 
 impl<S: Store> Asynchronous<S> {
-    /// Allows a check on credit, if its account can. The units are owed.
+    /// Decides a check, if its account can: allows it on credit, or denies it.
     #[inline]
     pub(super) fn lend(self: &Arc<Self>, (limit, key): (&Limit, &Key), cost: u32) -> Option<Lent> {
         let lend = |account: &mut CreditAccount, overshoot| {
             let share = self.credit.share.get();
-            let lent = account.lend(cost.into(), overshoot, &share, Instant::now)?;
-            Some((lent, self.credit.next(account, overshoot, &share)))
+            match account.lend(cost.into(), overshoot, &share, Instant::now) {
+                Some(lent) => Some((lent, self.credit.next(account, overshoot, &share))),
+                None => Some((account.deny(cost.into(), Instant::now())?, Next::Nothing)),
+            }
         };
         let (lent, next) = self.credit.under((limit, key), lend)??;
         self.start(next, (limit, key));

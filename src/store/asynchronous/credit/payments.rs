@@ -9,13 +9,13 @@ use tokio::time::{Instant, sleep};
 
 use super::account::{CreditAccount, LevelReport, Payable};
 use super::sharing::Pace;
-use crate::model::{Budget, Change, Decision, Error, Operation};
+use crate::model::{Budget, Decision, Error};
 use crate::store::asynchronous::Asynchronous;
 use crate::store::asynchronous::accounts::StoredAccount;
 use crate::store::heartbeat::Heartbeat;
 use crate::store::{Answer, Store, answer};
 use crate::telemetry;
-use crate::units::{Payment, later, spawn_for};
+use crate::units::{later, spawn_for};
 
 /// Units are owed at most so long, while the store answers.
 const PAY_AFTER: Duration = Duration::from_secs(4);
@@ -71,10 +71,8 @@ impl<S: Store> SentPayment<S> {
     }
 
     fn ask(&self) -> Answer {
-        let Payable { units, number, .. } = self.payment;
-        let payment = Payment::new(self.asynchronous.credit.payer, number, units);
-        let pay = Operation::Change(self.budget.clone(), Change::Pay(payment));
-        self.asynchronous.store.apply(pay)
+        let payment = self.asynchronous.credit.payment(&self.budget, self.payment);
+        self.asynchronous.store.apply(payment)
     }
 
     fn note(mut self, answer: &Result<Decision, Error>) {
