@@ -234,7 +234,9 @@ impl Limit {
     pub fn with_block_policy(self, policy: BlockPolicy) -> Result<Self, ConfigError> {
         self.check_is_rate("block", "it counts no denials")?;
         if self.is_asynchronous() {
-            return Err(super::asynchronous::blocks_keys().of_limit(self.name()));
+            return Err(super::asynchronous::blocks_keys()
+                .at("block")
+                .of_limit(self.name()));
         }
         let blocking = policy
             .blocking()

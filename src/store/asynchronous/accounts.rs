@@ -51,7 +51,7 @@ pub(super) struct StoredAccount<A> {
 }
 
 /// The place of a budget's account, under the lock of its shard.
-pub(super) struct Place<'a, A> {
+pub(super) struct AccountPlace<'a, A> {
     of: u128,
     shard: MutexGuard<'a, AccountShard<A>>,
 }
@@ -84,11 +84,11 @@ impl<A: Account> Accounts<A> {
     }
 
     #[inline]
-    pub(super) fn place(&self, limit: &Limit, key: &Key) -> Place<'_, A> {
+    pub(super) fn place(&self, limit: &Limit, key: &Key) -> AccountPlace<'_, A> {
         let of = fingerprint(&self.secrets, limit, key);
         // The table uses the lower half.
         let index = strong(of) as usize & (SHARDS - 1);
-        Place {
+        AccountPlace {
             of,
             shard: self.shards[index].lock(),
         }
@@ -100,7 +100,7 @@ impl<A: Account> Accounts<A> {
 
     /// Removes the account of a budget.
     pub(super) fn remove(&self, budget: &Budget, now: Instant) -> Option<StoredAccount<A>> {
-        let Place { of, mut shard } = self.place(budget.limit(), budget.key());
+        let AccountPlace { of, mut shard } = self.place(budget.limit(), budget.key());
         shard.forgot_at = Some(now);
         shard
             .table
@@ -115,6 +115,13 @@ impl<A: Account> Accounts<A> {
                 false
             });
         }
+    }
+
+    /// Returns whether a function is true for an account.
+    pub(super) fn any(&self, is: impl Fn(&A) -> bool) -> bool {
+        let mut any = false;
+        self.for_each(|stored| any = any || is(&stored.account));
+        any
     }
 
     /// Forgets the accounts for which a function returns true.
@@ -135,7 +142,7 @@ impl<A: Account> Accounts<A> {
     }
 }
 
-impl<A: Account> Place<'_, A> {
+impl<A: Account> AccountPlace<'_, A> {
     #[inline]
     pub(super) fn get(&mut self) -> Option<&mut StoredAccount<A>> {
         let of = self.of;

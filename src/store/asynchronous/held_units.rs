@@ -101,10 +101,10 @@ impl<S: Store> HeldUnits<S> {
         let mut timestamp = asked.as_ref().map(Decision::timestamp);
         let is_late = |here: &DecidedHere| match here {
             DecidedHere::Prepaid(spent) => timestamp.is_some_and(|decided| decided >= spent.ends),
-            DecidedHere::OnCredit(_) => false,
+            DecidedHere::OnCredit(_) => !self.asynchronous.credit.is_leased(),
         };
         if is_allowed && self.here.iter().flatten().any(is_late) {
-            // The caller was stopped, and the answer came after its deadline.
+            // The caller was stopped, and the answer came after the end of the window or the lease.
             return Err(Error::timeout());
         }
         let mut verdicts = Vec::with_capacity(self.group.len());
@@ -127,8 +127,8 @@ impl<S: Store> HeldUnits<S> {
             verdicts.push(match here {
                 Some(here) if is_spent && self.are_taken => {
                     self.here[index] = None;
-                    if let DecidedHere::OnCredit(lent) = here {
-                        self.asynchronous.end_hold(check, &lent, true);
+                    if let DecidedHere::OnCredit(decided) = here {
+                        self.asynchronous.end_hold(check, &decided, true);
                     }
                     verdict.charged(check.cost(), here.charged_at())
                 }
@@ -204,8 +204,8 @@ impl<S: Store> HeldUnits<S> {
                 Some(DecidedHere::Prepaid(spent)) if self.are_taken => {
                     self.asynchronous.put_back(check, &spent);
                 }
-                Some(DecidedHere::OnCredit(lent)) => {
-                    self.asynchronous.end_hold(check, &lent, false);
+                Some(DecidedHere::OnCredit(decided)) => {
+                    self.asynchronous.end_hold(check, &decided, false);
                 }
                 Some(DecidedHere::Prepaid(_)) | None => {}
             }

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use self::credit::Credit;
-use self::credit::account::Lent;
+use self::credit::account::CreditDecision;
 use self::held_units::HeldUnits;
 use self::prepaid::account::Spent;
 use self::prepaid::{PrepaidAccounts, give_back};
@@ -28,7 +28,7 @@ use crate::algorithm::Cost;
 use crate::model::{Budget, Change, Check, Decision, Key, Limit, Operation, Source, Verdict};
 use crate::units::{Mutex, Outcome, Timestamp};
 
-/// The longest time for giving back units when a process ends.
+/// The longest time for paying what is owed, and for giving back units, when a process ends.
 const LONGEST_RELEASE: Duration = Duration::from_secs(5);
 
 /// A store, and the accounts by which this process decides in its place.
@@ -68,6 +68,9 @@ impl<S: Store> Asynchronous<S> {
                 group.iter().all(|check| !check.limit().is_asynchronous())
             }
             Operation::Change(_, Change::Reset | Change::Block(_)) => false,
+            Operation::Change(budget, Change::Settle { .. }) => {
+                budget.limit().overshoot().is_none()
+            }
             Operation::Change(..) => true,
         };
         if is_for_store {
@@ -79,6 +82,12 @@ impl<S: Store> Asynchronous<S> {
                 Err(group) => HeldUnits::take(self, group).ask(),
             },
             Operation::Peek(group) => HeldUnits::look(self, group).ask(),
+            Operation::Change(ref budget, Change::Settle { receipt, cost }) => {
+                match self.settle_here(budget, receipt, cost) {
+                    Some(decision) => Answer::ready(Ok(decision)),
+                    None => self.store.apply(operation),
+                }
+            }
             Operation::Change(budget, change) => self.change(budget, change),
         }
     }
@@ -132,13 +141,15 @@ impl<S: Store> Asynchronous<S> {
         if ends_block {
             return self.store.apply(Operation::Change(budget, change));
         }
-        let forget = Forget {
+        let mut forget = Forget {
             asynchronous: Arc::clone(self),
             budget: budget.clone(),
             gives_back: change != Change::Reset,
+            is_reset: false,
         };
         let answer = self.store.apply(Operation::Change(budget, change));
         answer.resolved(move |answer| {
+            forget.is_reset = answer.is_ok() && !forget.gives_back;
             drop(forget);
             answer
         })
@@ -147,15 +158,18 @@ impl<S: Store> Asynchronous<S> {
     /// Pays what is owed, and gives back all units that are not spent, and those that are being
     /// charged.
     pub(crate) async fn release(self: &Arc<Self>) {
-        let release = async {
-            self.pay_all().await;
+        let give_back = async {
             let taken = self.prepaid.take_all(Instant::now());
             self.give_back(taken).await;
             // The sender is here, so it does not fail.
             drop(self.charging.subscribe().wait_for(|it| *it == 0).await);
         };
-        // If it takes longer, the rest is lost until the windows end.
-        drop(timeout(LONGEST_RELEASE, release).await);
+        // If it takes longer, what is owed is not charged, and the rest of the units is lost until the
+        // windows end.
+        drop(tokio::join!(
+            timeout(LONGEST_RELEASE, self.pay_all()),
+            timeout(LONGEST_RELEASE, give_back)
+        ));
     }
 }
 
@@ -184,6 +198,8 @@ struct Forget<S: Store> {
     budget: Budget,
     /// Whether the store still counts its units.
     gives_back: bool,
+    /// Whether the store has reset the budget. Then nothing is owed.
+    is_reset: bool,
 }
 
 impl<S: Store> Drop for Forget<S> {
@@ -192,8 +208,9 @@ impl<S: Store> Drop for Forget<S> {
             asynchronous,
             budget,
             gives_back,
+            is_reset,
         } = self;
-        asynchronous.forget_level(budget, !*gives_back);
+        asynchronous.forget_level(budget, *is_reset);
         let removed = asynchronous.prepaid.remove_units(budget, Instant::now());
         if let Some(returned) = removed.filter(|_| *gives_back) {
             asynchronous.start_give_back(vec![returned]);
@@ -205,14 +222,14 @@ impl<S: Store> Drop for Forget<S> {
 #[derive(Clone, Copy)]
 enum DecidedHere {
     Prepaid(Spent),
-    OnCredit(Lent),
+    OnCredit(CreditDecision),
 }
 
 impl DecidedHere {
     const fn units(&self) -> u64 {
         match self {
             Self::Prepaid(spent) => spent.units,
-            Self::OnCredit(lent) => lent.units,
+            Self::OnCredit(decided) => decided.units,
         }
     }
 
@@ -220,7 +237,7 @@ impl DecidedHere {
     const fn outcome(&self) -> Outcome {
         match self {
             Self::Prepaid(spent) => spent.outcome,
-            Self::OnCredit(lent) => lent.outcome,
+            Self::OnCredit(decided) => decided.outcome,
         }
     }
 
@@ -228,7 +245,7 @@ impl DecidedHere {
     const fn now(&self) -> Timestamp {
         match self {
             Self::Prepaid(spent) => spent.now,
-            Self::OnCredit(lent) => lent.now,
+            Self::OnCredit(decided) => decided.now,
         }
     }
 
@@ -236,7 +253,7 @@ impl DecidedHere {
     const fn charged_at(&self) -> Timestamp {
         match self {
             Self::Prepaid(spent) => spent.charged_at,
-            Self::OnCredit(lent) => lent.now,
+            Self::OnCredit(decided) => decided.now,
         }
     }
 

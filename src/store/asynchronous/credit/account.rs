@@ -37,6 +37,9 @@ use crate::units::{Micros, Outcome, Timestamp, later, micros};
 /// A bucket drains slower here by this part of the time, because clocks run at different speeds.
 const CLOCK_MARGIN: Micros = 500;
 
+/// A check is denied here at most so long after an answer, as denials are remembered so long.
+const DENIES_FOR: Duration = Duration::from_secs(1);
+
 /// An account that owes nothing and was not used for so long is forgotten.
 const UNUSED: Duration = Duration::from_secs(60);
 
@@ -45,7 +48,7 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 
 /// What an account needs of the limit of its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::store::asynchronous) struct Terms {
+pub(in crate::store::asynchronous) struct CreditTerms {
     capacity: u64,
     /// How fast a bucket drains. Other algorithms free units at times that this process does not
     /// know.
@@ -58,7 +61,7 @@ pub(in crate::store::asynchronous) struct Terms {
 pub(in crate::store::asynchronous) struct CreditAccount {
     /// No other account of the process has it.
     number: u64,
-    terms: Terms,
+    terms: CreditTerms,
     known: KnownLevel,
     /// Allowed units that are not charged.
     owed: u64,
@@ -67,6 +70,10 @@ pub(in crate::store::asynchronous) struct CreditAccount {
     payment: Option<Payable>,
     /// Whether a payment is planned.
     pub(super) is_planned: bool,
+    /// The overshoot of the last check, in units.
+    overshoot: u64,
+    /// No unit that was allowed since then is in a payment, by the clock of the store.
+    paid_until: Timestamp,
     used_at: Instant,
 }
 
@@ -75,8 +82,8 @@ pub(in crate::store::asynchronous) struct CreditAccount {
 struct KnownLevel {
     /// The units that it had left. This process knows of no later charge.
     left: u64,
-    /// When the bucket will be full again.
-    full_at: Option<Instant>,
+    /// When the bucket will be full again, at the latest and at the earliest.
+    full_at: Option<[Instant; 2]>,
     /// The time of the decision, by the clock of the store.
     as_of: Timestamp,
     answered: Instant,
@@ -110,7 +117,7 @@ pub(in crate::store::asynchronous) struct Payable {
 
 /// Units that were allowed on credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::store::asynchronous) struct Lent {
+pub(in crate::store::asynchronous) struct CreditDecision {
     /// The number of the account.
     account: u64,
     pub(in crate::store::asynchronous) units: u64,
@@ -120,7 +127,7 @@ pub(in crate::store::asynchronous) struct Lent {
     pub(in crate::store::asynchronous) outcome: Outcome,
 }
 
-impl Terms {
+impl CreditTerms {
     /// `None` if the rule has no overshoot.
     pub(in crate::store::asynchronous) fn of(rule: &Rule) -> Option<Self> {
         let (capacity, rate, period) = match rule {
@@ -152,9 +159,13 @@ impl Terms {
 }
 
 impl KnownLevel {
-    fn new(terms: &Terms, report: &LevelReport) -> Self {
-        let full_after = report.full_after + report.full_after.div_ceil(CLOCK_MARGIN);
-        let full_at = later(report.answered, Duration::from_micros(full_after));
+    fn new(terms: &CreditTerms, report: &LevelReport) -> Self {
+        let margin = report.full_after.div_ceil(CLOCK_MARGIN);
+        let after = |start, micros| later(start, Duration::from_micros(micros));
+        let full_at = [
+            after(report.answered, report.full_after + margin),
+            after(report.sent, report.full_after - margin),
+        ];
         Self {
             left: report.left.min(terms.capacity),
             full_at: terms.rate.map(|_| full_at),
@@ -165,24 +176,29 @@ impl KnownLevel {
     }
 
     /// What is left at a time, if nobody charges.
-    fn left(&self, terms: &Terms, now: Instant) -> u64 {
-        let (Some(full_at), Some(rate)) = (self.full_at, terms.rate) else {
+    fn left(&self, terms: &CreditTerms, now: Instant) -> u64 {
+        let (Some([latest, _]), Some(rate)) = (self.full_at, terms.rate) else {
             return self.left;
         };
-        let full_after = full_at.saturating_duration_since(now);
+        let full_after = latest.saturating_duration_since(now);
         let nanos = u64::try_from(full_after.as_nanos()).unwrap_or(u64::MAX);
         let level = scaled_up(nanos.div_ceil(1_000), rate.units, rate.micros);
         self.left.max(terms.capacity.saturating_sub(level))
     }
 
-    /// What is known for certain of two answers whose requests were in flight at once.
-    fn fuller(self, other: Self) -> Self {
+    /// What is known for certain from two answers whose requests were in flight at once: the higher
+    /// level. It is at least that of the later request.
+    fn with_higher_level(self, other: Self) -> Self {
+        let higher = |[a_latest, a_earliest]: [Instant; 2],
+                      [b_latest, b_earliest]: [Instant; 2]| {
+            [a_latest.max(b_latest), a_earliest.max(b_earliest)]
+        };
+        let both = self.full_at.zip(other.full_at);
         Self {
             left: self.left.min(other.left),
-            full_at: self.full_at.max(other.full_at),
+            full_at: both.map(|(known, new)| higher(known, new)),
             as_of: self.as_of.max(other.as_of),
             answered: self.answered.max(other.answered),
-            // The level is at least that of the later request.
             growths: self.growths.max(other.growths),
         }
     }
@@ -191,7 +207,7 @@ impl KnownLevel {
 impl CreditAccount {
     pub(in crate::store::asynchronous) fn new(
         number: u64,
-        terms: Terms,
+        terms: CreditTerms,
         report: &LevelReport,
     ) -> Self {
         Self {
@@ -202,11 +218,13 @@ impl CreditAccount {
             held: 0,
             payment: None,
             is_planned: false,
+            overshoot: 0,
+            paid_until: report.as_of,
             used_at: report.answered,
         }
     }
 
-    pub(in crate::store::asynchronous) fn is_of(&self, terms: &Terms) -> bool {
+    pub(in crate::store::asynchronous) fn is_of(&self, terms: &CreditTerms) -> bool {
         self.terms == *terms
     }
 
@@ -234,7 +252,8 @@ impl CreditAccount {
         overshoot: u64,
         share: &UsableShare,
         clock: impl FnOnce() -> Instant,
-    ) -> Option<Lent> {
+    ) -> Option<CreditDecision> {
+        self.overshoot = overshoot;
         let unpaid = self.unpaid() + units;
         if unpaid > share.credit(overshoot) || share.growths != self.known.growths {
             return None;
@@ -247,36 +266,67 @@ impl CreditAccount {
             return None;
         }
         self.used_at = now;
-        Some(self.lent(units, left - unpaid, now))
+        Some(self.decision(units, left - unpaid, now))
     }
 
-    /// Denies a check that fits neither what a bucket had left nor what has drained since. Others
-    /// can only have charged more. `None` if the store has to be asked.
+    /// Denies a check that does not fit, if that is certain: the bucket was at least as full a moment
+    /// ago, and others can only have charged more since. `None` if the store has to be asked.
     pub(in crate::store::asynchronous) fn deny(
         &mut self,
         units: u64,
         now: Instant,
-    ) -> Option<Lent> {
-        let (full_at, rate) = (self.known.full_at?, self.terms.rate?);
-        let unpaid = self.unpaid();
-        let left = self.known.left(&self.terms, now);
-        if unpaid + units <= left {
+    ) -> Option<CreditDecision> {
+        let ([_, full_at], rate) = (self.known.full_at?, self.terms.rate?);
+        let is_old = now.saturating_duration_since(self.known.answered) >= DENIES_FOR;
+        // The level at which it fits. What is in a payment may be counted in the level already.
+        let fits_at = self.terms.capacity.checked_sub(self.owed + units)?;
+        let fits_after = full_at.saturating_duration_since(now);
+        let fits_after =
+            micros(fits_after).saturating_sub(scaled_up(fits_at, rate.micros, rate.units));
+        if is_old || fits_after == 0 {
             return None;
         }
-        // The level at which it fits, above which the bucket drains first.
-        let fits_at = self.terms.capacity.checked_sub(unpaid + units)?;
-        let drains_after = u128::from(fits_at) * u128::from(rate.micros) / u128::from(rate.units);
-        let full_after = micros(full_at.saturating_duration_since(now)) + 1;
-        let drains_after = u64::try_from(drains_after).unwrap_or(u64::MAX);
-        let retry_after = full_after.saturating_sub(drains_after).max(1);
         self.used_at = now;
-        let left = left.saturating_sub(unpaid);
-        let lent = self.lent(0, left, now);
-        let reset_after = lent.outcome.reset_after.max(retry_after);
-        Some(Lent {
-            outcome: Outcome::undelayed(false, false, left, Some(retry_after), reset_after),
-            ..lent
+        let left = self
+            .known
+            .left(&self.terms, now)
+            .saturating_sub(self.unpaid());
+        let denial = self.decision(0, left, now);
+        let reset_after = denial.outcome.reset_after.max(fits_after);
+        Some(CreditDecision {
+            outcome: Outcome::undelayed(false, false, left, Some(fits_after), reset_after),
+            ..denial
         })
+    }
+
+    /// What a check of cost 0 is told.
+    pub(super) fn look(&self, now: Instant) -> CreditDecision {
+        let left = self
+            .known
+            .left(&self.terms, now)
+            .saturating_sub(self.unpaid());
+        self.decision(0, left, now)
+    }
+
+    /// Has no check denied here until the next answer, because units are given back.
+    pub(in crate::store::asynchronous) const fn deny_nothing(&mut self) {
+        if let Some([_, earliest]) = &mut self.known.full_at {
+            *earliest = self.known.answered;
+        }
+    }
+
+    /// Takes back units that were allowed at this time of the store and are not in a payment. Then
+    /// it is as if they had not been allowed. Returns whether they were taken back.
+    pub(in crate::store::asynchronous) fn take_back(
+        &mut self,
+        units: u64,
+        allowed_at: Timestamp,
+    ) -> bool {
+        let is_owed = allowed_at > self.paid_until && units <= self.owed;
+        if is_owed {
+            self.owed -= units;
+        }
+        is_owed
     }
 
     /// Allows a check of a group that is not decided yet, as `lend` does.
@@ -286,27 +336,36 @@ impl CreditAccount {
         overshoot: u64,
         share: &UsableShare,
         clock: impl FnOnce() -> Instant,
-    ) -> Option<Lent> {
+    ) -> Option<CreditDecision> {
         let lent = self.lend(units, overshoot, share, clock)?;
         self.owed -= units;
         self.held += units;
         Some(lent)
     }
 
-    fn lent(&self, units: u64, left: u64, at: Instant) -> Lent {
-        let since = at.saturating_duration_since(self.known.answered);
+    fn decision(&self, units: u64, left: u64, at: Instant) -> CreditDecision {
         let reset_after = self.terms.full_after(self.terms.capacity - left);
-        Lent {
+        CreditDecision {
             account: self.number,
             units,
-            now: self.known.as_of.saturating_add(micros(since)),
+            now: self.store_time(at),
             at,
             outcome: Outcome::undelayed(true, false, left, None, reset_after),
         }
     }
 
+    /// The time of the store, as far as this process knows.
+    fn store_time(&self, at: Instant) -> Timestamp {
+        let since = at.saturating_duration_since(self.known.answered);
+        self.known.as_of.saturating_add(micros(since))
+    }
+
     /// The units of a group that was allowed are owed, and otherwise they are not.
-    pub(in crate::store::asynchronous) fn end_hold(&mut self, lent: &Lent, is_allowed: bool) {
+    pub(in crate::store::asynchronous) fn end_hold(
+        &mut self,
+        lent: &CreditDecision,
+        is_allowed: bool,
+    ) {
         if lent.account != self.number {
             return;
         }
@@ -318,12 +377,17 @@ impl CreditAccount {
 
     /// Returns whether a payment should not wait: half of the credit is owed.
     #[inline]
-    pub(in crate::store::asynchronous) fn is_due(
-        &self,
-        overshoot: u64,
-        share: &UsableShare,
-    ) -> bool {
-        self.payment.is_none() && 2 * self.owed > share.credit(overshoot)
+    pub(super) fn is_due(&self, share: &UsableShare) -> bool {
+        self.payment.is_none() && 2 * self.owed > share.credit(self.overshoot)
+    }
+
+    pub(super) const fn owes(&self) -> bool {
+        self.owed > 0
+    }
+
+    /// Returns whether more is not paid than a share allows.
+    pub(in crate::store::asynchronous) fn owes_more_than(&self, share: &UsableShare) -> bool {
+        self.unpaid() > share.credit(self.overshoot)
     }
 
     /// Begins to pay what is owed, or to send a payment again that was not answered.
@@ -340,6 +404,7 @@ impl CreditAccount {
             None => {
                 let units = u32::try_from(self.owed).unwrap_or(u32::MAX);
                 self.owed -= u64::from(units);
+                self.paid_until = self.store_time(now);
                 (units, number())
             }
         };
@@ -352,20 +417,22 @@ impl CreditAccount {
         Some(payment)
     }
 
-    /// Notes that a payment was answered. The answer may tell the level with it.
+    /// Notes that a payment was answered. The answer may tell the level with it. Returns whether it
+    /// is the first answer.
     pub(in crate::store::asynchronous) fn paid(
         &mut self,
         number: u64,
         report: Option<&LevelReport>,
-    ) {
+    ) -> bool {
         if self.payment.is_none_or(|it| it.number != number) {
-            return;
+            return false;
         }
         self.payment = None;
         match report {
             Some(report) => self.note(report),
-            None => self.forget_level(),
+            None => self.forget_level(Instant::now()),
         }
+        true
     }
 
     /// Notes that a payment was not answered. It is owed, and is sent again.
@@ -375,18 +442,24 @@ impl CreditAccount {
         }
     }
 
-    /// Has the next check ask the store.
-    pub(in crate::store::asynchronous) fn forget_level(&mut self) {
+    /// Has the next check ask the store. An answer to a request from before does not count.
+    pub(in crate::store::asynchronous) fn forget_level(&mut self, now: Instant) {
         (self.known.left, self.known.full_at) = (0, None);
+        self.known.answered = now;
+    }
+
+    /// Returns whether an answer is to a request that was sent after the last answer.
+    pub(super) fn is_before(&self, report: &LevelReport) -> bool {
+        report.sent > self.known.answered
     }
 
     /// Notes the answer to a check.
     pub(in crate::store::asynchronous) fn note(&mut self, report: &LevelReport) {
         let answered = KnownLevel::new(&self.terms, report);
         self.used_at = report.answered;
-        self.known = match report.sent > self.known.answered {
+        self.known = match self.is_before(report) {
             true => answered,
-            false => self.known.fuller(answered),
+            false => self.known.with_higher_level(answered),
         };
     }
 }

@@ -6,12 +6,12 @@
 //! keep the shares in use from being more:
 //!
 //! - **A share is used for half of its lease in the store**, from the time at which the claim was
-//!   sent. So a claim that arrives after its lease ended, and is granted
-//!   what others have by then, is answered too late to be used.
+//!   sent. So a claim that arrives after its lease ended, and is granted what others have by then,
+//!   is answered too late to be used.
 //! - **What is given up is not used from then on**, and is released when no account owes more than
 //!   the rest allows.
 //! - **After a lease ended, all is paid and given up**, and then it claims again.
-//! - **One claim is in flight at a time.**
+//! - **Only the answer to the last claim counts**, once.
 
 use std::time::Duration;
 
@@ -47,8 +47,11 @@ pub(in crate::store::asynchronous) struct Lease {
     usable: UsableShare,
     /// How many replicas there are, with this one. 0: not known.
     holders: u32,
-    /// When the claim in flight was sent.
+    /// The number of the last claim, and when it was sent, until it is answered.
+    claims: u64,
     sent: Option<Instant>,
+    /// Whether this process needs no share.
+    is_closed: bool,
 }
 
 impl UsableShare {
@@ -79,7 +82,9 @@ impl Lease {
                 ends: now,
             },
             holders: 0,
+            claims: 0,
             sent: None,
+            is_closed: false,
         }
     }
 
@@ -95,15 +100,27 @@ impl Lease {
         }
     }
 
+    /// Has the process claim a share, from now on.
+    pub(in crate::store::asynchronous) const fn open(&mut self) {
+        self.is_closed = false;
+    }
+
+    /// Has the process give up its share, and claim no other.
+    pub(in crate::store::asynchronous) const fn close(&mut self) {
+        self.is_closed = true;
+        self.usable.parts = 0;
+    }
+
     /// The parts that the store counts for this process.
     fn granted(&self) -> u32 {
         u32::try_from(self.claim.granted - self.claim.released).unwrap_or(u32::MAX)
     }
 
-    /// The parts that each replica should have. The first claim is for one, to learn how many
+    /// The parts that this replica should have. The first claim is for one, to learn how many
     /// replicas there are.
     fn fair(&self) -> u32 {
         match self.holders {
+            _ if self.is_closed => 0,
             0 => 1,
             holders => ALL_SHARES / holders,
         }
@@ -115,64 +132,51 @@ impl Lease {
     }
 
     /// Gives up what is above the fair part, or all if the lease is over. It is not used from now
-    /// on.
-    pub(in crate::store::asynchronous) fn give_up(&mut self, now: Instant) {
+    /// on. Returns the rest, and whether the store counts more for this process.
+    pub(in crate::store::asynchronous) fn give_up(&mut self, now: Instant) -> (UsableShare, bool) {
         let kept = match self.usable.is_leased(now) {
             true => self.usable.parts.min(self.fair()),
             false => 0,
         };
         self.usable.parts = kept;
+        (self.usable, kept < self.granted())
     }
 
-    /// The same, of a process that needs no share any more.
-    pub(super) const fn give_up_all(&mut self) {
-        self.usable.parts = 0;
-    }
-
-    /// Returns whether the store counts parts for it that it does not use.
-    pub(in crate::store::asynchronous) fn has_given_up(&self) -> bool {
-        self.usable.parts < self.granted()
-    }
-
-    /// The claim to be sent. `is_paid` says whether no account owes more than what is kept allows.
-    /// `None` if the lease is over and not all is paid.
+    /// The claim to be sent, with its number. No account owes more than `paid_to` allows. `None` if
+    /// the lease is over and not all is paid, or if a closed process has nothing to give up.
     pub(in crate::store::asynchronous) fn claim(
         &mut self,
-        is_paid: bool,
+        paid_to: Option<UsableShare>,
         now: Instant,
-    ) -> Option<Claim> {
+    ) -> Option<(u64, Claim)> {
+        // If the share grew since, more may be owed.
+        let paid_to = paid_to.filter(|share| share.growths == self.usable.growths);
         let has_ended = self.granted() > 0 && !self.usable.is_leased(now);
-        if has_ended && (!is_paid || self.usable.parts > 0) {
+        let is_all_paid = self.usable.parts == 0 && paid_to.is_some_and(|share| share.parts == 0);
+        let has_nothing = self.is_closed && self.holders == 0;
+        if has_nothing || (has_ended && !is_all_paid) {
             return None;
         }
-        if is_paid {
-            let given_up = self.granted().saturating_sub(self.usable.parts);
+        if let Some(share) = paid_to {
+            let given_up = self.granted().saturating_sub(share.parts);
             self.claim.released += u64::from(given_up);
         }
         self.claim.waiting = self.fair().saturating_sub(self.granted());
+        self.claims += 1;
         self.sent = Some(now);
-        Some(self.claim)
+        Some((self.claims, self.claim))
     }
 
-    /// The last claim of a process that has paid all, and needs no share any more. `None` if the
-    /// store does not know it.
-    pub(super) fn farewell(&mut self) -> Option<Claim> {
-        self.usable.parts = 0;
-        let is_known = self.holders > 0;
-        self.holders = 0;
-        self.claim.released = self.claim.granted;
-        self.claim.waiting = 0;
-        is_known.then_some(self.claim)
-    }
-
-    /// Notes the answer to the claim in flight: it grants so many parts more.
+    /// Notes the answer to a claim: it grants so many parts more. Only that of the last claim
+    /// counts, once.
     pub(in crate::store::asynchronous) fn granted_more(
         &mut self,
+        claim: u64,
         parts: u64,
         holders: u32,
         now: Instant,
     ) {
-        let Some(sent) = self.sent.take() else {
+        let Some(sent) = self.sent.take_if(|_| claim == self.claims) else {
             return;
         };
         self.claim.granted += parts;
@@ -180,17 +184,14 @@ impl Lease {
         if now >= ends {
             return;
         }
-        self.holders = holders;
+        // Later, it begins as a new one.
+        let is_gone = self.is_closed && self.granted() == 0;
+        self.holders = if is_gone { 0 } else { holders };
         let parts = self.granted().min(self.fair());
         if parts > self.usable.parts {
             self.usable.growths += 1;
         }
         self.usable.parts = parts;
         self.usable.ends = self.usable.ends.max(ends);
-    }
-
-    /// Notes that the claim in flight was not answered.
-    pub(in crate::store::asynchronous) fn not_answered(&mut self) {
-        self.sent = None;
     }
 }

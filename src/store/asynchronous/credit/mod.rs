@@ -18,15 +18,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::account::{CreditAccount, Lent, LevelReport, Payable, Terms};
+use self::account::{CreditAccount, CreditDecision, CreditTerms, LevelReport, Payable};
 use self::lease::{Lease, UsableShare};
-use self::payments::Plan;
+use self::payments::DuePayments;
 use super::Asynchronous;
 use super::accounts::{Account, Accounts};
-use crate::model::{Budget, Change, Check, Decision, Key, Limit, Operation, Source};
+use crate::model::{Budget, Change, Check, Decision, Key, Limit, Operation, Source, Verdict};
 use crate::store::Store;
 use crate::telemetry::GaugeLevel;
-use crate::units::{AtomicU64, Mutex, Payment, later, micros};
+use crate::units::{AtomicU64, Mutex, Payment, Receipt, later, micros};
 
 /// What a process needs to allow units on credit.
 pub(super) struct Credit {
@@ -35,7 +35,7 @@ pub(super) struct Credit {
     share: ShareInUse,
     /// This process in the payments.
     payer: [u8; 8],
-    plan: Mutex<Plan>,
+    due: Mutex<DuePayments>,
     /// How many processes share the overshoot, in the metrics.
     replicas: Mutex<GaugeLevel>,
 }
@@ -87,7 +87,7 @@ impl Default for Credit {
             lease: Mutex::new(lease),
             share,
             payer: random_id(),
-            plan: Mutex::default(),
+            due: Mutex::default(),
             replicas: Mutex::default(),
         }
     }
@@ -116,12 +116,11 @@ impl Credit {
     fn under<T>(
         &self,
         (limit, key): (&Limit, &Key),
-        call: impl FnOnce(&mut CreditAccount, u64) -> T,
+        call: impl FnOnce(&mut CreditAccount) -> T,
     ) -> Option<T> {
-        let overshoot = limit.overshoot()?;
-        let terms = Terms::of(limit.rule())?;
+        let terms = CreditTerms::of(limit.rule())?;
         self.accounts.with((limit, key), |account| {
-            account.is_of(&terms).then(|| call(account, overshoot))
+            account.is_of(&terms).then(|| call(account))
         })?
     }
 
@@ -140,9 +139,17 @@ impl Credit {
         Operation::Change(budget.clone(), Change::Pay(payment))
     }
 
+    /// Returns whether the lease of the share still lasts.
+    pub(super) fn is_leased(&self) -> bool {
+        self.share.get().is_leased(Instant::now())
+    }
+
     /// What has to be done for an account that owes units.
-    fn next(&self, account: &mut CreditAccount, overshoot: u64, share: &UsableShare) -> Next {
-        if account.is_due(overshoot, share)
+    fn next(&self, account: &mut CreditAccount, share: &UsableShare) -> Next {
+        if !account.owes() {
+            return Next::Nothing;
+        }
+        if account.is_due(share)
             && let Some(payment) = account.pay(|| self.accounts.next_number(), Instant::now())
         {
             return Next::Pay(payment);
@@ -155,13 +162,15 @@ impl Credit {
 
     /// The units of a budget that are allowed here and not charged.
     pub(super) fn unpaid(&self, of: (&Limit, &Key)) -> u64 {
-        self.under(of, |account, _| account.unpaid()).unwrap_or(0)
+        self.under(of, |account| account.unpaid()).unwrap_or(0)
     }
 
     /// Holds the units of a check, whose group is not decided yet.
-    pub(super) fn hold(&self, check: &Check) -> Option<Lent> {
+    pub(super) fn hold(&self, check: &Check) -> Option<CreditDecision> {
+        // The store answers checks of cost 0.
+        let overshoot = check.limit().overshoot().filter(|_| check.cost() > 0)?;
         let of = (check.limit(), check.key());
-        self.under(of, |account, overshoot| {
+        self.under(of, |account| {
             account.hold(
                 check.cost().into(),
                 overshoot,
@@ -175,11 +184,16 @@ impl Credit {
 impl<S: Store> Asynchronous<S> {
     /// Decides a check, if its account can: allows it on credit, or denies it.
     #[inline]
-    pub(super) fn lend(self: &Arc<Self>, (limit, key): (&Limit, &Key), cost: u32) -> Option<Lent> {
-        let lend = |account: &mut CreditAccount, overshoot| {
+    pub(super) fn lend(
+        self: &Arc<Self>,
+        (limit, key): (&Limit, &Key),
+        cost: u32,
+    ) -> Option<CreditDecision> {
+        let overshoot = limit.overshoot()?;
+        let lend = |account: &mut CreditAccount| {
             let share = self.credit.share.get();
             match account.lend(cost.into(), overshoot, &share, Instant::now) {
-                Some(lent) => Some((lent, self.credit.next(account, overshoot, &share))),
+                Some(lent) => Some((lent, self.credit.next(account, &share))),
                 None => Some((account.deny(cost.into(), Instant::now())?, Next::Nothing)),
             }
         };
@@ -189,12 +203,17 @@ impl<S: Store> Asynchronous<S> {
     }
 
     /// The units of a group are owed from now on, or not any more.
-    pub(super) fn end_hold(self: &Arc<Self>, check: &Check, lent: &Lent, is_allowed: bool) {
+    pub(super) fn end_hold(
+        self: &Arc<Self>,
+        check: &Check,
+        lent: &CreditDecision,
+        is_allowed: bool,
+    ) {
         let of = (check.limit(), check.key());
-        let end = |account: &mut CreditAccount, overshoot| {
+        let end = |account: &mut CreditAccount| {
             account.end_hold(lent, is_allowed);
             let share = self.credit.share.get();
-            self.credit.next(account, overshoot, &share)
+            self.credit.next(account, &share)
         };
         if let Some(next) = self.credit.under(of, end) {
             self.start(next, of);
@@ -212,9 +231,12 @@ impl<S: Store> Asynchronous<S> {
 
     /// Notes the answer to a check. Returns the units of the budget that are not paid.
     pub(super) fn note_level(self: &Arc<Self>, budget: &Budget, report: &LevelReport) -> u64 {
-        let Some(terms) = Terms::of(budget.limit().rule()) else {
+        let Some(terms) = CreditTerms::of(budget.limit().rule()) else {
             return 0;
         };
+        // After a pause, this process claims a share again.
+        self.update(Lease::open);
+        self.ensure_task();
         let accounts = &self.credit.accounts;
         let mut place = accounts.place(budget.limit(), budget.key());
         let new = || CreditAccount::new(accounts.next_number(), terms, report);
@@ -222,7 +244,7 @@ impl<S: Store> Asynchronous<S> {
             let account = &mut stored.account;
             if account.is_of(&terms) {
                 account.note(report);
-            } else if account.is_paid() {
+            } else if account.is_paid() && account.is_before(report) {
                 *account = new();
                 stored.budget = budget.clone();
             }
@@ -231,10 +253,33 @@ impl<S: Store> Asynchronous<S> {
         // Otherwise the account may have been forgotten since, with units that this answer lacks.
         if place.forgot_at().is_none_or(|forgot| report.sent > forgot) {
             place.add(budget, new(), report.answered);
-            drop(place);
-            self.ensure_teller();
         }
         0
+    }
+
+    /// Takes back units of a check that cost less than it was charged, if they are only owed here.
+    /// Returns the decision of a peek of cost 0 afterwards. `None` if the store has to settle.
+    pub(super) fn settle_here(
+        &self,
+        budget: &Budget,
+        receipt: Receipt,
+        cost: u32,
+    ) -> Option<Decision> {
+        let of = (budget.limit(), budget.key());
+        let units = receipt.cost.checked_sub(cost)?;
+        let settled = self.credit.under(of, |account| {
+            account.deny_nothing();
+            let is_taken = account.take_back(units.into(), receipt.at);
+            is_taken.then(|| account.look(Instant::now()))
+        });
+        let looked = settled.flatten()?;
+        let verdict = Verdict::new(budget.limit().clone(), looked.outcome, 0);
+        let decision = Decision::from(verdict.in_shadow(budget.is_shadow()));
+        Some(
+            decision
+                .with_timestamp(looked.now)
+                .with_source(Source::Asynchronous),
+        )
     }
 
     /// Has the next check of a budget ask the store. If it was reset, nothing is owed.
@@ -243,7 +288,8 @@ impl<S: Store> Asynchronous<S> {
             self.credit.accounts.remove(budget, Instant::now());
         } else {
             let of = (budget.limit(), budget.key());
-            self.credit.under(of, |account, _| account.forget_level());
+            self.credit
+                .under(of, |account| account.forget_level(Instant::now()));
         }
     }
 }

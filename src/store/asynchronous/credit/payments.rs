@@ -8,7 +8,8 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep};
 
 use super::account::{CreditAccount, LevelReport, Payable};
-use super::sharing::Pace;
+use super::lease::Lease;
+use super::sharing::ClaimTimer;
 use crate::model::{Budget, Decision, Error};
 use crate::store::asynchronous::Asynchronous;
 use crate::store::asynchronous::accounts::StoredAccount;
@@ -35,12 +36,14 @@ const LONGEST_ROUND: Duration = Duration::from_secs(3);
 /// The budgets whose units are to be paid, in the order in which that is due, and the task that
 /// pays them.
 #[derive(Default)]
-pub(super) struct Plan {
+pub(super) struct DuePayments {
     due: VecDeque<(Instant, Budget)>,
-    teller: Heartbeat,
+    task: Heartbeat,
+    /// The number of the task that is at work. Another one ends.
+    number: u64,
 }
 
-impl Plan {
+impl DuePayments {
     /// The next budget that is due.
     fn take_due(&mut self, now: Instant) -> Option<Budget> {
         self.due.front().filter(|(at, _)| *at <= now)?;
@@ -82,15 +85,21 @@ impl<S: Store> SentPayment<S> {
         self.is_answered = true;
         let report = LevelReport::of(decision, 0, self.sent, self.growths);
         let Payable { units, number, .. } = self.payment;
-        self.with_account(|account| account.paid(number, report.as_ref()));
-        telemetry::paid(self.budget.limit().name(), units.into());
+        let credit = &self.asynchronous.credit;
+        let next = self.with_account(|account| {
+            let is_first = account.paid(number, report.as_ref());
+            is_first.then(|| credit.next(account, &credit.share.get()))
+        });
+        if let Some(next) = next.flatten() {
+            telemetry::paid(self.budget.limit().name(), units.into());
+            let of = (self.budget.limit(), self.budget.key());
+            self.asynchronous.start(next, of);
+        }
     }
 
     fn with_account<T>(&self, call: impl FnOnce(&mut CreditAccount) -> T) -> Option<T> {
         let of = (self.budget.limit(), self.budget.key());
-        self.asynchronous
-            .credit
-            .under(of, |account, _| call(account))
+        self.asynchronous.credit.under(of, call)
     }
 }
 
@@ -115,6 +124,7 @@ impl<S: Store> Asynchronous<S> {
     pub(super) fn start_payment(self: &Arc<Self>, budget: Budget, payment: Payable) {
         let payment = SentPayment::new(self, budget, payment);
         if let Ok(runtime) = Runtime::try_current() {
+            self.ensure_task();
             runtime.spawn(send_all(vec![payment]));
         }
     }
@@ -122,32 +132,43 @@ impl<S: Store> Asynchronous<S> {
     /// Has the units of a budget paid in a while.
     pub(super) fn plan_payment(self: &Arc<Self>, budget: Budget) {
         let due = later(Instant::now(), PAY_AFTER);
-        self.credit.plan.lock().due.push_back((due, budget));
-        self.ensure_teller();
+        self.credit.due.lock().due.push_back((due, budget));
+        self.ensure_task();
     }
 
     /// Starts the task that pays and renews the lease, if there is none, or if its runtime does not
     /// run it.
-    pub(super) fn ensure_teller(self: &Arc<Self>) {
+    pub(super) fn ensure_task(self: &Arc<Self>) {
         let Ok(runtime) = Runtime::try_current() else {
             return;
         };
-        if self.credit.plan.lock().teller.begin(LONGEST_ROUND) {
-            let end = |it: &Self| it.credit.plan.lock().teller.end();
-            // Not under the lock: a runtime that shuts down drops the task at once.
-            spawn_for(self, &runtime, end, tell(Arc::downgrade(self)));
+        let mut due = self.credit.due.lock();
+        if !due.task.begin(LONGEST_ROUND) {
+            return;
         }
+        due.number += 1;
+        let number = due.number;
+        // Not under the lock: a runtime that shuts down drops the task at once.
+        drop(due);
+        let end = move |it: &Self| {
+            let mut due = it.credit.due.lock();
+            if due.number == number {
+                due.task.end();
+            }
+        };
+        let task = pay_and_renew(Arc::downgrade(self), number);
+        spawn_for(self, &runtime, end, task);
     }
 
     /// Takes out the payments that are due.
     fn take_due(self: &Arc<Self>, now: Instant) -> Vec<SentPayment<S>> {
         let mut due = Vec::new();
         while due.len() < AT_ONCE {
-            let Some(budget) = self.credit.plan.lock().take_due(now) else {
+            let Some(budget) = self.credit.due.lock().take_due(now) else {
                 break;
             };
             let of = (budget.limit(), budget.key());
-            let payment = self.credit.under(of, |account, _| {
+            let payment = self.credit.under(of, |account| {
                 account.is_planned = false;
                 account.pay(|| self.credit.accounts.next_number(), now)
             });
@@ -167,12 +188,12 @@ impl<S: Store> Asynchronous<S> {
             if is_last {
                 return;
             }
-            self.credit.plan.lock().teller.beat(Instant::now());
+            self.beat();
         }
     }
 
     /// Pays all accounts for which a function returns true.
-    pub(super) async fn pay_where(self: &Arc<Self>, is_due: impl Fn(&CreditAccount, u64) -> bool) {
+    pub(super) async fn pay_where(self: &Arc<Self>, is_due: impl Fn(&CreditAccount) -> bool) {
         let now = Instant::now();
         let accounts = &self.credit.accounts;
         let mut due = Vec::new();
@@ -180,8 +201,7 @@ impl<S: Store> Asynchronous<S> {
             |StoredAccount {
                  budget, account, ..
              }| {
-                let overshoot = budget.limit().overshoot().unwrap_or(0);
-                if is_due(account, overshoot)
+                if is_due(account)
                     && let Some(payment) = account.pay(|| accounts.next_number(), now)
                 {
                     due.push((budget.clone(), payment));
@@ -193,19 +213,38 @@ impl<S: Store> Asynchronous<S> {
                 SentPayment::new(self, budget.clone(), *payment)
             };
             send_all(some.iter().map(sent).collect()).await;
+            self.beat();
         }
     }
 
-    /// Returns whether the task ends, because no account is left.
-    fn ends(&self) -> bool {
-        let mut plan = self.credit.plan.lock();
-        let ends = plan.due.is_empty() && self.credit.accounts.is_empty();
-        if ends {
-            plan.teller.end();
-        } else {
-            plan.teller.beat(Instant::now());
+    fn beat(&self) {
+        self.credit.due.lock().task.beat(Instant::now());
+    }
+
+    /// Returns whether another task is at work.
+    fn is_replaced(&self, task: u64) -> bool {
+        self.credit.due.lock().number != task
+    }
+
+    /// Gives up the share if no account is left. Returns whether the task ends then.
+    async fn is_over(self: &Arc<Self>) -> bool {
+        let credit = &self.credit;
+        if !credit.accounts.is_empty() {
+            return false;
         }
-        ends
+        // From now on, no new account has credit.
+        self.update(Lease::close);
+        if !credit.accounts.is_empty() {
+            self.update(Lease::open);
+            return false;
+        }
+        self.renew().await;
+        let mut due = credit.due.lock();
+        let is_over = due.due.is_empty() && credit.accounts.is_empty();
+        if is_over {
+            due.task.end();
+        }
+        is_over
     }
 }
 
@@ -216,24 +255,27 @@ async fn send_all<S: Store>(payments: Vec<SentPayment<S>>) {
     }
 }
 
-/// Pays what is owed and renews the lease, until no account is left.
-async fn tell<S: Store>(asynchronous: Weak<Asynchronous<S>>) {
-    let mut pace = Pace::default();
+/// Pays what is due and renews the lease, until no account is left.
+async fn pay_and_renew<S: Store>(asynchronous: Weak<Asynchronous<S>>, task: u64) {
+    let mut timer = ClaimTimer::default();
     let mut forgot_at = Instant::now();
     loop {
         let Some(asynchronous) = asynchronous.upgrade() else {
             return;
         };
+        if asynchronous.is_replaced(task) {
+            return;
+        }
+        asynchronous.beat();
         asynchronous.pay_due().await;
-        asynchronous.renew(&mut pace).await;
+        asynchronous.renew_when_due(&mut timer).await;
         let now = Instant::now();
         if now.saturating_duration_since(forgot_at) >= FORGET_EVERY {
             forgot_at = now;
             let accounts = &asynchronous.credit.accounts;
             accounts.forget(now, |account| account.is_unused(now));
         }
-        if asynchronous.ends() {
-            asynchronous.give_up_share().await;
+        if asynchronous.is_over().await {
             return;
         }
         drop(asynchronous);

@@ -3,9 +3,9 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use super::lease::{ALL_SHARES, LEASE, Lease};
+use super::lease::{ALL_SHARES, LEASE, Lease, UsableShare};
 use crate::model::{Budget, Change, Limit, Operation};
 use crate::store::Store;
 use crate::store::asynchronous::Asynchronous;
@@ -18,49 +18,54 @@ const RENEW_EVERY: Duration = LEASE.checked_div(3).unwrap();
 /// The same, while the share is smaller than it should be.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
+/// Between two looks whether all is paid.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// The budget of the shares of all replicas. No other limit has its name, which has a space.
 static SHARES: LazyLock<Budget> =
     LazyLock::new(|| Budget::new(&Limit::of_shares(ALL_SHARES), "asynchronous"));
 
 /// When the next claim is due.
 #[derive(Default)]
-pub(super) struct Pace(Option<Instant>);
+pub(super) struct ClaimTimer(Option<Instant>);
 
 impl<S: Store> Asynchronous<S> {
     /// Renews the lease, if that is due.
-    pub(super) async fn renew(self: &Arc<Self>, pace: &mut Pace) {
-        let now = Instant::now();
-        if pace.0.is_some_and(|due| now < due) {
+    pub(super) async fn renew_when_due(self: &Arc<Self>, timer: &mut ClaimTimer) {
+        if timer.0.is_some_and(|due| Instant::now() < due) {
             return;
         }
-        let given_up = self.update(|lease| {
-            lease.give_up(now);
-            lease.has_given_up()
-        });
-        let is_paid = !given_up || self.pay_above_credit().await;
-        let now = Instant::now();
-        let claim = self.update(|lease| lease.claim(is_paid, now));
-        if let Some(claim) = claim {
-            let claimed = Operation::Change(SHARES.clone(), Change::Claim(claim));
-            let answer = self.store.apply(claimed).await;
-            let now = Instant::now();
-            self.update(|lease| match &answer {
-                Ok(decision) => {
-                    let holders = u32::try_from(micros(decision.reset_after())).unwrap_or(u32::MAX);
-                    lease.granted_more(decision.remaining(), holders, now);
-                }
-                Err(_) => lease.not_answered(),
-            });
-        }
-        let wait = match self.credit.lease.lock().is_short() {
+        let is_renewed = self.renew().await;
+        let is_short = self.credit.lease.lock().is_short();
+        let wait = match is_renewed && is_short {
             true => ASK_EVERY,
             false => RENEW_EVERY,
         };
-        pace.0 = Some(later(now, wait));
+        timer.0 = Some(later(Instant::now(), wait));
+    }
+
+    /// Gives up what is above the fair share, pays what is owed above the rest, and claims. Returns
+    /// whether the store answered.
+    pub(super) async fn renew(self: &Arc<Self>) -> bool {
+        let (kept, gives_up) = self.update(|lease| lease.give_up(Instant::now()));
+        let is_paid = !gives_up || self.pay_above(&kept).await;
+        let claim = self.update(|lease| lease.claim(is_paid.then_some(kept), Instant::now()));
+        let Some((number, claim)) = claim else {
+            return false;
+        };
+        let claimed = Operation::Change(SHARES.clone(), Change::Claim(claim));
+        let Ok(decision) = self.store.apply(claimed).await else {
+            return false;
+        };
+        let holders = u32::try_from(micros(decision.reset_after())).unwrap_or(u32::MAX);
+        self.update(|lease| {
+            lease.granted_more(number, decision.remaining(), holders, Instant::now());
+        });
+        true
     }
 
     /// Changes the lease, and lets all threads use the share that it has then.
-    fn update<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> T {
+    pub(super) fn update<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> T {
         let mut lease = self.credit.lease.lock();
         let changed = change(&mut lease);
         self.credit.share.set(&lease.usable());
@@ -68,37 +73,24 @@ impl<S: Store> Asynchronous<S> {
         changed
     }
 
-    /// Pays the accounts that owe more than the share allows. Returns whether none does any more.
-    async fn pay_above_credit(self: &Arc<Self>) -> bool {
-        let share = self.credit.share.get();
-        self.pay_where(|account, overshoot| account.unpaid() > share.credit(overshoot))
+    /// Pays the accounts that owe more than a share allows. Returns whether none does any more.
+    async fn pay_above(self: &Arc<Self>, share: &UsableShare) -> bool {
+        self.pay_where(|account| account.owes_more_than(share))
             .await;
-        let mut is_paid = true;
-        self.credit.accounts.for_each(|stored| {
-            let overshoot = stored.budget.limit().overshoot().unwrap_or(0);
-            is_paid &= stored.account.unpaid() <= share.credit(overshoot);
-        });
-        is_paid
+        !self
+            .credit
+            .accounts
+            .any(|account| account.owes_more_than(share))
     }
 
-    /// Pays all that is owed, and gives up the share.
+    /// Pays all that is owed, and gives up the share. The next answer to a check has it claim
+    /// again.
     pub(in crate::store::asynchronous) async fn pay_all(self: &Arc<Self>) {
-        if self.credit.accounts.is_empty() {
-            return;
+        self.update(Lease::close);
+        while self.credit.accounts.any(|account| !account.is_paid()) {
+            self.pay_where(|account| !account.is_paid()).await;
+            sleep(PAUSE).await;
         }
-        self.update(Lease::give_up_all);
-        while !self.pay_above_credit().await {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        self.give_up_share().await;
-    }
-
-    /// Gives up the share of a process that owes nothing.
-    pub(super) async fn give_up_share(&self) {
-        if let Some(claim) = self.update(Lease::farewell) {
-            let claimed = Operation::Change(SHARES.clone(), Change::Claim(claim));
-            // Otherwise the lease ends.
-            drop(self.store.apply(claimed).await);
-        }
+        self.renew().await;
     }
 }

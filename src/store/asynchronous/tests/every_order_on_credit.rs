@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::credit::account::{CreditAccount, Lent, LevelReport, Terms};
+use super::super::credit::account::{CreditAccount, CreditDecision, CreditTerms, LevelReport};
 use super::super::credit::lease::{ALL_SHARES, Lease, UsableShare};
 use super::explorer::Explorer;
 use crate::algorithm::{Cost, Effect, State};
@@ -83,9 +83,9 @@ struct Replica {
     /// When an account was forgotten last.
     forgot_at: Option<Instant>,
     lease: Lease,
-    /// Whether a claim is in flight.
-    is_claiming: bool,
-    held: Option<Lent>,
+    /// The share that is kept when the rest is given up, and whether no more than that is owed.
+    kept: Option<(UsableShare, bool)>,
+    held: Option<CreditDecision>,
     /// The highest number of a payment that the store charged.
     paid: u64,
     /// When the store ends its lease, in ticks.
@@ -94,9 +94,9 @@ struct Replica {
 
 impl Replica {
     /// Returns whether it owes no more than its share allows.
-    fn is_paid(&self, overshoot: u64) -> bool {
-        let credit = self.lease.usable().credit(overshoot);
-        self.account.as_ref().is_none_or(|it| it.unpaid() <= credit)
+    fn is_paid(&self, share: &UsableShare) -> bool {
+        let account = self.account.as_ref();
+        account.is_none_or(|it| !it.owes_more_than(share))
     }
 }
 
@@ -118,10 +118,12 @@ enum What {
         number: u64,
         units: u64,
     },
-    Claim(Claim),
+    /// A claim with its number.
+    Claim(u64, Claim),
     /// The answer to a check, or to the payment of this number.
     Level(Option<u64>, LevelReport),
     Granted {
+        claim: u64,
         parts: u64,
         holders: u32,
     },
@@ -149,7 +151,7 @@ struct Model {
     bounds: WorldBounds,
     limit: Limit,
     shares: Limit,
-    terms: Terms,
+    terms: CreditTerms,
     started: Instant,
 }
 
@@ -160,7 +162,7 @@ impl Model {
             Duration::from_micros(bounds.capacity * bounds.drains_in * TICK),
         );
         let limit = Limit::token_bucket("api", quota).unwrap();
-        let terms = Terms::of(limit.rule()).unwrap();
+        let terms = CreditTerms::of(limit.rule()).unwrap();
         Self {
             bounds,
             limit,
@@ -321,29 +323,27 @@ impl Model {
         }
     }
 
-    /// A replica gives up a part of its share, or claims.
+    /// A replica gives up a part of its share, and claims later. Several claims may be in flight.
     fn claim(&self, world: &World, replica: usize, next: &mut Vec<(WorldEvent, World)>) {
-        if world.replicas[replica].is_claiming {
-            return;
-        }
         let now = self.local(replica, world.now);
         let mut gives_up = world.clone();
-        let lease = &mut gives_up.replicas[replica].lease;
-        let parts = lease.usable().parts();
-        lease.give_up(now);
-        if lease.usable().parts() < parts {
+        let it = &mut gives_up.replicas[replica];
+        let (kept, _) = it.lease.give_up(now);
+        let is_paid = it.is_paid(&kept);
+        let is_known = |(known, was_paid): (UsableShare, bool)| {
+            (known.parts(), known.growths, was_paid) == (kept.parts(), kept.growths, is_paid)
+        };
+        if !it.kept.is_some_and(is_known) {
+            it.kept = Some((kept, is_paid));
             next.push((WorldEvent::GivesUp(replica), gives_up));
-            return;
-        }
-        if !self.has_room(world) {
-            return;
         }
         let mut after = world.clone();
         let it = &mut after.replicas[replica];
-        let is_paid = it.is_paid(self.bounds.overshoot);
-        if let Some(claim) = it.lease.claim(is_paid, now) {
-            it.is_claiming = true;
-            self.send(&mut after, replica, What::Claim(claim));
+        let Some((kept, is_paid)) = it.kept.take().filter(|_| self.has_room(world)) else {
+            return;
+        };
+        if let Some((number, claim)) = it.lease.claim(is_paid.then_some(kept), now) {
+            self.send(&mut after, replica, What::Claim(number, claim));
             next.push((WorldEvent::Claims(replica), after));
         }
     }
@@ -361,7 +361,7 @@ impl Model {
             account: None,
             forgot_at: Some(now),
             lease: Lease::new(holder, now),
-            is_claiming: false,
+            kept: None,
             held: None,
             paid: 0,
             lease_ends: 0,
@@ -429,11 +429,12 @@ impl Model {
                 }
                 What::Level(Some(*number), self.level(world, &message))
             }
-            What::Claim(claim) => {
+            What::Claim(number, claim) => {
                 let rule = self.shares.rule();
                 let outcome = rule.claim(&mut world.shares, now, claim);
                 world.replicas[replica].lease_ends = world.now + STORE_LEASE;
                 What::Granted {
+                    claim: *number,
                     parts: outcome.remaining,
                     holders: u32::try_from(outcome.reset_after).unwrap(),
                 }
@@ -477,7 +478,9 @@ impl Model {
                     ..*report
                 };
                 match (payment, &mut it.account) {
-                    (Some(number), Some(account)) => account.paid(*number, Some(&report)),
+                    (Some(number), Some(account)) => {
+                        account.paid(*number, Some(&report));
+                    }
                     (None, Some(account)) => account.note(&report),
                     (None, account) if it.forgot_at.is_none_or(|at| report.sent > at) => {
                         *account = Some(CreditAccount::new(number, self.terms, &report));
@@ -486,12 +489,12 @@ impl Model {
                     (_, None) => {}
                 }
             }
-            What::Granted { parts, holders } => {
-                // The second copy finds no claim in flight.
-                it.is_claiming = false;
-                it.lease.granted_more(*parts, *holders, now);
-            }
-            What::Ask(_) | What::Pay { .. } | What::Claim(_) => {}
+            What::Granted {
+                claim,
+                parts,
+                holders,
+            } => it.lease.granted_more(*claim, *parts, *holders, now),
+            What::Ask(_) | What::Pay { .. } | What::Claim(..) => {}
         }
     }
 
@@ -516,7 +519,7 @@ impl Model {
             account: None,
             forgot_at: None,
             lease: Lease::new((replica as u64).to_be_bytes(), self.local(replica, 0)),
-            is_claiming: false,
+            kept: None,
             held: None,
             paid: 0,
             lease_ends: 0,
@@ -570,9 +573,9 @@ impl Model {
                 self.tick(&mut world);
                 let now = self.local(0, world.now);
                 let it = &mut world.replicas[0];
-                let claim = it.lease.claim(true, now).unwrap();
-                it.is_claiming = true;
-                let late = self.message(&world, 0, What::Claim(claim));
+                let kept = it.lease.usable();
+                let (number, claim) = it.lease.claim(Some(kept), now).unwrap();
+                let late = self.message(&world, 0, What::Claim(number, claim));
                 while world.replicas[1].lease.usable().parts() < ALL_SHARES {
                     self.tick(&mut world);
                     (0..3).for_each(|_| self.share(&mut world, 1));
@@ -588,10 +591,11 @@ impl Model {
     fn share(&self, world: &mut World, replica: usize) {
         let now = self.local(replica, world.now);
         let it = &mut world.replicas[replica];
-        it.lease.give_up(now);
-        let is_paid = it.is_paid(self.bounds.overshoot);
-        let claim = it.lease.claim(is_paid, now).unwrap();
-        self.send(world, replica, What::Claim(claim));
+        let (kept, _) = it.lease.give_up(now);
+        let is_paid = it.is_paid(&kept);
+        let claim = it.lease.claim(is_paid.then_some(kept), now);
+        let (number, claim) = claim.unwrap();
+        self.send(world, replica, What::Claim(number, claim));
         self.answer_all(world);
     }
 
@@ -634,11 +638,7 @@ fn lose(world: &mut World, message: &Message) {
                 account.not_answered(*number);
             }
         }
-        What::Claim(_) | What::Granted { .. } => {
-            it.is_claiming = false;
-            it.lease.not_answered();
-        }
-        What::Ask(_) | What::Level(None, _) => {}
+        What::Ask(_) | What::Level(None, _) | What::Claim(..) | What::Granted { .. } => {}
     }
 }
 
