@@ -1,5 +1,5 @@
-//! Requests that one limit decides in this process. The embedded store decides them, or units pay
-//! for them that were charged ahead.
+//! Requests that one limit decides in this process: with the embedded store, or if the limit is
+//! asynchronous.
 //!
 //! Most of them are allowed, and then all that is needed of the decision is a few numbers, for the
 //! headers of the response. A check, a group, an answer and a decision, which other requests need,

@@ -257,7 +257,9 @@ impl RateLimiter {
     /// Waits until the work in the background has ended. The
     /// [settlements](crate::layer::Settlement) in flight are answered, which takes at most five
     /// seconds, and the store has confirmed all released [permits](Permit), which takes at most
-    /// one. Units of [asynchronous](Limit::asynchronous) limits that are not spent are given back.
+    /// one. Units of [asynchronous](Limit::asynchronous) limits that are not spent are given back,
+    /// and those that were allowed under an [overshoot](Limit::with_overshoot_percent) are charged,
+    /// which takes at most five seconds. Other replicas get the share of this process at once.
     ///
     /// If a program ends before that, the estimates of its last requests stand, and its last
     /// permits count until their lease expires. So call this last in your `main`, also after a

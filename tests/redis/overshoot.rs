@@ -254,3 +254,54 @@ async fn units_are_allowed_for_a_while_without_redis_and_then_the_failure_policy
     assert!(allowed <= 1_000, "the overshoot, and not {allowed}");
     assert!(start.elapsed() < Duration::from_secs(20));
 }
+
+#[tokio::test]
+async fn refund_of_units_that_are_owed_makes_them_unused() {
+    let (server, limit) = (RedisServer::start(), slow_bucket(10_000));
+    let limiter = limiter_of(&server).await;
+    let allowed = in_time(heat(&limiter, &limit)).await;
+    let decision = limiter.check_n(&limit, &alice(), 20).await.unwrap();
+    assert!(is_decided_here(&decision));
+    assert_eq!(decision.remaining(), 10_000 - allowed - 20);
+    let receipt = decision.receipt().unwrap();
+    limiter.settle(&limit, &alice(), 5, receipt).await.unwrap();
+    let next = limiter.check(&limit, &alice()).await.unwrap();
+    assert_eq!(next.remaining(), 10_000 - allowed - 5 - 1);
+    limiter.flush().await;
+    assert_eq!(used(&server, &limit).await, allowed + 5 + 1);
+}
+
+#[tokio::test]
+async fn denied_client_that_comes_back_in_time_is_allowed() {
+    in_time(async {
+        let server = RedisServer::start();
+        let limit = Limit::token_bucket("api", Quota::new(100, Duration::from_secs(20)))
+            .and_then(|limit| limit.with_overshoot_percent(10))
+            .unwrap();
+        let limiter = limiter_of(&server).await;
+        heat(&limiter, &limit).await;
+        let mut in_time = 0;
+        for _ in 0..20 {
+            spend(&limiter, &limit).await;
+            let denied = limiter.check(&limit, &alice()).await.unwrap();
+            let Some(wait) = denied.retry_after() else {
+                continue;
+            };
+            sleep(wait).await;
+            in_time += u32::from(limiter.check(&limit, &alice()).await.unwrap().allowed());
+        }
+        // What is owed may be charged meanwhile, and a payment takes the units.
+        assert!(in_time >= 15, "{in_time} of 20");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn check_of_cost_0_asks_and_takes_nothing() {
+    let (server, limit) = (RedisServer::start(), slow_bucket(10_000));
+    let limiter = limiter_of(&server).await;
+    let allowed = in_time(heat(&limiter, &limit)).await;
+    let decision = limiter.check_n(&limit, &alice(), 0).await.unwrap();
+    assert!(decision.allowed() && !is_decided_here(&decision));
+    assert_eq!(decision.remaining(), 10_000 - allowed);
+}

@@ -313,11 +313,12 @@ async fn prometheus_scrapes_replicas_and_evaluates_every_expression() {
     })
     .await;
 
-    // The service has neither shadow limits nor permits, look-ups or files of limits.
+    // The service has neither shadow limits nor permits, look-ups, files of limits or overshoots.
     let of_others = [
         "Shadow mode: would be denied",
         "Answered without the store",
         "In flight and waiting",
+        "Limits with an overshoot",
         "Not asked",
         "Blocks of keys",
         "Failures of the application",

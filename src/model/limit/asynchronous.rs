@@ -17,7 +17,9 @@ pub(super) struct Overshoot {
 
 /// # Decisions without waiting
 impl Limit {
-    /// Lets each replica decide without waiting for Redis, with units that it charged ahead.
+    /// Lets each replica decide without waiting for Redis, with units that it charged ahead. This is
+    /// for fixed windows. For other rates, see
+    /// [`with_overshoot_percent`](Self::with_overshoot_percent).
     ///
     /// A replica charges *blocks* of units of a key that is in use. Its checks spend them in about
     /// a microsecond, and a task charges the next block before the last one is spent. Blocks get
@@ -91,14 +93,15 @@ impl Limit {
     ///
     /// **Guarantee.** In any time `t`, at most `capacity + rate x t + overshoot` passes, however
     /// many replicas there are. With 1,000 a minute and 5 percent, these are at most 1,000 + 50 at
-    /// once, and then 1,000 a minute. If a process is killed, the units that it owed pass as well,
-    /// at most its part of the overshoot for each key. The exceptions are those of Redis: a clock
-    /// that jumps, and a Redis that loses its last writes.
+    /// once, and then 1,000 a minute. If a process is killed, or cut off from Redis for 10 seconds,
+    /// the units that it owed pass as well, at most its part of the overshoot for each key. The
+    /// exceptions are a Redis whose clock jumps or that loses its last writes or its data, and a
+    /// machine that is suspended, whose clock stands still.
     ///
     /// **Price.** 5 percent of a limit of 100 are 5 units. On 4 replicas, each may owe one, and on
-    /// more than 5 none, so each check waits for Redis. A [refund](crate::RateLimiter::refund)
-    /// gives back what Redis finds, and of a sliding log that may be nothing. `remaining` does not
-    /// count what other replicas allowed in the last seconds.
+    /// more than 5 none, so each check waits for Redis. A [refund](crate::RateLimiter::refund) is
+    /// exact until its units are charged. Then it gives back what Redis finds, and of a sliding log
+    /// that is nothing. `remaining` does not count what other replicas allowed in the last seconds.
     /// [`RateLimiter::flush`](crate::RateLimiter::flush) charges what is owed.
     ///
     /// While Redis does not answer, replicas decide on for at most 5 seconds, within the overshoot.

@@ -52,6 +52,7 @@ struct WorldBounds {
     messages: usize,
     asks: u8,
     holds: u8,
+    lost: u8,
     doubled: u8,
     killed: u8,
 }
@@ -73,6 +74,7 @@ struct World {
     orphaned: u64,
     asks: u8,
     holds: u8,
+    lost: u8,
     doubled: u8,
     killed: u8,
 }
@@ -374,8 +376,10 @@ impl Model {
             let mut after = world.clone();
             let message = after.messages.remove(index);
             // Whether a check or its answer is lost, or never arrives, is the same.
-            if !matches!(message.what, What::Ask(_) | What::Level(None, _)) {
+            let is_noticed = !matches!(message.what, What::Ask(_) | What::Level(None, _));
+            if is_noticed && world.lost < self.bounds.lost {
                 let mut lost = after.clone();
+                lost.lost += 1;
                 lose(&mut lost, &message);
                 next.push((WorldEvent::IsLost(index), lost));
             }
@@ -508,7 +512,13 @@ impl Model {
     /// What tells a world from others.
     fn hash(&self, world: &World, hasher: &RandomState) -> u64 {
         let states = format!("{:?} {:?}", world.budget, world.shares);
-        let counts = (world.asks, world.holds, world.doubled, world.killed);
+        let counts = (
+            world.asks,
+            world.holds,
+            world.lost,
+            world.doubled,
+            world.killed,
+        );
         let passed = (world.passed, world.orphaned);
         let messages = &world.messages;
         hasher.hash_one((world.now, states, &world.replicas, messages, counts, passed))
@@ -535,6 +545,7 @@ impl Model {
             orphaned: 0,
             asks: 0,
             holds: 0,
+            lost: 0,
             doubled: 0,
             killed: 0,
         };
@@ -655,6 +666,7 @@ const TWO_REPLICAS: WorldBounds = WorldBounds {
     messages: 2,
     asks: 2,
     holds: 0,
+    lost: 3,
     doubled: 0,
     killed: 0,
 };
@@ -760,6 +772,7 @@ fn share_is_handed_over_when_all_is_paid_and_used_when_more_is_known() {
             ticks: 1,
             messages: 1,
             asks: 3,
+            lost: 0,
             ..TWO_REPLICAS
         });
         assert_eq!(nearest, 0, "the bound is reached");
@@ -798,6 +811,7 @@ const RANDOM: WorldBounds = WorldBounds {
     ticks: 40,
     messages: 4,
     asks: 60,
+    lost: 20,
     doubled: 10,
     ..TWO_REPLICAS
 };
