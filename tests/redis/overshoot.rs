@@ -186,6 +186,10 @@ async fn every_algorithm_is_decided_here() {
         assert_eq!(decision.remaining(), 10_000 - allowed - 1);
         limiter.flush().await;
         assert_eq!(used(&server, &limit).await, allowed + 1, "{limit:?}");
+        let other = limiter_of(&server).await;
+        let exact = other.peek(&limit, &alice(), 0).await.unwrap();
+        let late = decision.reset_after().abs_diff(exact.reset_after());
+        assert!(late < Duration::from_secs(20), "{limit:?}: {late:?}");
     }
 }
 

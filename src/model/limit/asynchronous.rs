@@ -17,8 +17,8 @@ pub(super) struct Overshoot {
 
 /// # Decisions without waiting
 impl Limit {
-    /// Lets each replica decide without waiting for Redis, with units that it charged ahead. This is
-    /// for fixed windows. For other rates, see
+    /// Lets each replica decide without waiting for Redis, with units that it charged ahead, for
+    /// fixed windows. For other rates, see
     /// [`with_overshoot_percent`](Self::with_overshoot_percent).
     ///
     /// A replica charges *blocks* of units of a key that is in use. Its checks spend them in about

@@ -55,6 +55,8 @@ pub(in crate::store::asynchronous) struct CreditTerms {
     rate: Option<Rate>,
     /// The longest time until a unit that is charged now is free again, of another algorithm.
     period: Micros,
+    /// The length of a sub-window, or 1.
+    sub_window: Micros,
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -130,30 +132,35 @@ pub(in crate::store::asynchronous) struct CreditDecision {
 impl CreditTerms {
     /// `None` if the rule has no overshoot.
     pub(in crate::store::asynchronous) fn of(rule: &Rule) -> Option<Self> {
-        let (capacity, rate, period) = match rule {
+        let (capacity, rate, period, sub_window) = match rule {
             Rule::Bucket(rule) if !rule.queues() => {
-                (rule.bucket.capacity, Some(rule.bucket.rate), 0)
+                (rule.bucket.capacity, Some(rule.bucket.rate), 0, 1)
             }
             Rule::SlidingWindow(rule) => {
                 let sub_windows = u64::from(rule.sub_windows) + 1;
-                (rule.limit, None, rule.length.saturating_mul(sub_windows))
+                let period = rule.length.saturating_mul(sub_windows);
+                (rule.limit, None, period, rule.length)
             }
-            Rule::SlidingLog(rule) => (rule.limit, None, rule.period),
+            Rule::SlidingLog(rule) => (rule.limit, None, rule.period, 1),
             Rule::Bucket(_) | Rule::FixedWindow(_) | Rule::Concurrency(_) => return None,
         };
         Some(Self {
             capacity,
             rate,
             period,
+            sub_window,
         })
     }
 
-    /// The time until `used` units are free again.
-    fn full_after(&self, used: u64) -> Micros {
+    /// The time until `used` units are free again, the last of which was charged now.
+    fn full_after(&self, used: u64, now: Timestamp) -> Micros {
         match self.rate {
             _ if used == 0 => 0,
             Some(rate) => scaled_up(used, rate.micros, rate.units),
-            None => self.period,
+            // Sub-windows start at multiples of their length.
+            None => self
+                .period
+                .saturating_sub(now.as_micros() % self.sub_window),
         }
     }
 }
@@ -344,11 +351,12 @@ impl CreditAccount {
     }
 
     fn decision(&self, units: u64, left: u64, at: Instant) -> CreditDecision {
-        let reset_after = self.terms.full_after(self.terms.capacity - left);
+        let now = self.store_time(at);
+        let reset_after = self.terms.full_after(self.terms.capacity - left, now);
         CreditDecision {
             account: self.number,
             units,
-            now: self.store_time(at),
+            now,
             at,
             outcome: Outcome::undelayed(true, false, left, None, reset_after),
         }

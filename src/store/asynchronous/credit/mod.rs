@@ -98,11 +98,14 @@ fn random_id() -> [u8; 8] {
     RandomState::new().hash_one(()).to_be_bytes()
 }
 
-/// What has to be done for an account after units were lent.
-enum Next {
-    Nothing,
-    Pay(Payable),
-    Plan,
+/// What has to be done for an account that owes units.
+#[derive(Default)]
+struct Next {
+    /// A payment to be sent now.
+    payment: Option<Payable>,
+    /// Whether to look at the account in a while, because it still owes, or because the task that
+    /// sends the payment may not run any more.
+    is_planned: bool,
 }
 
 impl Credit {
@@ -147,16 +150,15 @@ impl Credit {
     /// What has to be done for an account that owes units.
     fn next(&self, account: &mut CreditAccount, share: &UsableShare) -> Next {
         if !account.owes() {
-            return Next::Nothing;
+            return Next::default();
         }
-        if account.is_due(share)
-            && let Some(payment) = account.pay(|| self.accounts.next_number(), Instant::now())
-        {
-            return Next::Pay(payment);
-        }
-        match std::mem::replace(&mut account.is_planned, true) {
-            true => Next::Nothing,
-            false => Next::Plan,
+        let payment = match account.is_due(share) {
+            true => account.pay(|| self.accounts.next_number(), Instant::now()),
+            false => None,
+        };
+        Next {
+            payment,
+            is_planned: !std::mem::replace(&mut account.is_planned, true),
         }
     }
 
@@ -194,7 +196,7 @@ impl<S: Store> Asynchronous<S> {
             let share = self.credit.share.get();
             match account.lend(cost.into(), overshoot, &share, Instant::now) {
                 Some(lent) => Some((lent, self.credit.next(account, &share))),
-                None => Some((account.deny(cost.into(), Instant::now())?, Next::Nothing)),
+                None => Some((account.deny(cost.into(), Instant::now())?, Next::default())),
             }
         };
         let (lent, next) = self.credit.under((limit, key), lend)??;
@@ -222,10 +224,11 @@ impl<S: Store> Asynchronous<S> {
 
     #[inline]
     fn start(self: &Arc<Self>, next: Next, (limit, key): (&Limit, &Key)) {
-        match next {
-            Next::Nothing => {}
-            Next::Pay(payment) => self.start_payment(Budget::new(limit, key), payment),
-            Next::Plan => self.plan_payment(Budget::new(limit, key)),
+        if let Some(payment) = next.payment {
+            self.start_payment(Budget::new(limit, key), payment);
+        }
+        if next.is_planned {
+            self.plan_payment(Budget::new(limit, key));
         }
     }
 

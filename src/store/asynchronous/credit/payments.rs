@@ -168,11 +168,19 @@ impl<S: Store> Asynchronous<S> {
                 break;
             };
             let of = (budget.limit(), budget.key());
-            let payment = self.credit.under(of, |account| {
-                account.is_planned = false;
-                account.pay(|| self.credit.accounts.next_number(), now)
-            });
-            if let Some(payment) = payment.flatten() {
+            let pay = |account: &mut CreditAccount| {
+                let payment = account.pay(|| self.credit.accounts.next_number(), now);
+                // Until it is answered, it may have to be sent again.
+                account.is_planned = !account.is_paid();
+                (payment, account.is_planned)
+            };
+            let Some((payment, is_planned)) = self.credit.under(of, pay) else {
+                continue;
+            };
+            if is_planned {
+                self.plan_payment(budget.clone());
+            }
+            if let Some(payment) = payment {
                 due.push(SentPayment::new(self, budget, payment));
             }
         }
