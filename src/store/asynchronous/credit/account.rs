@@ -276,8 +276,8 @@ impl CreditAccount {
         Some(self.decision(units, left - unpaid, now))
     }
 
-    /// Denies a check that does not fit, if that is certain: the bucket was at least as full a moment
-    /// ago, and others can only have charged more since. `None` if the store has to be asked.
+    /// Denies a check that does not fit, if that is certain: a moment ago the level was at least so
+    /// high, and others can only have charged more since. `None` if the store has to be asked.
     pub(in crate::store::asynchronous) fn deny(
         &mut self,
         units: u64,
