@@ -164,8 +164,8 @@ impl<S: Store> Asynchronous<S> {
             // The sender is here, so it does not fail.
             drop(self.charging.subscribe().wait_for(|it| *it == 0).await);
         };
-        // If it takes longer, what is owed is not charged, and the rest of the units is lost until the
-        // windows end.
+        // If it takes longer, what is owed is not charged, and the rest of the units is lost until
+        // the windows end.
         drop(tokio::join!(
             timeout(LONGEST_RELEASE, self.pay_all()),
             timeout(LONGEST_RELEASE, give_back)
