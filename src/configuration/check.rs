@@ -191,9 +191,14 @@ impl PlanConfig {
                 let fields = LimitFields {
                     quota: Some(quota.clone()),
                     burst: *burst,
+                    overshoot_percent: None,
                     ..limit.fields()
                 };
                 let rate = build(fields, at)?;
+                let rate = match limit.overshoot_percent {
+                    Some(percent) => rate.with_overshoot_if_enough(percent),
+                    None => rate,
+                };
                 limit.check_cost(&rate, at.clone())?;
                 Ok(PlanRule::Limit(rate))
             }

@@ -354,11 +354,16 @@ impl TryFrom<Result<Self, ConfigError>> for Limit {
 }
 
 impl fmt::Display for Limit {
-    /// The quota, the algorithm, shadow mode and blocks, in words.
+    /// The quota, the algorithm, shadow mode, decisions without waiting, and blocks, in words.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.quota().fmt(f)?;
         self.write_algorithm(f)?;
         self.shared.enforced.fmt(f)?;
+        match self.overshoot_percent() {
+            0 if self.is_asynchronous() => f.write_str(", asynchronous")?,
+            0 => {}
+            percent => write!(f, ", asynchronous with an overshoot of {percent} %")?,
+        }
         match self.block_policy() {
             Some(policy) => write!(f, ", {policy}"),
             None => Ok(()),

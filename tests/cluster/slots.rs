@@ -565,6 +565,40 @@ async fn asynchronous_groups_of_several_partitions_lose_no_unit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn limits_with_an_overshoot_are_paid_in_all_partitions() {
+    let cluster = Cluster::start();
+    let (observer, limiter) = (limiter(&cluster).await, limiter(&cluster).await);
+    let bucket = |name| {
+        let limit = Limit::token_bucket(name, Quota::per_day(1_000));
+        limit.unwrap().with_overshoot_percent(50).unwrap()
+    };
+    let (user, tenant) = (bucket("user"), bucket("tenant"));
+    let mut allowed = [0_u64; 20];
+    let mut here = 0;
+    // The share of the overshoot is claimed in the first tenths of a second.
+    for _ in 0..40 {
+        for (number, allowed) in (0..20_u64).zip(&mut allowed) {
+            let group = [
+                Check::new(&user, Key::from(number)),
+                Check::new(&tenant, Key::from(number + 1_000)),
+            ];
+            let decision = limiter.check_all(group).await.unwrap();
+            assert!(decision.allowed());
+            *allowed += 1;
+            here += u64::from(decision.source() == Source::Asynchronous);
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(here > 400, "{here} of 800 were decided here");
+    limiter.flush().await;
+    for (number, allowed) in (0..20_u64).zip(allowed) {
+        assert_eq!(used(&observer, &user, &Key::from(number)).await, allowed);
+        let tenant_key = Key::from(number + 1_000);
+        assert_eq!(used(&observer, &tenant, &tenant_key).await, allowed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn concurrent_groups_never_allow_too_much_and_lose_no_unit() {
     let cluster = Cluster::start();
     let limiter = RateLimiter::new(

@@ -214,6 +214,28 @@ PUT     *              api      user             9 per 1s (token bucket)
 }
 
 #[test]
+fn overshoot_of_a_plan_is_a_part_of_its_quota_and_a_small_plan_waits() {
+    let text = limit(
+        "quota = \"1000/min\"\nkey = \"user\"\novershoot_percent = 5\nplan = \"account\"\n\
+         plans = { free = { quota = \"10/min\" }, pro = { quota = \"9000/min\" } }",
+    );
+    let table = parse(&text, Format::Toml).unwrap().to_string();
+    let expected = "1000 per 1m (token bucket), asynchronous with an overshoot of 5 %";
+    assert!(table.contains(expected), "{table}");
+
+    let small = limit("quota = \"10/min\"\nkey = \"user\"\novershoot_percent = 5");
+    let message = error(&small, Format::Toml);
+    assert!(message.contains("less than 2 units"), "{message}");
+    assert!(message.contains("limits[0].overshoot_percent"), "{message}");
+    let zero = limit("quota = \"1000/min\"\nkey = \"user\"\novershoot_percent = 0");
+    assert!(error(&zero, Format::Toml).contains("use 1 to 100"));
+    let window = zero
+        .replace("token_bucket", "fixed_window")
+        .replace("percent = 0", "percent = 5");
+    assert!(error(&window, Format::Toml).contains("use `asynchronous`"));
+}
+
+#[test]
 fn errors_name_the_file_the_line_and_the_field() {
     let quota = "quota = \"100/min\"";
     let keyed = "quota = \"100/min\"\nkey = \"user\"";

@@ -188,6 +188,28 @@ async fn requests_that_are_decided_without_redis_are_counted_and_report_what_is_
 }
 
 #[tokio::test]
+async fn units_that_are_charged_later_and_the_replicas_that_share_are_counted() {
+    let recorded = Recorded::start();
+    let server = RedisServer::start();
+    let limit = Limit::token_bucket("api", Quota::per_day(10_000))
+        .and_then(|limit| limit.with_overshoot_percent(10))
+        .unwrap();
+    let store = server.store().deadline(20 * SECOND).connect().await;
+    let limiter = RateLimiter::new(store.unwrap());
+    for _ in 0..100 {
+        let decision = limiter.check(&limit, &Key::global()).await.unwrap();
+        assert!(decision.allowed());
+        tokio::time::sleep(SECOND / 50).await;
+    }
+    assert_eq!(recorded.one("tollgate_replicas", ""), 1.0);
+    limiter.flush().await;
+    let here = recorded.one("tollgate_decisions_total", "api allowed asynchronous");
+    assert!(here > 50.0, "{here} of 100 were decided here");
+    assert_eq!(recorded.one("tollgate_paid_units_total", "api"), here);
+    assert_eq!(recorded.one("tollgate_replicas", ""), 0.0);
+}
+
+#[tokio::test]
 async fn blocked_key_is_an_outcome_and_its_block_is_counted_once() {
     let recorded = Recorded::start();
     let limiter = RateLimiter::in_memory();

@@ -136,6 +136,15 @@ impl Limit {
         Ok(self.with(|definition| definition.overshoot = Some(overshoot)))
     }
 
+    /// The same for the quota of a plan. If the overshoot of a small plan is too small to be
+    /// shared, its checks wait for the store.
+    pub(crate) fn with_overshoot_if_enough(self, percent: u8) -> Self {
+        match self.overshoot_of(percent) {
+            Ok(overshoot) => self.with(|definition| definition.overshoot = Some(overshoot)),
+            Err(_) => self,
+        }
+    }
+
     fn overshoot_of(&self, percent: u8) -> Result<Overshoot, ConfigError> {
         let reason = match self.rule() {
             Rule::FixedWindow(_) => {

@@ -100,6 +100,10 @@ impl Lease {
         }
     }
 
+    pub(super) const fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
     /// Has the process claim a share, from now on.
     pub(in crate::store::asynchronous) const fn open(&mut self) {
         self.is_closed = false;

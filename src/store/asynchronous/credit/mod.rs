@@ -237,8 +237,7 @@ impl<S: Store> Asynchronous<S> {
         let Some(terms) = CreditTerms::of(budget.limit().rule()) else {
             return 0;
         };
-        // After a pause, this process claims a share again.
-        self.update(Lease::open);
+        self.open_lease();
         self.ensure_task();
         let accounts = &self.credit.accounts;
         let mut place = accounts.place(budget.limit(), budget.key());

@@ -73,6 +73,13 @@ impl<S: Store> Asynchronous<S> {
         changed
     }
 
+    /// Has this process claim a share, also after it gave up the last one.
+    pub(super) fn open_lease(&self) {
+        if self.credit.lease.lock().is_closed() {
+            self.update(Lease::open);
+        }
+    }
+
     /// Pays the accounts that owe more than a share allows. Returns whether none does any more.
     async fn pay_above(self: &Arc<Self>, share: &UsableShare) -> bool {
         self.pay_where(|account| account.owes_more_than(share))
