@@ -116,9 +116,15 @@ impl Verdict {
         self
     }
 
-    /// The same verdict, of a budget of which units are not charged yet.
-    pub(crate) fn with_less_remaining(mut self, units: u64) -> Self {
-        self.outcome.remaining = self.outcome.remaining.saturating_sub(units);
+    /// The same verdict, of a budget of which units are not charged yet, which take so long to be
+    /// free again.
+    pub(crate) fn with_unpaid(mut self, units: u64, free_after: Micros) -> Self {
+        let outcome = &mut self.outcome;
+        outcome.remaining = outcome.remaining.saturating_sub(units);
+        outcome.reset_after = outcome.reset_after.saturating_add(free_after);
+        outcome.retry_after = outcome
+            .retry_after
+            .map(|wait| wait.saturating_add(free_after));
         self
     }
 

@@ -294,8 +294,8 @@ async fn denied_client_that_comes_back_in_time_is_allowed() {
             sleep(wait).await;
             in_time += u32::from(limiter.check(&limit, &alice()).await.unwrap().allowed());
         }
-        // What is owed may be charged meanwhile, and a payment takes the units.
-        assert!(in_time >= 15, "{in_time} of 20");
+        // A denial while a payment is in flight may count its units twice or not at all.
+        assert!(in_time >= 18, "{in_time} of 20");
     })
     .await;
 }

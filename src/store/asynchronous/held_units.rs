@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::credit::account::LevelReport;
+use super::credit::account::{CreditTerms, LevelReport};
 use super::prepaid::account::{PrepaidAccount, Spent, WindowReport};
 use super::{Asynchronous, DecidedHere};
 use crate::model::{Check, Decision, Error, Group, Operation, Source, Verdict};
@@ -160,7 +160,9 @@ impl<S: Store> HeldUnits<S> {
             verdict.clone().with_more_remaining(ahead)
         } else if check.limit().is_asynchronous() {
             let unpaid = self.unpaid(check, asked, place);
-            verdict.clone().with_less_remaining(unpaid)
+            let terms = CreditTerms::of(check.limit().rule());
+            let free_after = terms.map_or(0, |terms| terms.drains_after(unpaid));
+            verdict.clone().with_unpaid(unpaid, free_after)
         } else {
             verdict.clone()
         })

@@ -74,7 +74,7 @@ pub(in crate::store::asynchronous) struct CreditAccount {
     pub(super) is_planned: bool,
     /// The overshoot of the last check, in units.
     overshoot: u64,
-    /// No unit that was allowed since then is in a payment, by the clock of the store.
+    /// Units that were allowed after this time of the store are neither charged nor in a payment.
     paid_until: Timestamp,
     used_at: Instant,
 }
@@ -84,13 +84,22 @@ pub(in crate::store::asynchronous) struct CreditAccount {
 struct KnownLevel {
     /// The units that it had left. This process knows of no later charge.
     left: u64,
-    /// When the bucket will be full again, at the latest and at the earliest.
-    full_at: Option<[Instant; 2]>,
+    /// When the bucket will be full again.
+    full_at: Option<FullAt>,
     /// The time of the decision, by the clock of the store.
     as_of: Timestamp,
     answered: Instant,
     /// How often the share of this process had grown when the request was sent.
     growths: u64,
+}
+
+/// When a bucket will be full again. Clocks run at different speeds, and it is not known when the
+/// store decided.
+#[derive(Clone, Copy, Debug, Hash)]
+struct FullAt {
+    earliest: Instant,
+    expected: Instant,
+    latest: Instant,
 }
 
 /// The state of a budget, from an answer of the store.
@@ -152,6 +161,12 @@ impl CreditTerms {
         })
     }
 
+    /// The time in which units drain from a bucket.
+    pub(in crate::store::asynchronous) fn drains_after(&self, units: u64) -> Micros {
+        self.rate
+            .map_or(0, |rate| scaled_up(units, rate.micros, rate.units))
+    }
+
     /// The time until `used` units are free again, the last of which was charged now.
     fn full_after(&self, used: u64, now: Timestamp) -> Micros {
         match self.rate {
@@ -169,10 +184,11 @@ impl KnownLevel {
     fn new(terms: &CreditTerms, report: &LevelReport) -> Self {
         let margin = report.full_after.div_ceil(CLOCK_MARGIN);
         let after = |start, micros| later(start, Duration::from_micros(micros));
-        let full_at = [
-            after(report.answered, report.full_after + margin),
-            after(report.sent, report.full_after - margin),
-        ];
+        let full_at = FullAt {
+            earliest: after(report.sent, report.full_after - margin),
+            expected: after(report.answered, report.full_after),
+            latest: after(report.answered, report.full_after + margin),
+        };
         Self {
             left: report.left.min(terms.capacity),
             full_at: terms.rate.map(|_| full_at),
@@ -184,7 +200,7 @@ impl KnownLevel {
 
     /// What is left at a time, if nobody charges.
     fn left(&self, terms: &CreditTerms, now: Instant) -> u64 {
-        let (Some([latest, _]), Some(rate)) = (self.full_at, terms.rate) else {
+        let (Some(FullAt { latest, .. }), Some(rate)) = (self.full_at, terms.rate) else {
             return self.left;
         };
         let full_after = latest.saturating_duration_since(now);
@@ -196,14 +212,15 @@ impl KnownLevel {
     /// What is known for certain from two answers whose requests were in flight at once: the higher
     /// level. It is at least that of the later request.
     fn with_higher_level(self, other: Self) -> Self {
-        let higher = |[a_latest, a_earliest]: [Instant; 2],
-                      [b_latest, b_earliest]: [Instant; 2]| {
-            [a_latest.max(b_latest), a_earliest.max(b_earliest)]
-        };
         let both = self.full_at.zip(other.full_at);
+        let later = |(known, new): (FullAt, FullAt)| FullAt {
+            earliest: known.earliest.max(new.earliest),
+            expected: known.expected.max(new.expected),
+            latest: known.latest.max(new.latest),
+        };
         Self {
             left: self.left.min(other.left),
-            full_at: both.map(|(known, new)| higher(known, new)),
+            full_at: both.map(later),
             as_of: self.as_of.max(other.as_of),
             answered: self.answered.max(other.answered),
             growths: self.growths.max(other.growths),
@@ -283,25 +300,25 @@ impl CreditAccount {
         units: u64,
         now: Instant,
     ) -> Option<CreditDecision> {
-        let ([_, full_at], rate) = (self.known.full_at?, self.terms.rate?);
+        let (full_at, rate) = (self.known.full_at?, self.terms.rate?);
+        let fits_after = |full_at: Instant, units: u64| {
+            let fits_at = self.terms.capacity.checked_sub(units)?;
+            let full_after = micros(full_at.saturating_duration_since(now));
+            Some(full_after.saturating_sub(scaled_up(fits_at, rate.micros, rate.units)))
+        };
+        // What is in a payment may be counted in the level already.
+        let is_certain = fits_after(full_at.earliest, self.owed + units)? > 0;
         let is_old = now.saturating_duration_since(self.known.answered) >= DENIES_FOR;
-        // The level at which it fits. What is in a payment may be counted in the level already.
-        let fits_at = self.terms.capacity.checked_sub(self.owed + units)?;
-        let fits_after = full_at.saturating_duration_since(now);
-        let fits_after =
-            micros(fits_after).saturating_sub(scaled_up(fits_at, rate.micros, rate.units));
-        if is_old || fits_after == 0 {
+        if is_old || !is_certain {
             return None;
         }
+        let retry_after = fits_after(full_at.expected, self.unpaid() + units)?.max(1);
         self.used_at = now;
-        let left = self
-            .known
-            .left(&self.terms, now)
-            .saturating_sub(self.unpaid());
-        let denial = self.decision(0, left, now);
-        let reset_after = denial.outcome.reset_after.max(fits_after);
+        let denial = self.look(now);
+        let reset_after = denial.outcome.reset_after.max(retry_after);
+        let left = denial.outcome.remaining;
         Some(CreditDecision {
-            outcome: Outcome::undelayed(false, false, left, Some(fits_after), reset_after),
+            outcome: Outcome::undelayed(false, false, left, Some(retry_after), reset_after),
             ..denial
         })
     }
@@ -317,13 +334,13 @@ impl CreditAccount {
 
     /// Has no check denied here until the next answer, because units are given back.
     pub(in crate::store::asynchronous) const fn deny_nothing(&mut self) {
-        if let Some([_, earliest]) = &mut self.known.full_at {
-            *earliest = self.known.answered;
+        if let Some(full_at) = &mut self.known.full_at {
+            full_at.earliest = self.known.answered;
         }
     }
 
-    /// Takes back units that were allowed at this time of the store and are not in a payment. Then
-    /// it is as if they had not been allowed. Returns whether they were taken back.
+    /// Takes back units that were allowed at this time of the store and are only owed. Then it is
+    /// as if they had not been allowed. Returns whether they were taken back.
     pub(in crate::store::asynchronous) fn take_back(
         &mut self,
         units: u64,
@@ -464,6 +481,8 @@ impl CreditAccount {
     /// Notes the answer to a check.
     pub(in crate::store::asynchronous) fn note(&mut self, report: &LevelReport) {
         let answered = KnownLevel::new(&self.terms, report);
+        // The store may have charged a check then.
+        self.paid_until = self.paid_until.max(report.as_of);
         self.used_at = report.answered;
         self.known = match self.is_before(report) {
             true => answered,
