@@ -158,18 +158,22 @@ impl<S: Store> Asynchronous<S> {
     /// Pays what is owed, and gives back all units that are not spent, and those that are being
     /// charged.
     pub(crate) async fn release(self: &Arc<Self>) {
+        let Ok(runtime) = Runtime::try_current() else {
+            return;
+        };
+        // If it takes longer, what is owed is not charged, and the rest of the units is lost until
+        // the windows end.
+        let asynchronous = Arc::clone(self);
+        let pay = async move { asynchronous.pay_all().await };
+        let paying = runtime.spawn(timeout(LONGEST_RELEASE, pay));
         let give_back = async {
             let taken = self.prepaid.take_all(Instant::now());
             self.give_back(taken).await;
             // The sender is here, so it does not fail.
             drop(self.charging.subscribe().wait_for(|it| *it == 0).await);
         };
-        // If it takes longer, what is owed is not charged, and the rest of the units is lost until
-        // the windows end.
-        drop(tokio::join!(
-            timeout(LONGEST_RELEASE, self.pay_all()),
-            timeout(LONGEST_RELEASE, give_back)
-        ));
+        drop(timeout(LONGEST_RELEASE, give_back).await);
+        drop(paying.await);
     }
 }
 
