@@ -41,6 +41,8 @@ enum Start {
 /// So many things of a kind happen in a history.
 #[derive(Clone, Copy)]
 struct WorldBounds {
+    /// Only the nearest worlds are visited.
+    worlds: usize,
     capacity: u64,
     overshoot: u64,
     /// The time in which a unit drains, in ticks.
@@ -653,10 +655,8 @@ fn lose(world: &mut World, message: &Message) {
     }
 }
 
-/// The nearest worlds of each model.
-const MOST_WORLDS: usize = 50_000;
-
 const TWO_REPLICAS: WorldBounds = WorldBounds {
+    worlds: 20_000,
     capacity: 2,
     overshoot: 2,
     drains_in: 1,
@@ -679,7 +679,7 @@ fn explore(bounds: WorldBounds) -> i64 {
     let hash = |world: &World| model.hash(world, &hasher);
     let (worlds, nearest) = model.explorer(|check| {
         let explorer = Explorer { next, hash, check };
-        explorer.explore(model.first(), MOST_WORLDS)
+        explorer.explore(model.first(), bounds.worlds)
     });
     println!("{worlds} worlds, nearest {nearest}");
     nearest
@@ -766,6 +766,7 @@ fn replica_that_joins_gets_a_share() {
 fn share_is_handed_over_when_all_is_paid_and_used_when_more_is_known() {
     for is_full in [false, true] {
         let nearest = explore(WorldBounds {
+            worlds: 50_000,
             drains_in: 16,
             start: Start::HandsOver { is_full },
             // An answer is newer if time has passed.
@@ -825,7 +826,7 @@ fn random_histories_stay_within_the_overshoot() {
         killed: 1,
         ..RANDOM
     };
-    walk(three, 500, 150);
+    walk(three, 250, 150);
     for start in [
         Start::Sharing(2),
         Start::HandsOver { is_full: false },
@@ -836,6 +837,6 @@ fn random_histories_stay_within_the_overshoot() {
             drains_in: 20,
             ..RANDOM
         };
-        walk(slow, 500, 60);
+        walk(slow, 250, 60);
     }
 }
