@@ -28,9 +28,14 @@ pub(super) struct HeldUnits<S: Store> {
 impl<S: Store> HeldUnits<S> {
     /// Takes the units of a group that are here.
     pub(super) fn take(asynchronous: &Arc<Asynchronous<S>>, group: Group) -> Self {
+        let is_alone = group.len() == 1;
         Self::new(asynchronous, group, true, |check| {
             if check.limit().decided_ahead().is_none() {
-                return asynchronous.credit.hold(check).map(DecidedHere::OnCredit);
+                // The account of a lone check has already been tried.
+                return match is_alone {
+                    true => None,
+                    false => asynchronous.credit.hold(check).map(DecidedHere::OnCredit),
+                };
             }
             asynchronous.find_units(check, |account, units| {
                 account.take_up_to(units, Instant::now)

@@ -130,9 +130,10 @@ impl Lease {
         }
     }
 
-    /// Returns whether it has less than its fair part.
-    pub(super) fn is_short(&self) -> bool {
-        self.usable.parts < self.fair()
+    /// Returns whether the store counts another number of parts for this process than the fair
+    /// one.
+    pub(super) fn is_unfair(&self) -> bool {
+        self.granted() != self.fair()
     }
 
     /// Gives up what is above the fair part, or all if the lease is over. It is not used from now

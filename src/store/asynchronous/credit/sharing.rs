@@ -12,10 +12,10 @@ use crate::store::asynchronous::Asynchronous;
 use crate::telemetry;
 use crate::units::{later, micros};
 
-/// How often the lease is renewed. Two claims in a row may be lost.
-const RENEW_EVERY: Duration = LEASE.checked_div(3).unwrap();
+/// The interval at which the lease is renewed. Two claims in a row may be lost.
+const RENEW_EVERY: Duration = Duration::from_millis(LEASE.as_millis() as u64 / 3);
 
-/// The same, while the share is smaller than it should be.
+/// The interval while the share differs from the fair one.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// Between two looks whether all is paid.
@@ -36,8 +36,8 @@ impl<S: Store> Asynchronous<S> {
             return;
         }
         let is_renewed = self.renew().await;
-        let is_short = self.credit.lease.lock().is_short();
-        let wait = match is_renewed && is_short {
+        let is_unfair = self.credit.lease.lock().is_unfair();
+        let wait = match is_renewed && is_unfair {
             true => ASK_EVERY,
             false => RENEW_EVERY,
         };

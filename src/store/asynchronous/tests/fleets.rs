@@ -435,3 +435,32 @@ fn fleets_on_credit_stay_within_the_overshoot() {
     ];
     check_fleets(kinds, 200, OVERSHOOT);
 }
+
+#[test]
+fn replica_that_joins_soon_has_its_share() {
+    runtime().block_on(async {
+        let limit = Limit::token_bucket("api", Quota::per_day(1_000_000))
+            .and_then(|limit| limit.with_overshoot_percent(OVERSHOOT))
+            .unwrap();
+        let store = Distant::new(1, 0, 1);
+        let check_for = async |replica: &Arc<Asynchronous<_>>, time: Duration| {
+            let start = Instant::now();
+            let mut last = Source::Store;
+            while start.elapsed() < time {
+                // A tenth of the overshoot of the key, so a small share does not allow it.
+                let charge = Check::new(&limit, "alice").with_cost(20_000);
+                if let Ok(decision) = replica.apply(Operation::Charge(charge.into())).await {
+                    last = decision.source();
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+            last
+        };
+        let replica = || Asynchronous::new(store.clone(), Duration::from_millis(10));
+        let (first, second) = (replica(), replica());
+        let alone = check_for(&first, Duration::from_millis(400)).await;
+        assert_eq!(alone, Source::Asynchronous);
+        let joined = check_for(&second, Duration::from_secs(2)).await;
+        assert_eq!(joined, Source::Asynchronous);
+    });
+}
