@@ -12,31 +12,13 @@ use tollgate::limit::OnStoreFailure;
 use tollgate::store::Prefetch;
 use tollgate::{Check, Decision, Key, Limit, Quota, RateLimiter};
 
+use crate::replicas::{alice, in_time, is_decided_here, limiter_of, spend, used};
 use crate::support::RedisServer;
-
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn per_day(units: u64) -> Limit {
     Limit::fixed_window("api", Quota::per_day(units))
         .and_then(Limit::asynchronous)
         .unwrap()
-}
-
-fn alice() -> Key {
-    Key::new("alice")
-}
-
-/// A process. On a slow machine, no answer comes after its deadline.
-async fn limiter_of(server: &RedisServer) -> RateLimiter {
-    let store = server.store().deadline(TIMEOUT / 2).connect();
-    RateLimiter::new(store.await.unwrap())
-}
-
-/// The units that Redis has charged, as a process without units sees it.
-async fn used(server: &RedisServer, limit: &Limit) -> u64 {
-    let limiter = limiter_of(server).await;
-    let peeked = limiter.peek(limit, &alice(), 0).await.unwrap();
-    limit.quota().capacity() - peeked.remaining()
 }
 
 /// Checks one unit at a time until this process decides by itself. Returns the allowed checks.
@@ -45,7 +27,7 @@ async fn heat(limiter: &RateLimiter, limit: &Limit) -> u64 {
         for allowed in 1.. {
             let decision = limiter.check(limit, &alice()).await.unwrap();
             assert!(decision.allowed());
-            if decision.source() == Source::Asynchronous {
+            if is_decided_here(&decision) {
                 return allowed;
             }
             yield_now().await;
@@ -53,27 +35,6 @@ async fn heat(limiter: &RateLimiter, limit: &Limit) -> u64 {
         0
     };
     in_time(checks).await
-}
-
-/// Checks one unit at a time until a check is denied. Returns the allowed checks, and those among
-/// them that this process decided by itself.
-async fn spend(limiter: &RateLimiter, limit: &Limit) -> (u64, u64) {
-    let (mut allowed, mut here) = (0, 0);
-    loop {
-        let decision = limiter.check(limit, &alice()).await.unwrap();
-        if !decision.allowed() {
-            return (allowed, here);
-        }
-        allowed += 1;
-        here += u64::from(decision.source() == Source::Asynchronous);
-        yield_now().await;
-    }
-}
-
-async fn in_time<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(TIMEOUT, future)
-        .await
-        .expect("it ends in a minute")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -282,7 +243,7 @@ async fn group_of_asynchronous_limits_is_decided_here() {
         loop {
             let decision = limiter.check_all(group()).await.unwrap();
             assert!(decision.allowed());
-            if decision.source() == Source::Asynchronous {
+            if is_decided_here(&decision) {
                 return decision;
             }
             yield_now().await;

@@ -17,6 +17,7 @@ mod prefetch;
 mod prefetch_replicas;
 mod queue;
 mod quotas;
+mod replicas;
 mod tls;
 mod values;
 

@@ -4,38 +4,19 @@
 
 use std::time::Duration;
 
-use tokio::task::{JoinSet, yield_now};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::decision::Source;
 use tollgate::limit::OnStoreFailure;
-use tollgate::{Check, Decision, Key, Limit, Quota, RateLimiter};
+use tollgate::{Check, Limit, Quota, RateLimiter};
 
+use crate::replicas::{alice, in_time, is_decided_here, limiter_of, spend, used};
 use crate::support::RedisServer;
-
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A bucket that refills slowly, and an overshoot of a tenth.
 fn slow_bucket(units: u64) -> Limit {
     Limit::token_bucket("api", Quota::per_day(units))
         .and_then(|limit| limit.with_overshoot_percent(10))
         .unwrap()
-}
-
-fn alice() -> Key {
-    Key::new("alice")
-}
-
-/// A process. On a slow machine, no answer comes after its deadline.
-async fn limiter_of(server: &RedisServer) -> RateLimiter {
-    let store = server.store().deadline(TIMEOUT / 2).connect();
-    RateLimiter::new(store.await.unwrap())
-}
-
-/// The units that Redis has charged, as a process that knows nothing sees it.
-async fn used(server: &RedisServer, limit: &Limit) -> u64 {
-    let limiter = limiter_of(server).await;
-    let peeked = limiter.peek(limit, &alice(), 0).await.unwrap();
-    limit.quota().capacity() - peeked.remaining()
 }
 
 /// Checks one unit at a time until this process decides by itself, with a share that grows no more.
@@ -56,31 +37,6 @@ async fn heat(limiter: &RateLimiter, limit: &Limit) -> u64 {
         sleep(Duration::from_millis(50)).await;
     }
     0
-}
-
-fn is_decided_here(decision: &Decision) -> bool {
-    decision.source() == Source::Asynchronous
-}
-
-/// Checks one unit at a time until a check is denied. Returns the allowed checks, and those among
-/// them that this process decided by itself.
-async fn spend(limiter: &RateLimiter, limit: &Limit) -> (u64, u64) {
-    let (mut allowed, mut here) = (0, 0);
-    loop {
-        let decision = limiter.check(limit, &alice()).await.unwrap();
-        if !decision.allowed() {
-            return (allowed, here);
-        }
-        allowed += 1;
-        here += u64::from(is_decided_here(&decision));
-        yield_now().await;
-    }
-}
-
-async fn in_time<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(TIMEOUT, future)
-        .await
-        .expect("it ends in a minute")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

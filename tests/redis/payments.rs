@@ -5,15 +5,12 @@ use std::time::Duration;
 
 use redis::Commands;
 use tollgate::store::{Budget, Change, Operation, Payment, Store};
-use tollgate::{Key, Limit, Quota, RedisStore};
+use tollgate::{Limit, Quota, RedisStore};
 
+use crate::replicas::alice;
 use crate::support::RedisServer;
 
 const PAYER: [u8; 8] = *b"process1";
-
-fn alice() -> Key {
-    Key::new("alice")
-}
 
 fn limits() -> Vec<Limit> {
     let quota = Quota::per_day(10);

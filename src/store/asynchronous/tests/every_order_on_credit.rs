@@ -40,7 +40,7 @@ enum Start {
 
 /// So many things of a kind happen in a history.
 #[derive(Clone, Copy)]
-struct WorldBounds {
+struct CreditBounds {
     /// Only the nearest worlds are visited.
     worlds: usize,
     capacity: u64,
@@ -60,13 +60,13 @@ struct WorldBounds {
 }
 
 #[derive(Clone, Debug)]
-struct World {
+struct CreditWorld {
     /// In ticks.
     now: u64,
     budget: Option<State>,
     shares: Option<State>,
-    replicas: Vec<Replica>,
-    messages: Vec<Message>,
+    replicas: Vec<CreditReplica>,
+    messages: Vec<CreditMessage>,
     /// Numbers accounts, payments and holders.
     numbers: u64,
     /// The units that passed and would be in a bucket without a capacity, in parts that drain in a
@@ -82,7 +82,7 @@ struct World {
 }
 
 #[derive(Clone, Debug, Hash)]
-struct Replica {
+struct CreditReplica {
     account: Option<CreditAccount>,
     /// When an account was forgotten last.
     forgot_at: Option<Instant>,
@@ -96,7 +96,7 @@ struct Replica {
     lease_ends: u64,
 }
 
-impl Replica {
+impl CreditReplica {
     /// Returns whether it owes no more than its share allows.
     fn is_paid(&self, share: &UsableShare) -> bool {
         let account = self.account.as_ref();
@@ -105,17 +105,17 @@ impl Replica {
 }
 
 #[derive(Clone, Debug, Hash)]
-struct Message {
+struct CreditMessage {
     replica: usize,
     /// Requests of a process that was killed are answered to nobody.
     process: u8,
     sent: Instant,
     growths: u64,
-    what: What,
+    what: Content,
 }
 
 #[derive(Clone, Debug, Hash)]
-enum What {
+enum Content {
     /// A check of so many units.
     Ask(u64),
     Pay {
@@ -135,7 +135,7 @@ enum What {
 
 #[derive(Clone, Copy, Debug)]
 #[expect(dead_code, reason = "the history of a failure shows it")]
-enum WorldEvent {
+enum CreditEvent {
     Tick,
     Allows { replica: usize, after_a_pause: bool },
     Asks(usize),
@@ -151,16 +151,16 @@ enum WorldEvent {
     IsLost(usize),
 }
 
-struct Model {
-    bounds: WorldBounds,
+struct CreditModel {
+    bounds: CreditBounds,
     limit: Limit,
     shares: Limit,
     terms: CreditTerms,
     started: Instant,
 }
 
-impl Model {
-    fn new(bounds: WorldBounds) -> Self {
+impl CreditModel {
+    fn new(bounds: CreditBounds) -> Self {
         let quota = Quota::new(
             bounds.capacity,
             Duration::from_micros(bounds.capacity * bounds.drains_in * TICK),
@@ -192,7 +192,7 @@ impl Model {
     }
 
     /// All worlds after one more event.
-    fn next(&self, world: &World) -> Vec<(WorldEvent, World)> {
+    fn next(&self, world: &CreditWorld) -> Vec<(CreditEvent, CreditWorld)> {
         let mut next = Vec::new();
         let bounds = &self.bounds;
         for replica in 0..bounds.replicas {
@@ -206,25 +206,30 @@ impl Model {
                 let now = self.local(replica, world.now);
                 after.replicas[replica].account = None;
                 after.replicas[replica].forgot_at = Some(now);
-                next.push((WorldEvent::Forgets(replica), after));
+                next.push((CreditEvent::Forgets(replica), after));
             }
             if world.killed < bounds.killed {
                 let mut after = world.clone();
                 self.kill(&mut after, replica);
-                next.push((WorldEvent::IsKilled(replica), after));
+                next.push((CreditEvent::IsKilled(replica), after));
             }
         }
         self.deliver(world, &mut next);
         if world.now < bounds.ticks {
             let mut after = world.clone();
             self.tick(&mut after);
-            next.push((WorldEvent::Tick, after));
+            next.push((CreditEvent::Tick, after));
         }
         next
     }
 
     /// A check of one unit.
-    fn check(&self, world: &World, replica: usize, next: &mut Vec<(WorldEvent, World)>) {
+    fn check(
+        &self,
+        world: &CreditWorld,
+        replica: usize,
+        next: &mut Vec<(CreditEvent, CreditWorld)>,
+    ) {
         if world.now < self.bounds.ticks {
             // A thread is stopped before it reads the clock. Nothing else happens meanwhile to the
             // account, which is locked, and the share was read before.
@@ -238,36 +243,36 @@ impl Model {
         } else if self.has_room(world) && world.asks < self.bounds.asks {
             let mut after = world.clone();
             after.asks += 1;
-            self.send(&mut after, replica, What::Ask(1));
-            next.push((WorldEvent::Asks(replica), after));
+            self.send(&mut after, replica, Content::Ask(1));
+            next.push((CreditEvent::Asks(replica), after));
         }
     }
 
-    fn allows(&self, world: &World, replica: usize) -> Option<(WorldEvent, World)> {
+    fn allows(&self, world: &CreditWorld, replica: usize) -> Option<(CreditEvent, CreditWorld)> {
         let share = world.replicas[replica].lease.usable();
         self.allows_with(world, replica, &share, false)
     }
 
     fn allows_with(
         &self,
-        world: &World,
+        world: &CreditWorld,
         replica: usize,
         share: &UsableShare,
         after_a_pause: bool,
-    ) -> Option<(WorldEvent, World)> {
+    ) -> Option<(CreditEvent, CreditWorld)> {
         let mut after = world.clone();
         let now = self.local(replica, after.now);
         let account = after.replicas[replica].account.as_mut()?;
         account.lend(1, self.bounds.overshoot, share, || now)?;
         after.passed += self.bounds.drains_in;
-        let event = WorldEvent::Allows {
+        let event = CreditEvent::Allows {
             replica,
             after_a_pause,
         };
         Some((event, after))
     }
 
-    fn tick(&self, world: &mut World) {
+    fn tick(&self, world: &mut CreditWorld) {
         world.now += 1;
         world.passed = world.passed.saturating_sub(1);
         for replica in &mut world.replicas {
@@ -280,7 +285,12 @@ impl Model {
     }
 
     /// A group holds units while another part of it is asked for.
-    fn hold(&self, world: &World, replica: usize, next: &mut Vec<(WorldEvent, World)>) {
+    fn hold(
+        &self,
+        world: &CreditWorld,
+        replica: usize,
+        next: &mut Vec<(CreditEvent, CreditWorld)>,
+    ) {
         let mut after = world.clone();
         let now = self.local(replica, world.now);
         let it = &mut after.replicas[replica];
@@ -291,7 +301,7 @@ impl Model {
                     account.end_hold(&held, is_allowed);
                 }
                 after.passed += u64::from(is_allowed) * self.bounds.drains_in;
-                let event = WorldEvent::EndsHold {
+                let event = CreditEvent::EndsHold {
                     replica,
                     is_allowed,
                 };
@@ -303,12 +313,12 @@ impl Model {
             it.held = account.and_then(|it| it.hold(1, self.bounds.overshoot, &share, || now));
             if it.held.is_some() {
                 after.holds += 1;
-                next.push((WorldEvent::Holds(replica), after));
+                next.push((CreditEvent::Holds(replica), after));
             }
         }
     }
 
-    fn pay(&self, world: &World, replica: usize, next: &mut Vec<(WorldEvent, World)>) {
+    fn pay(&self, world: &CreditWorld, replica: usize, next: &mut Vec<(CreditEvent, CreditWorld)>) {
         if !self.has_room(world) {
             return;
         }
@@ -318,17 +328,22 @@ impl Model {
         let account = after.replicas[replica].account.as_mut();
         if let Some(payment) = account.and_then(|it| it.pay(|| number, now)) {
             after.numbers += 1;
-            let pay = What::Pay {
+            let pay = Content::Pay {
                 number: payment.number,
                 units: payment.units.into(),
             };
             self.send(&mut after, replica, pay);
-            next.push((WorldEvent::Pays(replica), after));
+            next.push((CreditEvent::Pays(replica), after));
         }
     }
 
     /// A replica gives up a part of its share, and claims later. Several claims may be in flight.
-    fn claim(&self, world: &World, replica: usize, next: &mut Vec<(WorldEvent, World)>) {
+    fn claim(
+        &self,
+        world: &CreditWorld,
+        replica: usize,
+        next: &mut Vec<(CreditEvent, CreditWorld)>,
+    ) {
         let now = self.local(replica, world.now);
         let mut gives_up = world.clone();
         let it = &mut gives_up.replicas[replica];
@@ -339,7 +354,7 @@ impl Model {
         };
         if !it.kept.is_some_and(is_known) {
             it.kept = Some((kept, is_paid));
-            next.push((WorldEvent::GivesUp(replica), gives_up));
+            next.push((CreditEvent::GivesUp(replica), gives_up));
         }
         let mut after = world.clone();
         let it = &mut after.replicas[replica];
@@ -347,12 +362,12 @@ impl Model {
             return;
         };
         if let Some((number, claim)) = it.lease.claim(is_paid.then_some(kept), now) {
-            self.send(&mut after, replica, What::Claim(number, claim));
-            next.push((WorldEvent::Claims(replica), after));
+            self.send(&mut after, replica, Content::Claim(number, claim));
+            next.push((CreditEvent::Claims(replica), after));
         }
     }
 
-    fn kill(&self, world: &mut World, replica: usize) {
+    fn kill(&self, world: &mut CreditWorld, replica: usize) {
         world.killed += 1;
         world.numbers += 1;
         let holder = (replica as u64 + 100 * world.numbers).to_be_bytes();
@@ -361,7 +376,7 @@ impl Model {
         let unpaid = killed.account.as_ref().map_or(0, CreditAccount::unpaid);
         // A group that is not decided passes nothing.
         world.orphaned += unpaid - killed.held.map_or(0, |held| held.units);
-        *killed = Replica {
+        *killed = CreditReplica {
             account: None,
             forgot_at: Some(now),
             lease: Lease::new(holder, now),
@@ -373,40 +388,40 @@ impl Model {
     }
 
     /// A message arrives, arrives twice, or is lost.
-    fn deliver(&self, world: &World, next: &mut Vec<(WorldEvent, World)>) {
+    fn deliver(&self, world: &CreditWorld, next: &mut Vec<(CreditEvent, CreditWorld)>) {
         for index in 0..world.messages.len() {
             let mut after = world.clone();
             let message = after.messages.remove(index);
             // Whether a check or its answer is lost, or never arrives, is the same.
-            let is_noticed = !matches!(message.what, What::Ask(_) | What::Level(None, _));
+            let is_noticed = !matches!(message.what, Content::Ask(_) | Content::Level(None, _));
             if is_noticed && world.lost < self.bounds.lost {
                 let mut lost = after.clone();
                 lost.lost += 1;
                 lose(&mut lost, &message);
-                next.push((WorldEvent::IsLost(index), lost));
+                next.push((CreditEvent::IsLost(index), lost));
             }
             if world.doubled < self.bounds.doubled {
                 let mut twice = world.clone();
                 twice.doubled += 1;
                 self.arrive(&mut twice, message.clone());
-                next.push((WorldEvent::ArrivesAndWillAgain(index), twice));
+                next.push((CreditEvent::ArrivesAndWillAgain(index), twice));
             }
             self.arrive(&mut after, message);
-            next.push((WorldEvent::Arrives(index), after));
+            next.push((CreditEvent::Arrives(index), after));
         }
     }
 
-    fn has_room(&self, world: &World) -> bool {
+    fn has_room(&self, world: &CreditWorld) -> bool {
         world.messages.len() < self.bounds.messages
     }
 
-    fn send(&self, world: &mut World, replica: usize, what: What) {
+    fn send(&self, world: &mut CreditWorld, replica: usize, what: Content) {
         let message = self.message(world, replica, what);
         world.messages.push(message);
     }
 
-    fn message(&self, world: &World, replica: usize, what: What) -> Message {
-        Message {
+    fn message(&self, world: &CreditWorld, replica: usize, what: Content) -> CreditMessage {
+        CreditMessage {
             replica,
             process: world.killed,
             sent: self.local(replica, world.now),
@@ -415,39 +430,39 @@ impl Model {
         }
     }
 
-    fn arrive(&self, world: &mut World, message: Message) {
+    fn arrive(&self, world: &mut CreditWorld, message: CreditMessage) {
         let now = Self::store_time(world.now);
         let rule = self.limit.rule();
         let replica = message.replica;
         let answer = match &message.what {
-            What::Ask(units) => {
+            Content::Ask(units) => {
                 let cost = Cost::units(*units);
                 let outcome = rule.decide(&mut world.budget, now, cost, Effect::Commit);
                 let passed = if outcome.allowed { *units } else { 0 };
                 world.passed += passed * self.bounds.drains_in;
-                What::Level(None, self.level(world, &message))
+                Content::Level(None, self.level(world, &message))
             }
-            What::Pay { number, units } => {
+            Content::Pay { number, units } => {
                 let paid = &mut world.replicas[replica].paid;
                 if *number > *paid {
                     *paid = *number;
                     rule.overdraw(&mut world.budget, now, *units, u64::MAX >> 11);
                 }
-                What::Level(Some(*number), self.level(world, &message))
+                Content::Level(Some(*number), self.level(world, &message))
             }
-            What::Claim(number, claim) => {
+            Content::Claim(number, claim) => {
                 let rule = self.shares.rule();
                 let outcome = rule.claim(&mut world.shares, now, claim);
                 world.replicas[replica].lease_ends = world.now + STORE_LEASE;
-                What::Granted {
+                Content::Granted {
                     claim: *number,
                     parts: outcome.remaining,
                     holders: u32::try_from(outcome.reset_after).unwrap(),
                 }
             }
-            What::Level(..) | What::Granted { .. } => return self.hear(world, &message),
+            Content::Level(..) | Content::Granted { .. } => return self.hear(world, &message),
         };
-        let answer = Message {
+        let answer = CreditMessage {
             what: answer,
             ..message
         };
@@ -455,7 +470,7 @@ impl Model {
     }
 
     /// What the store has left.
-    fn level(&self, world: &World, message: &Message) -> LevelReport {
+    fn level(&self, world: &CreditWorld, message: &CreditMessage) -> LevelReport {
         let now = Self::store_time(world.now);
         let mut state = world.budget.clone();
         let rule = self.limit.rule();
@@ -470,7 +485,7 @@ impl Model {
         }
     }
 
-    fn hear(&self, world: &mut World, message: &Message) {
+    fn hear(&self, world: &mut CreditWorld, message: &CreditMessage) {
         let now = self.local(message.replica, world.now);
         let number = world.numbers;
         if message.process != world.killed && self.was_killed(world, message) {
@@ -478,7 +493,7 @@ impl Model {
         }
         let it = &mut world.replicas[message.replica];
         match &message.what {
-            What::Level(payment, report) => {
+            Content::Level(payment, report) => {
                 let report = LevelReport {
                     answered: now,
                     ..*report
@@ -495,24 +510,24 @@ impl Model {
                     (_, None) => {}
                 }
             }
-            What::Granted {
+            Content::Granted {
                 claim,
                 parts,
                 holders,
             } => it.lease.granted_more(*claim, *parts, *holders, now),
-            What::Ask(_) | What::Pay { .. } | What::Claim(..) => {}
+            Content::Ask(_) | Content::Pay { .. } | Content::Claim(..) => {}
         }
     }
 
     /// In these bounds one process is killed at most, so messages from before are of that one.
-    fn was_killed(&self, world: &World, message: &Message) -> bool {
+    fn was_killed(&self, world: &CreditWorld, message: &CreditMessage) -> bool {
         world.replicas[message.replica]
             .forgot_at
             .is_some_and(|at| message.sent <= at)
     }
 
     /// What tells a world from others.
-    fn hash(&self, world: &World, hasher: &RandomState) -> u64 {
+    fn hash(&self, world: &CreditWorld, hasher: &RandomState) -> u64 {
         let states = format!("{:?} {:?}", world.budget, world.shares);
         let counts = (
             world.asks,
@@ -526,8 +541,8 @@ impl Model {
         hasher.hash_one((world.now, states, &world.replicas, messages, counts, passed))
     }
 
-    fn first(&self) -> World {
-        let replicas = (0..self.bounds.replicas).map(|replica| Replica {
+    fn first(&self) -> CreditWorld {
+        let replicas = (0..self.bounds.replicas).map(|replica| CreditReplica {
             account: None,
             forgot_at: None,
             lease: Lease::new((replica as u64).to_be_bytes(), self.local(replica, 0)),
@@ -536,7 +551,7 @@ impl Model {
             paid: 0,
             lease_ends: 0,
         });
-        let mut world = World {
+        let mut world = CreditWorld {
             now: 0,
             budget: None,
             shares: None,
@@ -573,7 +588,7 @@ impl Model {
                     let level = LevelReport {
                         left: self.bounds.capacity,
                         full_after: 0,
-                        ..self.level(&world, &self.message(&world, 1, What::Ask(0)))
+                        ..self.level(&world, &self.message(&world, 1, Content::Ask(0)))
                     };
                     world.replicas[1].account = Some(CreditAccount::new(0, self.terms, &level));
                 }
@@ -588,7 +603,7 @@ impl Model {
                 let it = &mut world.replicas[0];
                 let kept = it.lease.usable();
                 let (number, claim) = it.lease.claim(Some(kept), now).unwrap();
-                let late = self.message(&world, 0, What::Claim(number, claim));
+                let late = self.message(&world, 0, Content::Claim(number, claim));
                 while world.replicas[1].lease.usable().parts() < ALL_SHARES {
                     self.tick(&mut world);
                     (0..3).for_each(|_| self.share(&mut world, 1));
@@ -601,24 +616,24 @@ impl Model {
     }
 
     /// A replica claims and is answered.
-    fn share(&self, world: &mut World, replica: usize) {
+    fn share(&self, world: &mut CreditWorld, replica: usize) {
         let now = self.local(replica, world.now);
         let it = &mut world.replicas[replica];
         let (kept, _) = it.lease.give_up(now);
         let is_paid = it.is_paid(&kept);
         let claim = it.lease.claim(is_paid.then_some(kept), now);
         let (number, claim) = claim.unwrap();
-        self.send(world, replica, What::Claim(number, claim));
+        self.send(world, replica, Content::Claim(number, claim));
         self.answer_all(world);
     }
 
     /// A replica asks for units and is answered.
-    fn ask(&self, world: &mut World, replica: usize, units: u64) {
-        self.send(world, replica, What::Ask(units));
+    fn ask(&self, world: &mut CreditWorld, replica: usize, units: u64) {
+        self.send(world, replica, Content::Ask(units));
         self.answer_all(world);
     }
 
-    fn answer_all(&self, world: &mut World) {
+    fn answer_all(&self, world: &mut CreditWorld) {
         while let Some(message) = world.messages.pop() {
             self.arrive(world, message);
         }
@@ -626,11 +641,11 @@ impl Model {
 
     fn explorer<T>(
         &self,
-        with: impl FnOnce(&dyn Fn(&World) -> Result<(), String>) -> T,
+        with: impl FnOnce(&dyn Fn(&CreditWorld) -> Result<(), String>) -> T,
     ) -> (T, i64) {
         let nearest = Cell::new(i64::MIN);
         let most = self.bounds.capacity + self.bounds.overshoot;
-        let check = |world: &World| {
+        let check = |world: &CreditWorld| {
             let most = (most + world.orphaned) * self.bounds.drains_in;
             let over = i64::try_from(world.passed).unwrap() - i64::try_from(most).unwrap();
             nearest.set(nearest.get().max(over));
@@ -643,19 +658,22 @@ impl Model {
     }
 }
 
-fn lose(world: &mut World, message: &Message) {
+fn lose(world: &mut CreditWorld, message: &CreditMessage) {
     let it = &mut world.replicas[message.replica];
     match &message.what {
-        What::Pay { number, .. } | What::Level(Some(number), _) => {
+        Content::Pay { number, .. } | Content::Level(Some(number), _) => {
             if let Some(account) = &mut it.account {
                 account.not_answered(*number);
             }
         }
-        What::Ask(_) | What::Level(None, _) | What::Claim(..) | What::Granted { .. } => {}
+        Content::Ask(_)
+        | Content::Level(None, _)
+        | Content::Claim(..)
+        | Content::Granted { .. } => {}
     }
 }
 
-const TWO_REPLICAS: WorldBounds = WorldBounds {
+const TWO_REPLICAS: CreditBounds = CreditBounds {
     worlds: 20_000,
     capacity: 2,
     overshoot: 2,
@@ -672,11 +690,11 @@ const TWO_REPLICAS: WorldBounds = WorldBounds {
 };
 
 /// Goes through the worlds within bounds. Returns by how much the bound is exceeded.
-fn explore(bounds: WorldBounds) -> i64 {
-    let model = Model::new(bounds);
+fn explore(bounds: CreditBounds) -> i64 {
+    let model = CreditModel::new(bounds);
     let hasher = RandomState::new();
-    let next = |world: &World| model.next(world);
-    let hash = |world: &World| model.hash(world, &hasher);
+    let next = |world: &CreditWorld| model.next(world);
+    let hash = |world: &CreditWorld| model.hash(world, &hasher);
     let (worlds, nearest) = model.explorer(|check| {
         let explorer = Explorer { next, hash, check };
         explorer.explore(model.first(), bounds.worlds)
@@ -687,20 +705,20 @@ fn explore(bounds: WorldBounds) -> i64 {
 
 /// How often an event is chosen in a random history. Shares move only if claims are answered often,
 /// and units drain with each tick.
-const fn weight(event: WorldEvent) -> u64 {
+const fn weight(event: CreditEvent) -> u64 {
     match event {
-        WorldEvent::Arrives(_) => 8,
-        WorldEvent::Claims(_) | WorldEvent::GivesUp(_) | WorldEvent::Allows { .. } => 4,
-        WorldEvent::Tick | WorldEvent::Asks(_) | WorldEvent::EndsHold { .. } => 2,
+        CreditEvent::Arrives(_) => 8,
+        CreditEvent::Claims(_) | CreditEvent::GivesUp(_) | CreditEvent::Allows { .. } => 4,
+        CreditEvent::Tick | CreditEvent::Asks(_) | CreditEvent::EndsHold { .. } => 2,
         _ => 1,
     }
 }
 
 /// Follows random histories.
-fn walk(bounds: WorldBounds, walks: u64, steps: usize) {
-    let model = Model::new(bounds);
-    let next = |world: &World| model.next(world);
-    let hash = |_: &World| 0;
+fn walk(bounds: CreditBounds, walks: u64, steps: usize) {
+    let model = CreditModel::new(bounds);
+    let next = |world: &CreditWorld| model.next(world);
+    let hash = |_: &CreditWorld| 0;
     let mut random = 1_u64;
     let mut below = |bound: u64| {
         random = random
@@ -731,7 +749,7 @@ fn walk(bounds: WorldBounds, walks: u64, steps: usize) {
 #[test]
 fn two_replicas_stay_within_the_overshoot_and_can_use_it() {
     explore(TWO_REPLICAS);
-    let nearest = explore(WorldBounds {
+    let nearest = explore(CreditBounds {
         drains_in: 16,
         ticks: 1,
         messages: 1,
@@ -742,7 +760,7 @@ fn two_replicas_stay_within_the_overshoot_and_can_use_it() {
 
 #[test]
 fn messages_that_come_late_or_twice_change_nothing() {
-    explore(WorldBounds {
+    explore(CreditBounds {
         overshoot: 1,
         drains_in: 16,
         replicas: 1,
@@ -756,7 +774,7 @@ fn messages_that_come_late_or_twice_change_nothing() {
 
 #[test]
 fn replica_that_joins_gets_a_share() {
-    explore(WorldBounds {
+    explore(CreditBounds {
         start: Start::Sharing(1),
         ..TWO_REPLICAS
     });
@@ -765,7 +783,7 @@ fn replica_that_joins_gets_a_share() {
 #[test]
 fn share_is_handed_over_when_all_is_paid_and_used_when_more_is_known() {
     for is_full in [false, true] {
-        let nearest = explore(WorldBounds {
+        let nearest = explore(CreditBounds {
             worlds: 50_000,
             drains_in: 16,
             start: Start::HandsOver { is_full },
@@ -782,7 +800,7 @@ fn share_is_handed_over_when_all_is_paid_and_used_when_more_is_known() {
 
 #[test]
 fn share_of_a_lease_that_is_over_is_not_used() {
-    explore(WorldBounds {
+    explore(CreditBounds {
         drains_in: 16,
         start: Start::TookOver,
         ticks: 0,
@@ -792,7 +810,7 @@ fn share_of_a_lease_that_is_over_is_not_used() {
 
 #[test]
 fn killed_replica_adds_at_most_what_it_owed() {
-    explore(WorldBounds {
+    explore(CreditBounds {
         killed: 1,
         ..TWO_REPLICAS
     });
@@ -800,14 +818,14 @@ fn killed_replica_adds_at_most_what_it_owed() {
 
 #[test]
 fn groups_hold_units_that_count_until_they_are_decided() {
-    explore(WorldBounds {
+    explore(CreditBounds {
         holds: 2,
         asks: 1,
         ..TWO_REPLICAS
     });
 }
 
-const RANDOM: WorldBounds = WorldBounds {
+const RANDOM: CreditBounds = CreditBounds {
     overshoot: 4,
     ticks: 40,
     messages: 4,
@@ -819,7 +837,7 @@ const RANDOM: WorldBounds = WorldBounds {
 
 #[test]
 fn random_histories_stay_within_the_overshoot() {
-    let three = WorldBounds {
+    let three = CreditBounds {
         replicas: 3,
         start: Start::Sharing(1),
         holds: 20,
@@ -832,7 +850,7 @@ fn random_histories_stay_within_the_overshoot() {
         Start::HandsOver { is_full: false },
         Start::TookOver,
     ] {
-        let slow = WorldBounds {
+        let slow = CreditBounds {
             start,
             drains_in: 20,
             ..RANDOM

@@ -177,7 +177,7 @@ impl Passed {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum FleetLimit {
     Window,
     Bucket,
     Gcra,
@@ -186,7 +186,7 @@ enum Kind {
     Log,
 }
 
-impl Kind {
+impl FleetLimit {
     fn limit(self, quota: Quota) -> Limit {
         let limit = match self {
             Self::Window => {
@@ -224,7 +224,7 @@ const OVERSHOOT: u8 = 20;
 
 #[derive(Clone, Debug)]
 struct Fleet {
-    kind: Kind,
+    kind: FleetLimit,
     replicas: usize,
     limit: u64,
     window: Duration,
@@ -236,7 +236,7 @@ struct Fleet {
     seed: u64,
 }
 
-fn fleets(kind: impl Strategy<Value = Kind>) -> impl Strategy<Value = Fleet> {
+fn fleets(kind: impl Strategy<Value = FleetLimit>) -> impl Strategy<Value = Fleet> {
     (
         kind,
         1..8_usize,
@@ -326,7 +326,7 @@ fn runtime() -> tokio::runtime::Runtime {
 fn busy_key_uses_its_limit_and_the_store_is_rarely_asked() {
     for replicas in [1, 4, 10] {
         let fleet = Fleet {
-            kind: Kind::Window,
+            kind: FleetLimit::Window,
             replicas,
             limit: 1_000,
             window: Duration::from_secs(10),
@@ -403,7 +403,7 @@ fn key_is_decided_here_again_after_blocks_failed() {
 }
 
 /// Runs random fleets, and checks what passed above the limit.
-fn check_fleets(kind: impl Strategy<Value = Kind>, cases: u32, overshoot: u8) {
+fn check_fleets(kind: impl Strategy<Value = FleetLimit>, cases: u32, overshoot: u8) {
     let config = ProptestConfig {
         failure_persistence: None,
         ..ProptestConfig::with_cases(cases)
@@ -421,17 +421,17 @@ fn check_fleets(kind: impl Strategy<Value = Kind>, cases: u32, overshoot: u8) {
 
 #[test]
 fn fleets_pass_at_most_the_limit_in_each_window() {
-    check_fleets(Just(Kind::Window), 200, 0);
+    check_fleets(Just(FleetLimit::Window), 200, 0);
 }
 
 #[test]
 fn fleets_on_credit_stay_within_the_overshoot() {
     let kinds = prop_oneof![
-        Just(Kind::Bucket),
-        Just(Kind::Gcra),
-        Just(Kind::Meter),
-        Just(Kind::SlidingWindow),
-        Just(Kind::Log),
+        Just(FleetLimit::Bucket),
+        Just(FleetLimit::Gcra),
+        Just(FleetLimit::Meter),
+        Just(FleetLimit::SlidingWindow),
+        Just(FleetLimit::Log),
     ];
     check_fleets(kinds, 200, OVERSHOOT);
 }
