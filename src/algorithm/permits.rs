@@ -48,7 +48,7 @@ impl Concurrency {
         Ok(Self { limit })
     }
 
-    /// The parts of a whole. They are few.
+    /// Creates the rule of a small number of permits, without a check of its range.
     pub(crate) const fn of_shares(parts: u32) -> Self {
         Self { limit: parts }
     }

@@ -161,8 +161,8 @@ pub(crate) struct LimitConfig {
     /// Only a fixed window can. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) asynchronous: bool,
-    /// Replicas decide without waiting for the store, and all together allow up to so many percent
-    /// above the limit. Default: they wait.
+    /// Lets replicas decide without waiting for the store, and all together allow up to so many
+    /// percent above the limit. By default, they wait.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",

@@ -1,4 +1,4 @@
-//! Requests that one limit decides in this process: with the embedded store, or if the limit is
+//! Requests that one limit decides in this process, because the store is embedded or the limit is
 //! asynchronous.
 //!
 //! Most of them are allowed, and then all that is needed of the decision is a few numbers, for the

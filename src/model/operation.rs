@@ -65,11 +65,11 @@ pub enum Change {
     /// the claim does not count, and its [reset time](crate::Decision::reset_after) in microseconds
     /// is the number of processes with permits or waiters. A claim can be repeated.
     Claim(Claim),
-    /// Charges units that a process allowed before, whatever is left. A payment can be repeated: a
-    /// store that may lose an answer remembers the last number of each payer for a minute, and
-    /// charges only a higher one. The [largest debt](Limit::with_max_debt) bounds settlements and
-    /// not payments, because these units have passed. Replicas send payments under a limit with an
-    /// [overshoot](Limit::with_overshoot_percent).
+    /// Charges units that a process allowed before, even if they do not fit. Replicas send payments
+    /// under a limit with an [overshoot](Limit::with_overshoot_percent). A payment can be repeated,
+    /// because a store that may lose an answer remembers the last number of each payer for a
+    /// minute, and charges only higher numbers. The [largest debt](Limit::with_max_debt) does not
+    /// bound payments, because their units have already passed.
     Pay(Payment),
 }
 

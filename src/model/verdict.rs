@@ -116,8 +116,8 @@ impl Verdict {
         self
     }
 
-    /// The same verdict, of a budget of which units are not charged yet, which take so long to be
-    /// free again.
+    /// The same verdict, after units that are not charged yet. They are free again after this
+    /// time.
     pub(crate) fn with_unpaid(mut self, units: u64, free_after: Micros) -> Self {
         let outcome = &mut self.outcome;
         outcome.remaining = outcome.remaining.saturating_sub(units);

@@ -4,13 +4,13 @@ use super::Limit;
 use crate::algorithm::{FixedWindow, Rule};
 use crate::units::ConfigError;
 
-/// The smallest overshoot, in units. A replica has a part of it, and one unit has no parts.
+/// The smallest overshoot, in units. Two replicas cannot share one unit.
 const LEAST_OVERSHOOT: u64 = 2;
 
 /// How far all replicas together may exceed a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overshoot {
-    /// 0: not at all, because units are charged ahead.
+    /// 0 for a fixed window, which charges units ahead.
     percent: u8,
     units: u64,
 }
@@ -85,24 +85,26 @@ impl Limit {
     /// Lets each replica decide without waiting for Redis, and all replicas together allow up to
     /// `percent` percent above the limit.
     ///
-    /// A replica allows a check in about a microsecond if that fits what Redis answered last, and
-    /// charges its units a moment later, together with those of other checks. It may owe a part of
-    /// the overshoot for each key, and the replicas share the overshoot, so you configure no number
-    /// of replicas. Checks of a key that is new to a replica wait for Redis, as without this
-    /// setting, and so do checks near the limit.
+    /// A replica keeps the last answer of Redis for each key. It allows a check that fits this
+    /// answer in about a microsecond, and charges the units of several checks together within a few
+    /// seconds. Until then it owes them. The replicas share the overshoot, and each may owe its
+    /// part for each key, so you configure no number of replicas. The first check of a key waits
+    /// for Redis, and so does a check for which the part is used up.
     ///
     /// **Guarantee.** In any time `t`, at most `capacity + rate x t + overshoot` passes, however
-    /// many replicas there are. With 1,000 a minute and 5 percent, these are at most 1,000 + 50 at
-    /// once, and then 1,000 a minute. If a process is killed, or cut off from Redis for 10 seconds,
-    /// the units that it owed pass as well, at most its part of the overshoot for each key. The
-    /// exceptions are a Redis whose clock jumps or that loses its last writes or its data, and a
-    /// machine that is suspended, whose clock stands still.
+    /// many replicas there are. With 1,000 a minute and 5 percent, at most 1,050 pass at once, and
+    /// then 1,000 a minute. A sliding window or log passes at most its limit and the overshoot
+    /// where it passes its limit without this setting. If a process is killed, or cut off from
+    /// Redis for 10 seconds, the units that it owed pass in addition, at most its part of the
+    /// overshoot for each key. Exceptions are a Redis whose clock jumps or that loses writes, and a
+    /// machine that is suspended, because its clock stands still.
     ///
-    /// **Price.** 5 percent of a limit of 100 are 5 units. On 4 replicas, each may owe one, and on
-    /// more than 5 none, so each check waits for Redis. A [refund](crate::RateLimiter::refund) is
-    /// exact until its units are charged. Then it gives back what Redis finds, and of a sliding log
-    /// that is nothing. `remaining` does not count what other replicas allowed in the last seconds.
-    /// [`RateLimiter::flush`](crate::RateLimiter::flush) charges what is owed.
+    /// **Price.** 5 percent of 100 units are 5. Each of 4 replicas may owe one of them. On 6
+    /// replicas, each part is less than one unit, and all checks wait for Redis. A
+    /// [refund](crate::RateLimiter::refund) is exact while its units are owed. Later, a sliding log
+    /// gives back nothing, and other algorithms give back the units that they still find.
+    /// `remaining` does not count units that other replicas owe.
+    /// [`RateLimiter::flush`](crate::RateLimiter::flush) charges all owed units.
     ///
     /// While Redis does not answer, replicas decide on for at most 5 seconds, within the overshoot.
     /// Then the [failure policy](Self::with_on_store_failure) decides.
@@ -136,8 +138,8 @@ impl Limit {
         Ok(self.with(|definition| definition.overshoot = Some(overshoot)))
     }
 
-    /// The same for the quota of a plan. If the overshoot of a small plan is too small to be
-    /// shared, its checks wait for the store.
+    /// Sets the overshoot for the quota of a plan. If a plan is too small for that, its checks wait
+    /// for the store.
     pub(crate) fn with_overshoot_if_enough(self, percent: u8) -> Self {
         match self.overshoot_of(percent) {
             Ok(overshoot) => self.with(|definition| definition.overshoot = Some(overshoot)),

@@ -23,7 +23,7 @@ const MAX_PER_SHARD: usize = MAX_ACCOUNTS / SHARDS;
 /// An account with units is never forgotten, so a flood of keys takes nothing from the keys in use.
 const LOOKS: usize = 16;
 
-/// What a process knows of a budget.
+/// The knowledge that a process has of a budget.
 pub(super) trait Account {
     /// Returns whether nothing is lost if this is forgotten.
     fn is_empty(&self, now: Instant) -> bool;
@@ -32,7 +32,7 @@ pub(super) trait Account {
 pub(super) struct Accounts<A> {
     secrets: (RandomState, DefaultHashBuilder),
     shards: Box<[Mutex<AccountShard<A>>]>,
-    /// Numbers accounts, and what belongs to them.
+    /// Numbers accounts, blocks and payments.
     numbers: AtomicU64,
 }
 

@@ -150,7 +150,8 @@ impl<S: Store> HeldUnits<S> {
             .ok_or_else(|| Error::misuse("the group is empty"))
     }
 
-    /// The verdict of the store on a check. What is left counts the units that stay here.
+    /// The verdict of the store on a check, with the units that stay here, and without those that
+    /// are not charged yet.
     fn verdict_of_both(
         &self,
         index: usize,

@@ -94,7 +94,7 @@ impl<S: Store> Asynchronous<S> {
 
     fn charge_one(self: &Arc<Self>, check: Check) -> Answer {
         let here = self.decide_here((check.limit(), check.key()), check.cost());
-        // The store knows how long a check waits that does not fit.
+        // Only the store knows the turn of a check that waits.
         let waits = check.asked() != Cost::units(check.cost().into());
         match here.filter(|here| here.outcome().allowed || !waits) {
             Some(here) => {

@@ -1,28 +1,30 @@
-//! The account of one budget of a limit with an overshoot. It has what the store answered last, and
+//! The account of one budget of a limit with an overshoot. It has the last answer of the store, and
 //! the units that this process allowed and has not paid. No I/O.
 //!
 //! # Why at most the overshoot passes above the limit
 //!
-//! A replica owes at most its *credit* for a key: its share of the overshoot. The shares of all
-//! replicas together are at most 1, which the [lease](super::lease) sees to. Let F be the level of
-//! the store with all units that replicas owe. The store allows a check only if the level stays
-//! below the capacity, and a replica only if that holds with all that it owes itself. So F is at
-//! most the capacity and all credits, and what passes in any time `t` is at most
+//! The *credit* of a replica is its share of the overshoot. A replica owes at most its credit for a
+//! key. The [leases](super::lease) keep the sum of all shares at 1 or below. Let F be the level in
+//! the store plus all units that replicas owe. The store allows a check only if the level stays at
+//! the capacity or below. A replica allows a check only if the level that it knows, plus the units
+//! that it owes, stays there as well. Therefore F is at most the capacity plus all credits, and in
+//! any time `t` at most this passes:
 //!
-//! > capacity + rate x t + overshoot.
+//! > capacity + rate x t + overshoot
 //!
-//! Units that a process owed when it was killed come on top. These rules keep it so:
+//! If a process is killed, the units that it owed are added. The following rules are needed:
 //!
-//! - **All that is not paid counts as owed**: units in a payment whose answer did not come, and
-//!   units of a group that is not decided yet. A payment is sent until it is answered.
-//! - **A key without an answer asks the store.** So it is with a key that was forgotten. An answer
-//!   to a request that was sent before that is not used.
-//! - **Answers count in the order of this process.** An answer replaces what is known if its
-//!   request was sent after that came. Of two requests in flight at once, the fuller level counts.
-//! - **A share that grew** is not used with an older answer, because other replicas may have used
-//!   it since.
-//! - **The clock is read after the units are noted**, under one lock. If the lease is over then,
-//!   they are taken off again.
+//! - **All unpaid units count as owed.** This includes the units of a payment in flight, and of a
+//!   group that is not decided yet. A payment is repeated until it is answered.
+//! - **A key without an account asks the store.** After an account is forgotten, the answers to
+//!   earlier requests do not create it again.
+//! - **Answers count in the order of this process.** An answer replaces the known level if its
+//!   request was sent after the known level arrived. If two requests were in flight at once, the
+//!   higher level counts.
+//! - **A share that grew is not used with an older answer**, because other replicas may have used
+//!   that share since.
+//! - **The clock is read after the units are added**, under one lock. If the lease is over by then,
+//!   the units are removed again.
 //!
 //! The test `every_order_on_credit` goes through the orders of these events.
 
@@ -43,17 +45,17 @@ const DENIES_FOR: Duration = Duration::from_secs(1);
 /// An account that owes nothing and was not used for so long is forgotten.
 const UNUSED: Duration = Duration::from_secs(60);
 
-/// A task that awaits the answer to a payment for so long is taken for dead.
+/// If an answer to a payment takes longer, the payment is sent again.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 
-/// What an account needs of the limit of its budget.
+/// The numbers of a limit that an account uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::store::asynchronous) struct CreditTerms {
     capacity: u64,
     /// How fast a bucket drains. Other algorithms free units at times that this process does not
     /// know.
     rate: Option<Rate>,
-    /// The longest time until a unit that is charged now is free again, of another algorithm.
+    /// The longest time until a unit that is charged now is free again, in a window or a log.
     period: Micros,
     /// The length of a sub-window, or 1.
     sub_window: Micros,
@@ -79,7 +81,7 @@ pub(in crate::store::asynchronous) struct CreditAccount {
     used_at: Instant,
 }
 
-/// What the store answered.
+/// The level in the last answer of the store.
 #[derive(Clone, Copy, Debug, Hash)]
 struct KnownLevel {
     /// The units that it had left. This process knows of no later charge.
@@ -93,8 +95,8 @@ struct KnownLevel {
     growths: u64,
 }
 
-/// When a bucket will be full again. Clocks run at different speeds, and it is not known when the
-/// store decided.
+/// When a bucket will be full again. The bounds differ because clocks run at different speeds, and
+/// because the time between a request and its decision is unknown.
 #[derive(Clone, Copy, Debug, Hash)]
 struct FullAt {
     earliest: Instant,
@@ -198,7 +200,7 @@ impl KnownLevel {
         }
     }
 
-    /// What is left at a time, if nobody charges.
+    /// Returns the units that are left at a time if there is no other charge.
     fn left(&self, terms: &CreditTerms, now: Instant) -> u64 {
         let (Some(FullAt { latest, .. }), Some(rate)) = (self.full_at, terms.rate) else {
             return self.left;
@@ -209,8 +211,8 @@ impl KnownLevel {
         self.left.max(terms.capacity.saturating_sub(level))
     }
 
-    /// What is known for certain from two answers whose requests were in flight at once: the higher
-    /// level. It is at least that of the later request.
+    /// Returns the higher level of two answers whose requests were in flight at once. The store
+    /// decided one of the requests later, and its level is not higher than this one.
     fn with_higher_level(self, other: Self) -> Self {
         let both = self.full_at.zip(other.full_at);
         let later = |(known, new): (FullAt, FullAt)| FullAt {
@@ -252,7 +254,7 @@ impl CreditAccount {
         self.terms == *terms
     }
 
-    /// All units that were allowed, or may be, and that the store may not have charged.
+    /// The units that this process allowed, or may still allow, and that may not be charged.
     pub(in crate::store::asynchronous) fn unpaid(&self) -> u64 {
         let in_payment = self.payment.map_or(0, |payment| payment.units.into());
         self.owed + self.held + in_payment
@@ -263,7 +265,7 @@ impl CreditAccount {
         self.unpaid() == 0
     }
 
-    /// Returns whether nobody used it for a while.
+    /// Returns whether the account owes nothing and no check used it for [`UNUSED`].
     pub(in crate::store::asynchronous) fn is_unused(&self, now: Instant) -> bool {
         self.is_paid() && now.saturating_duration_since(self.used_at) >= UNUSED
     }
@@ -293,8 +295,8 @@ impl CreditAccount {
         Some(self.decision(units, left - unpaid, now))
     }
 
-    /// Denies a check that does not fit, if that is certain: a moment ago the level was at least so
-    /// high, and others can only have charged more since. `None` if the store has to be asked.
+    /// Denies a check if the level was certainly too high a moment ago. Other replicas can only
+    /// have raised it since. Returns `None` if the store has to be asked.
     pub(in crate::store::asynchronous) fn deny(
         &mut self,
         units: u64,
@@ -306,7 +308,7 @@ impl CreditAccount {
             let full_after = micros(full_at.saturating_duration_since(now));
             Some(full_after.saturating_sub(scaled_up(fits_at, rate.micros, rate.units)))
         };
-        // What is in a payment may be counted in the level already.
+        // The known level may already include a payment in flight.
         let is_certain = fits_after(full_at.earliest, self.owed + units)? > 0;
         let is_old = now.saturating_duration_since(self.known.answered) >= DENIES_FOR;
         if is_old || !is_certain {
@@ -323,7 +325,7 @@ impl CreditAccount {
         })
     }
 
-    /// What a check of cost 0 is told.
+    /// The decision on a check of cost 0.
     pub(super) fn look(&self, now: Instant) -> CreditDecision {
         let left = self
             .known
@@ -332,15 +334,15 @@ impl CreditAccount {
         self.decision(0, left, now)
     }
 
-    /// Has no check denied here until the next answer, because units are given back.
+    /// Lets the store decide all denials until its next answer, because units are given back.
     pub(in crate::store::asynchronous) const fn deny_nothing(&mut self) {
         if let Some(full_at) = &mut self.known.full_at {
             full_at.earliest = self.known.answered;
         }
     }
 
-    /// Takes back units that were allowed at this time of the store and are only owed. Then it is
-    /// as if they had not been allowed. Returns whether they were taken back.
+    /// Takes back units that were allowed at this time of the store, if no charge and no payment
+    /// contains them. Returns whether it did.
     pub(in crate::store::asynchronous) fn take_back(
         &mut self,
         units: u64,
@@ -400,7 +402,7 @@ impl CreditAccount {
         }
     }
 
-    /// Returns whether a payment should not wait: half of the credit is owed.
+    /// Returns whether more than half of the credit is owed, so that a payment should not wait.
     #[inline]
     pub(super) fn is_due(&self, share: &UsableShare) -> bool {
         self.payment.is_none() && 2 * self.owed > share.credit(self.overshoot)
@@ -410,7 +412,7 @@ impl CreditAccount {
         self.owed > 0
     }
 
-    /// Returns whether more is not paid than a share allows.
+    /// Returns whether the unpaid units exceed the credit of a share.
     pub(in crate::store::asynchronous) fn owes_more_than(&self, share: &UsableShare) -> bool {
         self.unpaid() > share.credit(self.overshoot)
     }
@@ -481,7 +483,7 @@ impl CreditAccount {
     /// Notes the answer to a check.
     pub(in crate::store::asynchronous) fn note(&mut self, report: &LevelReport) {
         let answered = KnownLevel::new(&self.terms, report);
-        // The store may have charged a check then.
+        // The answer may be to a check that the store charged.
         self.paid_until = self.paid_until.max(report.as_of);
         self.used_at = report.answered;
         self.known = match self.is_before(report) {

@@ -1,17 +1,18 @@
 //! The share of the overshoot that this process has on lease. No I/O.
 //!
-//! The shares are permits of a [concurrency limit](crate::Limit::concurrency): a thousand for all
-//! replicas of a store's prefix, and a replica claims as many as all others have. So nobody
-//! configures a number of replicas, and the store never grants more than a thousand. These rules
-//! keep the shares in use from being more:
+//! The shares are the permits of a [concurrency limit](crate::Limit::concurrency). All replicas
+//! with the prefix of a store have a thousand parts together, and each replica claims a fair
+//! number. Users configure no number of replicas, and the store never grants more than a thousand
+//! parts. These rules keep the sum of all parts in use at a thousand or below:
 //!
-//! - **A share is used for half of its lease in the store**, from the time at which the claim was
-//!   sent. So a claim that arrives after its lease ended, and is granted what others have by then,
-//!   is answered too late to be used.
-//! - **What is given up is not used from then on**, and is released when no account owes more than
-//!   the rest allows.
-//! - **After a lease ended, all is paid and given up**, and then it claims again.
-//! - **Only the answer to the last claim counts**, once.
+//! - **A share is used for half of its lease in the store**, counted from the sending of the claim.
+//!   A claim may arrive after the lease in the store is over, and be granted parts that another
+//!   replica already has. The answer then comes too late to be used.
+//! - **Parts that are given up are not used any more.** They are released when no account owes more
+//!   than the remaining parts allow.
+//! - **After a lease is over, all units are paid and all parts released.** Then the process claims
+//!   again.
+//! - **Only the answer to the last claim counts**, and only once.
 
 use std::time::Duration;
 
@@ -130,14 +131,13 @@ impl Lease {
         }
     }
 
-    /// Returns whether the store counts another number of parts for this process than the fair
-    /// one.
+    /// Returns whether the parts that the store counts for this process are not the fair number.
     pub(super) fn is_unfair(&self) -> bool {
         self.granted() != self.fair()
     }
 
-    /// Gives up what is above the fair part, or all if the lease is over. It is not used from now
-    /// on. Returns the rest, and whether the store counts more for this process.
+    /// Gives up the parts above the fair number, or all if the lease is over. They are not used any
+    /// more. Returns the rest, and whether the store counts more parts for this process.
     pub(in crate::store::asynchronous) fn give_up(&mut self, now: Instant) -> (UsableShare, bool) {
         let kept = match self.usable.is_leased(now) {
             true => self.usable.parts.min(self.fair()),
@@ -147,8 +147,9 @@ impl Lease {
         (self.usable, kept < self.granted())
     }
 
-    /// The claim to be sent, with its number. No account owes more than `paid_to` allows. `None` if
-    /// the lease is over and not all is paid, or if a closed process has nothing to give up.
+    /// Returns the next claim with its number. No account owes more than the share `paid_to`
+    /// allows. Returns `None` if the lease is over and units are unpaid, or if a closed process has
+    /// no parts to release.
     pub(in crate::store::asynchronous) fn claim(
         &mut self,
         paid_to: Option<UsableShare>,
@@ -172,8 +173,8 @@ impl Lease {
         Some((self.claims, self.claim))
     }
 
-    /// Notes the answer to a claim: it grants so many parts more. Only that of the last claim
-    /// counts, once.
+    /// Notes the answer to a claim, which grants so many parts more. Any answer but the first one
+    /// to the last claim changes nothing.
     pub(in crate::store::asynchronous) fn granted_more(
         &mut self,
         claim: u64,
@@ -189,7 +190,7 @@ impl Lease {
         if now >= ends {
             return;
         }
-        // Later, it begins as a new one.
+        // The next claim is a first claim again.
         let is_gone = self.is_closed && self.granted() == 0;
         self.holders = if is_gone { 0 } else { holders };
         let parts = self.granted().min(self.fair());

@@ -1,10 +1,10 @@
 //! Limits with an overshoot: units that are allowed here and charged later.
 //!
-//! A check of a key of which enough is known is allowed at once, and its units are *owed*. When
-//! half of the *credit* is owed, or after a few seconds, a *payment* charges them, whatever the
-//! store has left, and its answer says what is left for the next checks. All other checks ask the
-//! store. The module [`account`] says why the overshoot is never exceeded, and [`lease`] how the
-//! replicas share it.
+//! An account knows the level in the last answer of the store. A check that fits this level is
+//! allowed at once, and its units are *owed*. When half of the *credit* is owed, or after a few
+//! seconds, a *payment* charges the owed units, even if they do not fit. Its answer has the next
+//! level. All other checks ask the store. The module [`account`] explains the bound of the
+//! overshoot, and [`lease`] how replicas share it.
 
 pub(super) mod account;
 pub(super) mod lease;
@@ -28,12 +28,12 @@ use crate::store::Store;
 use crate::telemetry::GaugeLevel;
 use crate::units::{AtomicU64, Mutex, Payment, Receipt, later, micros};
 
-/// What a process needs to allow units on credit.
+/// The accounts of a process, its share of the overshoot, and its payments.
 pub(super) struct Credit {
     accounts: Accounts<CreditAccount>,
     lease: Mutex<Lease>,
     share: ShareInUse,
-    /// This process in the payments.
+    /// The id of this process in its payments.
     payer: [u8; 8],
     due: Mutex<DuePayments>,
     /// How many processes share the overshoot, in the metrics.
@@ -98,13 +98,13 @@ fn random_id() -> [u8; 8] {
     RandomState::new().hash_one(()).to_be_bytes()
 }
 
-/// What has to be done for an account that owes units.
+/// The next steps for an account that owes units.
 #[derive(Default)]
 struct Next {
     /// A payment to be sent now.
     payment: Option<Payable>,
-    /// Whether to look at the account in a while, because it still owes, or because the task that
-    /// sends the payment may not run any more.
+    /// Whether the account has to be looked at again. It may still owe, or the task that sends the
+    /// payment may have stopped.
     is_planned: bool,
 }
 
@@ -147,7 +147,7 @@ impl Credit {
         self.share.get().is_leased(Instant::now())
     }
 
-    /// What has to be done for an account that owes units.
+    /// Returns the next steps for an account.
     fn next(&self, account: &mut CreditAccount, share: &UsableShare) -> Next {
         if !account.owes() {
             return Next::default();
@@ -204,7 +204,7 @@ impl<S: Store> Asynchronous<S> {
         Some(lent)
     }
 
-    /// The units of a group are owed from now on, or not any more.
+    /// Ends the hold on the units of a check. If its group was allowed, the units are owed.
     pub(super) fn end_hold(
         self: &Arc<Self>,
         check: &Check,

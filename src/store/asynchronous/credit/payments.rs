@@ -18,19 +18,19 @@ use crate::store::{Answer, Store, answer};
 use crate::telemetry;
 use crate::units::{later, spawn_for};
 
-/// Units are owed at most so long, while the store answers.
+/// The longest time for which units are owed while the store answers.
 const PAY_AFTER: Duration = Duration::from_secs(4);
 
-/// How often due payments are looked for.
+/// The interval at which due payments are sent.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// The most payments that are sent at once. The rest follows when they are answered.
 const AT_ONCE: usize = 512;
 
-/// How often accounts that nobody uses are looked for.
+/// The interval at which unused accounts are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
 
-/// A round of the task that takes longer is taken for its end.
+/// If a round of the task takes longer, another task replaces it.
 const LONGEST_ROUND: Duration = Duration::from_secs(3);
 
 /// The budgets whose units are to be paid, in the order in which that is due, and the task that
