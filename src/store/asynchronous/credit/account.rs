@@ -36,7 +36,8 @@ use super::lease::UsableShare;
 use crate::algorithm::{Rate, Rule};
 use crate::units::{Micros, Outcome, Timestamp, later, micros};
 
-/// A bucket drains slower here by this part of the time, because clocks run at different speeds.
+/// The time since a request is this part shorter or longer on the clock of the store, because
+/// clocks run at different speeds.
 const CLOCK_MARGIN: Micros = 500;
 
 /// A check is denied here at most so long after an answer, as denials are remembered so long.
@@ -95,13 +96,47 @@ struct KnownLevel {
     growths: u64,
 }
 
-/// When a bucket will be full again. The bounds differ because clocks run at different speeds, and
-/// because the time between a request and its decision is unknown.
+/// When a bucket will be full again.
 #[derive(Clone, Copy, Debug, Hash)]
 struct FullAt {
-    earliest: Instant,
-    expected: Instant,
+    /// The time if the store decided when the answer came, and if it decided when the request was
+    /// sent.
     latest: Instant,
+    earliest: Instant,
+    /// When the request was sent. Clocks run apart since then.
+    since: Instant,
+}
+
+impl FullAt {
+    fn new(report: &LevelReport) -> Self {
+        let full_after = Duration::from_micros(report.full_after);
+        Self {
+            latest: later(report.answered, full_after),
+            earliest: later(report.sent, full_after),
+            since: report.sent,
+        }
+    }
+
+    /// The longest and the shortest time until the bucket is full.
+    fn bounds(&self, now: Instant) -> [Micros; 2] {
+        let until = |full_at: Instant| {
+            let nanos = full_at.saturating_duration_since(now).as_nanos();
+            u64::try_from(nanos.div_ceil(1_000)).unwrap_or(u64::MAX)
+        };
+        let since = micros(now.saturating_duration_since(self.since));
+        let margin = since.div_ceil(CLOCK_MARGIN);
+        let longest = until(later(self.latest, Duration::from_micros(margin)));
+        [longest, until(self.earliest).saturating_sub(margin)]
+    }
+
+    /// Of two answers, the one with the higher level counts.
+    fn max(self, other: Self) -> Self {
+        Self {
+            latest: self.latest.max(other.latest),
+            earliest: self.earliest.max(other.earliest),
+            since: self.since.min(other.since),
+        }
+    }
 }
 
 /// The state of a budget, from an answer of the store.
@@ -184,16 +219,9 @@ impl CreditTerms {
 
 impl KnownLevel {
     fn new(terms: &CreditTerms, report: &LevelReport) -> Self {
-        let margin = report.full_after.div_ceil(CLOCK_MARGIN);
-        let after = |start, micros| later(start, Duration::from_micros(micros));
-        let full_at = FullAt {
-            earliest: after(report.sent, report.full_after - margin),
-            expected: after(report.answered, report.full_after),
-            latest: after(report.answered, report.full_after + margin),
-        };
         Self {
             left: report.left.min(terms.capacity),
-            full_at: terms.rate.map(|_| full_at),
+            full_at: terms.rate.map(|_| FullAt::new(report)),
             as_of: report.as_of,
             answered: report.answered,
             growths: report.growths,
@@ -202,27 +230,23 @@ impl KnownLevel {
 
     /// Returns the units that are left at a time if there is no other charge.
     fn left(&self, terms: &CreditTerms, now: Instant) -> u64 {
-        let (Some(FullAt { latest, .. }), Some(rate)) = (self.full_at, terms.rate) else {
+        let (Some(full_at), Some(rate)) = (self.full_at, terms.rate) else {
             return self.left;
         };
-        let full_after = latest.saturating_duration_since(now);
-        let nanos = u64::try_from(full_after.as_nanos()).unwrap_or(u64::MAX);
-        let level = scaled_up(nanos.div_ceil(1_000), rate.units, rate.micros);
+        let [longest, _] = full_at.bounds(now);
+        let level = scaled_up(longest, rate.units, rate.micros);
         self.left.max(terms.capacity.saturating_sub(level))
     }
 
     /// Returns the higher level of two answers whose requests were in flight at once. The store
     /// decided one of the requests later, and its level is not higher than this one.
     fn with_higher_level(self, other: Self) -> Self {
-        let both = self.full_at.zip(other.full_at);
-        let later = |(known, new): (FullAt, FullAt)| FullAt {
-            earliest: known.earliest.max(new.earliest),
-            expected: known.expected.max(new.expected),
-            latest: known.latest.max(new.latest),
-        };
         Self {
             left: self.left.min(other.left),
-            full_at: both.map(later),
+            full_at: self
+                .full_at
+                .zip(other.full_at)
+                .map(|(known, new)| known.max(new)),
             as_of: self.as_of.max(other.as_of),
             answered: self.answered.max(other.answered),
             growths: self.growths.max(other.growths),
@@ -303,18 +327,18 @@ impl CreditAccount {
         now: Instant,
     ) -> Option<CreditDecision> {
         let (full_at, rate) = (self.known.full_at?, self.terms.rate?);
-        let fits_after = |full_at: Instant, units: u64| {
+        let [longest, shortest] = full_at.bounds(now);
+        let fits_after = |full_after: Micros, units: u64| {
             let fits_at = self.terms.capacity.checked_sub(units)?;
-            let full_after = micros(full_at.saturating_duration_since(now));
             Some(full_after.saturating_sub(scaled_up(fits_at, rate.micros, rate.units)))
         };
         // The known level may already include a payment in flight.
-        let is_certain = fits_after(full_at.earliest, self.owed + units)? > 0;
+        let is_certain = fits_after(shortest, self.owed + units)? > 0;
         let is_old = now.saturating_duration_since(self.known.answered) >= DENIES_FOR;
         if is_old || !is_certain {
             return None;
         }
-        let retry_after = fits_after(full_at.expected, self.unpaid() + units)?.max(1);
+        let retry_after = fits_after(longest, self.unpaid() + units)?.max(1);
         self.used_at = now;
         let denial = self.look(now);
         let reset_after = denial.outcome.reset_after.max(retry_after);
@@ -337,7 +361,7 @@ impl CreditAccount {
     /// Lets the store decide all denials until its next answer, because units are given back.
     pub(in crate::store::asynchronous) const fn deny_nothing(&mut self) {
         if let Some(full_at) = &mut self.known.full_at {
-            full_at.earliest = self.known.answered;
+            full_at.earliest = full_at.since;
         }
     }
 
@@ -497,4 +521,62 @@ impl CreditAccount {
 fn scaled_up(units: u64, part: u64, of: u64) -> u64 {
     let scaled = (u128::from(units) * u128::from(part)).div_ceil(u128::from(of));
     u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Limit;
+    use crate::units::Quota;
+
+    /// An account of an empty bucket of 1,000 units that gets one in a millisecond. The request took
+    /// 10 ms.
+    fn account_of_empty_bucket(sent: Instant) -> CreditAccount {
+        let quota = Quota::new(1_000, Duration::from_secs(1));
+        let limit = Limit::token_bucket("api", quota).unwrap();
+        let terms = CreditTerms::of(limit.rule()).unwrap();
+        let report = LevelReport {
+            sent,
+            growths: 0,
+            answered: sent + Duration::from_millis(10),
+            as_of: Timestamp::from_micros(1_790_000_000_000_000),
+            left: 0,
+            full_after: 1_000_000,
+        };
+        CreditAccount::new(0, terms, &report)
+    }
+
+    #[test]
+    fn no_more_is_left_here_than_in_a_store_that_decided_last_and_has_a_slower_clock() {
+        let sent = Instant::now();
+        let account = account_of_empty_bucket(sent);
+        for elapsed in 0..2_000_u64 {
+            let local = elapsed * 1_000 + elapsed * 2;
+            let now = sent + Duration::from_micros(10_000 + local);
+            let left = account.known.left(&account.terms, now);
+            assert!(left <= elapsed, "{left} after {elapsed} ms");
+        }
+        let later = account.known.left(&account.terms, sent + UNUSED);
+        assert_eq!(later, 1_000, "it is full again");
+    }
+
+    #[test]
+    fn check_is_denied_here_only_if_it_does_not_fit_in_a_store_that_decided_first() {
+        let sent = Instant::now();
+        for units in [1, 5, 300] {
+            let mut account = account_of_empty_bucket(sent);
+            for elapsed in 10..500_u64 {
+                // The clock of the store is faster.
+                let local = elapsed * 1_000 - elapsed;
+                let denial = account.deny(units, sent + Duration::from_micros(local));
+                assert!(denial.is_none() || elapsed < units, "after {elapsed} ms");
+            }
+        }
+        let denial = account_of_empty_bucket(sent).deny(300, sent + Duration::from_millis(20));
+        let retry_after = denial.unwrap().outcome.retry_after.unwrap();
+        assert!(
+            (280_000..300_000).contains(&retry_after),
+            "{retry_after} us"
+        );
+    }
 }

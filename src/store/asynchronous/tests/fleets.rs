@@ -347,6 +347,29 @@ fn busy_key_uses_its_limit_and_the_store_is_rarely_asked() {
     }
 }
 
+/// Demand that exceeds the limit by half, and four times.
+#[test]
+fn store_is_rarely_asked_for_a_bucket_at_its_limit() {
+    for demand in [1_500, 4_000] {
+        let fleet = Fleet {
+            kind: FleetLimit::Bucket,
+            replicas: 4,
+            limit: 1_000,
+            window: Duration::from_secs(10),
+            way: 1,
+            lost: 0,
+            every: 10_000_000 / demand,
+            most_cost: 1,
+            seed: 1,
+        };
+        let (passed, asked) = runtime().block_on(run(&fleet, 0));
+        let passed: u64 = passed.all().iter().map(|(_, units)| units).sum();
+        // The bucket and four times its refill.
+        assert!(passed > 4_900, "{passed} passed");
+        assert!(asked < 1_000, "{asked} calls");
+    }
+}
+
 #[test]
 fn units_that_are_not_spent_are_given_back_also_after_an_outage() {
     runtime().block_on(async {
