@@ -529,8 +529,8 @@ mod tests {
     use crate::model::Limit;
     use crate::units::Quota;
 
-    /// An account of an empty bucket of 1,000 units that gets one in a millisecond. The request took
-    /// 10 ms.
+    /// An account of an empty bucket of 1,000 units that gets one in a millisecond. The request
+    /// took 10 ms.
     fn account_of_empty_bucket(sent: Instant) -> CreditAccount {
         let quota = Quota::new(1_000, Duration::from_secs(1));
         let limit = Limit::token_bucket("api", quota).unwrap();
