@@ -89,6 +89,8 @@ impl RedisServer {
             ])
             .args(["--appendonly", "no", "--dir"])
             .arg(&directory)
+            // By default, a master waits for 5 s for further replicas before it sends its keys.
+            .args(["--repl-diskless-sync-delay", "0"])
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
