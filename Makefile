@@ -20,7 +20,7 @@ NIGHTLY ?= nightly
 FUZZ_SECONDS ?= 60
 
 .PHONY: help test check doc models proxies clients browser failures dashboards servers schema plots screenshots fuzz features msrv minimal package deny public-types test-image \
-	bench micro layers telemetry budget attack valgrind strace perf objdump lint-lua redis wrk luacheck nginx haproxy chromium prometheus
+	bench micro layers telemetry budget excess attack valgrind strace perf objdump lint-lua redis wrk luacheck nginx haproxy chromium prometheus
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -140,6 +140,9 @@ telemetry: redis ## what metrics, spans and the most denied keys cost
 budget: redis valgrind strace perf objdump ## the instructions and the time of a request, part by part (Linux on x86-64)
 	cargo rustc --profile budget -p tollgate-benches --bin budget -- -C relocation-model=static
 	"$${CARGO_TARGET_DIR:-target}/budget/budget"
+
+excess: redis ## how far replicas that decide without waiting for Redis exceed a limit
+	cargo run --release -p tollgate-benches --bin excess
 
 attack: redis ## floods, blocked workers and disconnecting callers, with figures
 	cargo run --release -p tollgate-benches --bin attacks

@@ -240,15 +240,17 @@ local function decide_group(op, size)
   return all_charged or may_differ
 end
 
--- Charges a payment, unless it was charged before.
+-- Charges a payment, unless it was charged before. Returns the units that did not fit.
 local function pay(budget, check)
   local stored = value_of(check.paid, WHOLE)
   local last = stored and #stored == 7 and struct.unpack(PAID, stored) or 0
   -- A larger number is not of a payer.
-  if check.number <= last and last <= LARGEST then return end
+  if check.number <= last and last <= LARGEST then return 0 end
+  local _, left = budget.decide(0, 'dry')
   budget.overdraw(check.cost, LARGEST)
   keep(check.k, budget.save())
   keep(check.paid, struct.pack(PAID, check.number), now + PAID_LASTS)
+  return math.max(check.cost - left, 0)
 end
 
 -- Settles, pays or resets a budget, or blocks its key. Returns whether the next identical change
@@ -257,6 +259,7 @@ local function change(op)
   local check = checks[1]
   local k, l = check.k, check.l
   local budget, unreadable = load(k, l)
+  local above
   if op == BLOCK then
     if check.offences then
       unreadable = math.max(unreadable, load_offences(check))
@@ -269,7 +272,7 @@ local function change(op)
     if operator_blocks[k] then operator_blocks[k].ends_at = 0 end
     if check.offences then keep(check.offences, false) end
   elseif op == PAY then
-    pay(budget, check)
+    above = pay(budget, check)
   else
     local back = check.charged - check.cost
     if back < 0 then
@@ -281,7 +284,7 @@ local function change(op)
   end
   local _, status, remaining, retry_after, reset_after, delay, _, left =
     decide_check(check, 0, 'dry')
-  answer(status + unreadable, remaining, retry_after, reset_after, delay, nil, left)
+  answer(status + unreadable, remaining, retry_after, reset_after, above or delay, nil, left)
   return op == SETTLE
 end
 

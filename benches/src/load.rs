@@ -26,7 +26,9 @@ pub struct Load {
     pub concurrency: usize,
     /// Different keys.
     pub keys: usize,
-    /// The measured time, after a tenth of it to warm up.
+    /// Not measured, before the rest.
+    pub warm_up: Duration,
+    /// The measured time.
     pub time: Duration,
     /// Whether each key is requested once before that.
     pub grows: bool,
@@ -71,7 +73,7 @@ where
         };
         workers.spawn(worker.run());
     }
-    tokio::time::sleep(load.time / 10).await;
+    tokio::time::sleep(load.warm_up).await;
     let redis_before = cpu::of_redis(redis.as_mut()).await;
     let app_before = cpu::of_this_process();
     let start = Instant::now();

@@ -76,7 +76,7 @@ fn write(path: &Path, measured: &Measured<'_>) -> std::io::Result<()> {
             let ink = match outcome.side {
                 Side::Tollgate => Ink::Allowed,
                 Side::Bare => Ink::Level,
-                Side::Peer => Ink::Faint,
+                Side::Peer | Side::Reporter => Ink::Faint,
             };
             chart.rectangle(ink, (NAMES, y + 2.0), (NAMES + length, y + BAR - 3.0));
             let line = y + BAR - 6.0;

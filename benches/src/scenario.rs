@@ -25,6 +25,11 @@ pub const ROUNDS_OF_GROWTH: usize = 3;
 /// The measured time of a turn.
 const TURN: Duration = Duration::from_millis(500);
 
+const WARM_UP: Duration = Duration::from_millis(50);
+
+/// Enough for some requests of each of 10,000 keys, one at a time.
+const WARM_UP_OF_KEYS: Duration = Duration::from_secs(5);
+
 /// A quota that no key exhausts with its share of the load.
 const SPREAD: Allowance = Allowance {
     burst: 60_000,
@@ -84,6 +89,7 @@ pub struct Scenario {
     /// The contender that the others are compared with, if not the fastest peer.
     compared_with: Option<&'static str>,
     rounds: usize,
+    warm_up: Duration,
 }
 
 /// The samples of a contender, one for each round.
@@ -111,12 +117,13 @@ pub fn all() -> Vec<Scenario> {
         let rounds = if at_once == 1 { ROUNDS_ALONE } else { ROUNDS };
         all.push(Scenario { rounds, ..scenario });
     }
+    all.extend([1, 64, 256].map(without_asking));
     let three = "three limits (in one check; peers in three layers)";
     all.extend([
         on_redis(
             256,
             "one hot key",
-            contenders::on_redis_and_prefetched,
+            contenders::without_a_round_trip,
             1,
             PLENTY,
         ),
@@ -210,6 +217,21 @@ fn on_redis(
         is_scarce: false,
         compared_with: None,
         rounds: ROUNDS,
+        warm_up: WARM_UP,
+    }
+}
+
+/// Limiters that decide in the process, when they know the keys.
+fn without_asking(at_once: usize) -> Scenario {
+    Scenario {
+        warm_up: WARM_UP_OF_KEYS,
+        ..on_redis(
+            at_once,
+            "10,000 keys, decided in the process",
+            contenders::without_a_round_trip,
+            10_000,
+            SPREAD,
+        )
     }
 }
 
@@ -304,7 +326,7 @@ impl Scenario {
 
     fn expected_turn(&self) -> Duration {
         match self.way {
-            Way::Loop => Duration::from_millis(600),
+            Way::Loop => Duration::from_millis(50) + TURN + self.warm_up,
             Way::Http => Duration::from_millis(1_100),
             Way::Replicas(_) => Duration::from_millis(700),
             Way::Growth => Duration::from_millis(700) + Duration::from_micros(6) * self.keys as u32,
@@ -351,6 +373,7 @@ impl Scenario {
         let load = Load {
             concurrency: self.concurrency,
             keys: self.keys,
+            warm_up: self.warm_up,
             time: TURN,
             grows,
         };

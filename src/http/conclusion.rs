@@ -143,7 +143,7 @@ impl RequestLimiter {
             Source::DenyCache | Source::Asynchronous => {}
             Source::FailOpen => return self.fail_open(decision, request),
             Source::FailClosed => return Conclusion::Reject(self.fail_closed(decision, request)),
-            Source::Store | Source::Prefetched | Source::Local => {
+            Source::Store | Source::Local => {
                 telemetry::decides_again(&self.events, &self.names);
             }
         }

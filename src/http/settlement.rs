@@ -170,7 +170,7 @@ impl Settlement {
         let settlement = outside.cloned().unwrap_or_else(|| Self::new(settings));
         if matches!(
             decision.source(),
-            Source::Store | Source::Prefetched | Source::Asynchronous | Source::Local
+            Source::Store | Source::Asynchronous | Source::Local
         ) {
             let checks = group.iter().zip(decision.receipts());
             let charged = checks.filter(|(check, receipt)| receipt.is_some() || check.cost() == 0);

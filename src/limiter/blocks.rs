@@ -28,8 +28,8 @@ impl RateLimiter {
     /// key as the key extractor returns it. See
     /// [`Key::from_encoded`].
     ///
-    /// A [`Prefetch`](crate::store::Prefetch) of the limit first spends the units that it holds. So
-    /// do the other replicas under an [asynchronous](Limit::asynchronous) limit.
+    /// Under an [asynchronous](Limit::asynchronous) limit, the other replicas first spend the units
+    /// that they have.
     ///
     /// ```
     /// # use std::time::Duration;

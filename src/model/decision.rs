@@ -38,8 +38,6 @@ pub enum Source {
     Store,
     /// This process. The store denied the same check until a later time.
     DenyCache,
-    /// This process. The units were prefetched.
-    Prefetched,
     /// This process. The limit is [asynchronous](crate::Limit::asynchronous), and its units were
     /// charged ahead.
     Asynchronous,

@@ -69,7 +69,9 @@ pub enum Change {
     /// under a limit with an [overshoot](Limit::with_overshoot_percent). A payment can be repeated,
     /// because a store that may lose an answer remembers the last number of each payer for a
     /// minute, and charges only higher numbers. The [largest debt](Limit::with_max_debt) does not
-    /// bound payments, because their units have already passed.
+    /// bound payments, because their units have already passed. The
+    /// [delay](crate::Decision::delay) of the decision in microseconds is the number of units that
+    /// did not fit.
     Pay(Payment),
 }
 

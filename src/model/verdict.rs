@@ -28,8 +28,8 @@ pub struct Verdict {
     pub(super) outcome: Outcome,
     /// Units that were charged.
     pub(super) charged: u32,
-    /// The time of the charge by the store's clock. It is earlier than the decision for prefetched
-    /// units.
+    /// The time of the charge by the store's clock. It is earlier than the decision for units that
+    /// were charged ahead.
     pub(super) charged_at: Timestamp,
     /// Whether the budget is unknown.
     is_unlimited: bool,

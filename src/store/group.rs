@@ -101,17 +101,24 @@ pub(super) fn apply_change(
     match change {
         Change::Settle { receipt, cost } => settle(budget, *receipt, *cost, state, now),
         Change::Reset => *state = None,
-        Change::Pay(payment) => {
-            limit
-                .rule()
-                .overdraw(state, now, payment.units.into(), u64::MAX);
-        }
+        Change::Pay(payment) => return pay(budget, payment.units.into(), state, now),
         Change::Block(length) => {
             offences::block(limit.blocking(), state, now, at_most_a_year(*length));
         }
         Change::Claim(claim) => return limit.rule().claim(state, now, &claim.within_range()),
     }
     decide_with_blocks(parts(budget), state, now, Cost::NONE, Effect::Dry)
+}
+
+/// Charges a payment. The delay of the outcome is the units that did not fit.
+fn pay(budget: &Budget, units: u64, state: &mut Option<State>, now: Timestamp) -> Outcome {
+    let rule = budget.limit().rule();
+    let left = rule.decide(state, now, Cost::NONE, Effect::Dry).remaining;
+    rule.overdraw(state, now, units, u64::MAX);
+    Outcome {
+        delay: units.saturating_sub(left),
+        ..decide_with_blocks(parts(budget), state, now, Cost::NONE, Effect::Dry)
+    }
 }
 
 fn effect_of_peek(check: &Check) -> Effect {

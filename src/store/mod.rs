@@ -4,7 +4,6 @@
 //! |---|---|
 //! | [`MemoryStore`] | the embedded store: one process, development, your tests |
 //! | `RedisStore` | Redis or Valkey, shared by all replicas (feature `redis`) |
-//! | `Prefetch` | a wrapper that charges units of hot keys in blocks (feature `redis`) |
 //!
 //! A store does one thing: it [applies](Store::apply) an [`Operation`], and answers with the
 //! decision. A wrapper of a store is a store. To write your own, implement [`Store`] with
@@ -24,8 +23,6 @@ mod fingerprint;
 mod group;
 pub(crate) mod heartbeat;
 mod memory;
-#[cfg(feature = "redis")]
-mod prefetch;
 mod promise;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -43,8 +40,6 @@ pub use self::breaker::{BreakerSettings, BreakerState};
 pub use self::deny_cache::WithDenyCache;
 pub use self::group::decide;
 pub use self::memory::{MemoryStore, MemoryStoreBuilder};
-#[cfg(feature = "redis")]
-pub use self::prefetch::{Prefetch, PrefetchBuilder};
 #[cfg(feature = "tls")]
 pub use self::redis::Tls;
 #[cfg(feature = "redis")]

@@ -414,32 +414,6 @@ async fn shadow_denial_leaves_nothing_to_settle() {
     assert_eq!(status(&app, plain("/")).await, 200);
 }
 
-#[tokio::test]
-async fn prefetched_charge_is_settled() {
-    let store = Scripted::default();
-    let tokens = Limit::fixed_window("tokens", Quota::per_hour(10_000)).unwrap();
-    let limiter = RateLimiter::new(
-        tollgate::store::Prefetch::builder(store.clone())
-            .limit(&tokens)
-            .build()
-            .unwrap(),
-    );
-    let layer = RateLimitLayer::new(&limiter, tokens.clone(), Global)
-        .unwrap()
-        .insert_settlement();
-    let app = Router::new()
-        .route(
-            "/",
-            any(|s: Extension<Settlement>| async move {
-                assert_eq!(s.refund(), 1);
-            }),
-        )
-        .layer(layer);
-    for _ in 0..200 {
-        assert_eq!(status(&app, plain("/")).await, 200);
-    }
-}
-
 #[test]
 fn settlement_outside_of_the_runtime_reaches_a_store_that_answers_later() {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -481,27 +455,6 @@ fn settlement_outside_of_the_runtime_reaches_a_store_that_answers_later() {
         limiter.peek(&tokens, &Key::global(), 0).await
     });
     assert_eq!(left.unwrap().remaining(), 97);
-}
-
-#[tokio::test]
-async fn shadow_limit_is_not_prefetched() {
-    let store = Scripted::default();
-    let limit = Limit::fixed_window("tokens", Quota::per_hour(10_000)).unwrap();
-    let limiter = RateLimiter::new(
-        tollgate::store::Prefetch::builder(store.clone())
-            .limit(&limit)
-            .build()
-            .unwrap(),
-    );
-    for _ in 0..50 {
-        drop(
-            limiter
-                .check(&limit.clone().with_shadow_mode(), &Key::new("k"))
-                .await
-                .unwrap(),
-        );
-    }
-    assert_eq!(store.asked(), 50);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use tokio::time::advance;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Source;
 use tollgate::limit::{BlockPolicy, OnStoreFailure};
-use tollgate::store::{Budget, Change, Group, Operation, Prefetch, Store, WithDenyCache};
+use tollgate::store::{Budget, Change, Group, Operation, Store, WithDenyCache};
 use tollgate::{Check, Decision, Key, Limit, MemoryStore, Quota, RateLimiter};
 
 use crate::support::RedisServer;
@@ -880,36 +880,6 @@ async fn every_key_of_offences_expires() {
     );
     limiter.unblock(&limit, &key).await.unwrap();
     assert_eq!(ttl(), -2);
-}
-
-#[test]
-fn limit_that_blocks_keys_is_not_prefetched() {
-    let limit = Limit::gcra("api", Quota::per_second(10_000)).unwrap();
-    let limit = limit.with_block_policy(three_in_a_minute()).unwrap();
-    let built = Prefetch::builder(MemoryStore::new()).limit(&limit).build();
-    let error = built.unwrap_err().to_string();
-    assert!(
-        error.contains("`api`") && error.contains("blocks keys"),
-        "{error}"
-    );
-}
-
-#[tokio::test]
-async fn policy_that_is_added_later_keeps_a_prefetched_key_from_its_stock() {
-    let plain = Limit::gcra("api", Quota::per_second(10_000)).unwrap();
-    let store = Scripted::default();
-    let prefetch = Prefetch::builder(store.clone())
-        .limit(&plain)
-        .build()
-        .unwrap();
-    prefetch.check_limits(&[&plain]).unwrap();
-    let limiter = RateLimiter::new(prefetch);
-    let blocking = plain
-        .with_block_policy(BlockPolicy::by_operators())
-        .unwrap();
-    let key = Key::new("mallory");
-    limiter.block(&blocking, &key, HOUR).await.unwrap();
-    assert!(check(&limiter, &blocking, &key).await.is_blocked());
 }
 
 /// A model of a policy, written from its documentation: all denials and blocks of a key.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::task::{JoinSet, yield_now};
 use tollgate::decision::Source;
 use tollgate::limit::OnStoreFailure;
-use tollgate::store::Prefetch;
 use tollgate::{Check, Decision, Key, Limit, Quota, RateLimiter};
 
 use crate::replicas::{alice, in_time, is_decided_here, limiter_of, spend, used};
@@ -199,15 +198,6 @@ async fn flush_waits_for_blocks_that_are_being_charged() {
         let peeked = limiter.peek(&limit, key, 0).await.unwrap();
         assert_eq!(1_000_000 - peeked.remaining(), allowed, "round {round}");
     }
-}
-
-#[tokio::test]
-async fn prefetch_takes_no_asynchronous_limit() {
-    let server = RedisServer::start();
-    let store = server.store().connect().await.unwrap();
-    let built = Prefetch::builder(store).limit(&per_day(1_000)).build();
-    let error = built.unwrap_err().to_string();
-    assert!(error.contains("do not prefetch it"), "{error}");
 }
 
 #[tokio::test]

@@ -13,8 +13,6 @@ mod frozen;
 mod logs;
 mod overshoot;
 mod payments;
-mod prefetch;
-mod prefetch_replicas;
 mod queue;
 mod quotas;
 mod replicas;

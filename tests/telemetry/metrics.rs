@@ -15,11 +15,11 @@ use axum::body::Body;
 use axum::routing::any;
 use http::request::Parts;
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{advance, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tollgate::key::{Global, Header, KeyExtractor};
 use tollgate::layer::{ChosenLimits, Lookup, LookupResult, OnStoreFailure};
 use tollgate::limit::BlockPolicy;
-use tollgate::store::{Answer, BreakerSettings, CircuitBreaker, Prefetch, WithDenyCache};
+use tollgate::store::{Answer, BreakerSettings, CircuitBreaker, WithDenyCache};
 use tollgate::{Check, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
@@ -183,7 +183,7 @@ async fn requests_that_are_decided_without_redis_are_counted_and_report_what_is_
     let (here, asked) = (allowed("asynchronous"), allowed("store"));
     assert_eq!(here + asked, 200.0);
     assert!(here > 100.0, "{here} of 200 were decided here");
-    let charged = recorded.one("tollgate_prefetched_units_total", "charged api");
+    let charged = recorded.one("tollgate_prepaid_units_total", "charged api");
     assert!(charged >= here, "{charged} charged, {here} spent");
 }
 
@@ -207,6 +207,37 @@ async fn units_that_are_charged_later_and_the_replicas_that_share_are_counted() 
     assert!(here > 50.0, "{here} of 100 were decided here");
     assert_eq!(recorded.one("tollgate_paid_units_total", "api"), here);
     assert_eq!(recorded.one("tollgate_replicas", ""), 0.0);
+}
+
+#[tokio::test]
+async fn units_that_replicas_allow_above_the_limit_are_counted() {
+    let recorded = Recorded::start();
+    let server = RedisServer::start();
+    let limit = Limit::token_bucket("api", Quota::per_day(1_000))
+        .and_then(|limit| limit.with_overshoot_percent(10))
+        .unwrap();
+    let mut replicas = Vec::new();
+    for _ in 0..2 {
+        let store = server.store().deadline(20 * SECOND).connect().await;
+        replicas.push(RateLimiter::new(store.unwrap()));
+    }
+    let mut allowed = 0.0;
+    let mut is_denied = [false; 2];
+    while is_denied != [true; 2] {
+        for (replica, is_denied) in replicas.iter().zip(&mut is_denied) {
+            let decision = replica.check(&limit, &Key::global()).await.unwrap();
+            allowed += f64::from(u8::from(decision.allowed()));
+            *is_denied = !decision.allowed();
+        }
+        yield_now().await;
+    }
+    assert!(recorded.one("tollgate_unpaid_keys", "") > 0.0);
+    for replica in &replicas {
+        replica.flush().await;
+    }
+    let above = recorded.one("tollgate_units_above_limit_total", "api");
+    assert!(above > 0.0 && above <= 100.0, "{above}");
+    assert_eq!(1_000.0 + above, allowed);
 }
 
 #[tokio::test]
@@ -348,28 +379,6 @@ async fn failed_look_ups_are_counted() {
     .unwrap();
     assert_eq!(status(&app(layer), plain("/")).await, 200);
     assert_eq!(recorded.one("tollgate_lookup_failures_total", ""), 1.0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn prefetched_units_are_charged_and_what_is_left_is_returned() {
-    let recorded = Recorded::start();
-    let limit = Limit::fixed_window("hot", Quota::per_day(10_000)).unwrap();
-    let store = Prefetch::builder(MemoryStore::new())
-        .limit(&limit)
-        .build()
-        .unwrap();
-    let limiter = RateLimiter::new(store.clone());
-    for _ in 0..1_000 {
-        drop(limiter.check(&limit, &Key::global()).await.unwrap());
-        advance(MS / 10).await;
-        yield_now().await;
-    }
-    store.release().await.unwrap();
-    let units =
-        |event: &str| recorded.one("tollgate_prefetched_units_total", &format!("{event} hot"));
-    let spent = recorded.one("tollgate_decisions_total", "hot allowed prefetched");
-    assert!(spent > 800.0, "{spent}");
-    assert_eq!(units("charged") - units("returned"), spent);
 }
 
 #[tokio::test(start_paused = true)]

@@ -47,6 +47,7 @@ fn main() -> std::io::Result<()> {
     run("blocked_workers", 6, Box::pin(blocked_workers()))?;
     run("cancelled_callers", 2, Box::pin(cancelled_callers()))?;
     run("latencies", 2, Box::pin(latencies()))?;
+    run("asynchronous", 2, Box::pin(asynchronous()))?;
     run("partitions", 2, Box::pin(partitions()))?;
     run("hung_redis", 2, Box::pin(hung_redis()))
 }
@@ -250,6 +251,69 @@ async fn checks(
     let mut latencies = latencies.concat();
     latencies.sort();
     (latencies, failed.iter().sum())
+}
+
+/// The latencies of decisions without waiting, of a Redis that is far away.
+async fn asynchronous() {
+    let quota = Quota::per_minute(1_000_000);
+    let limits = [
+        Limit::token_bucket("api", quota),
+        Limit::fixed_window("api", quota).and_then(Limit::asynchronous),
+        Limit::token_bucket("api", quota).and_then(|limit| limit.with_overshoot_percent(5)),
+    ];
+    println!("| round trip | limit | checks/s | p50 | p99 | p99.9 | longest |");
+    println!("|---|---|---|---|---|---|---|");
+    for millis in [1, 5, 50] {
+        for limit in limits.clone().map(Result::unwrap) {
+            let server = RedisServer::start();
+            let port = delaying(server.port(), Arc::new(AtomicU64::new(millis))).await;
+            let url = format!("redis://127.0.0.1:{port}/");
+            let limiter = RateLimiter::redis(&url, "tollgate").await.unwrap();
+            // Until all keys are known.
+            drop(directly(&limiter, &limit, Duration::from_secs(10)).await);
+            let lasts = Duration::from_secs(5);
+            let latencies = directly(&limiter, &limit, lasts).await;
+            let at = |per_mille: usize| latencies[(latencies.len() - 1) * per_mille / 1_000];
+            let way = match (limit.is_asynchronous(), limit.overshoot_percent()) {
+                (false, _) => "waits",
+                (true, 0) => "asynchronous",
+                (true, _) => "5 % overshoot",
+            };
+            println!(
+                "| {millis} ms | {} {way} | {:.0} | {:.1?} | {:.1?} | {:.1?} | {:.1?} |",
+                limit.algorithm().name(),
+                latencies.len() as f64 / lasts.as_secs_f64(),
+                at(500),
+                at(990),
+                at(999),
+                at(1_000)
+            );
+        }
+    }
+}
+
+/// Checks of 1,000 keys, 64 at once. Returns the latencies, from the shortest.
+async fn directly(limiter: &RateLimiter, limit: &Limit, lasts: Duration) -> Vec<Duration> {
+    let mut clients = JoinSet::new();
+    for client in 0..64_u64 {
+        let (limiter, limit) = (limiter.clone(), limit.clone());
+        clients.spawn(async move {
+            let (started, mut latencies, mut key) = (Instant::now(), Vec::new(), client);
+            while started.elapsed() < lasts {
+                // Each of the keys in turn.
+                key = (key * 21 + 7) % 1_000;
+                let key = Key::from(key);
+                let asked = Instant::now();
+                assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+                latencies.push(asked.elapsed());
+                tokio::task::consume_budget().await;
+            }
+            latencies
+        });
+    }
+    let mut latencies = clients.join_all().await.concat();
+    latencies.sort();
+    latencies
 }
 
 /// How many partitions a cluster needs: decisions a second on three masters, and how many checks

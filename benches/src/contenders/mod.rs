@@ -5,7 +5,9 @@ mod by_hand;
 mod governor;
 mod rate_limit_redis;
 mod rate_tier;
+mod reported;
 mod tollgate;
+mod trypema;
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
@@ -44,6 +46,8 @@ pub struct Setup {
 pub enum Side {
     Tollgate,
     Peer,
+    /// A peer that counts in the process and reports later, so more than the limit may pass.
+    Reporter,
     /// No limiter at all.
     Bare,
 }
@@ -148,13 +152,15 @@ pub fn on_redis() -> Vec<Contender> {
     .concat_all()
 }
 
-/// The same, and tollgate with prefetched units.
-pub fn on_redis_and_prefetched() -> Vec<Contender> {
-    let tollgate = vec![
-        tollgate::on_redis(tollgate::TOKEN_BUCKET),
-        tollgate::prefetched(),
+/// The limiters that decide most requests in the process, and those that ask Redis for each.
+pub fn without_a_round_trip() -> Vec<Contender> {
+    let here = vec![
+        tollgate::asynchronous(),
+        tollgate::with_overshoot(),
+        trypema::hybrid(),
+        reported::by_hand(),
     ];
-    [tollgate, peers_on_redis()].concat_all()
+    [here, fast_on_redis()].concat_all()
 }
 
 /// tollgate on Redis, under each algorithm, and its peers.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 use tollgate::key::{Global, Header, from_fn};
-use tollgate::store::{Prefetch, RedisStoreBuilder};
+use tollgate::store::RedisStoreBuilder;
 use tollgate::{ConfigError, Key, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
 use tower::Layer;
 
@@ -30,6 +30,13 @@ pub const TOKEN_BUCKET: Algorithm = Algorithm {
     capacity_on_redis: u32::MAX,
 };
 
+const FIXED_WINDOW: Algorithm = Algorithm {
+    name: "fixed window",
+    make: Limit::fixed_window,
+    has_rate: false,
+    capacity_on_redis: u32::MAX,
+};
+
 /// All six: the sliding window with one sub-window and with ten, and the leaky bucket as a meter,
 /// since the queue delays requests.
 pub const ALGORITHMS: [Algorithm; 7] = [
@@ -44,12 +51,7 @@ pub const ALGORITHMS: [Algorithm; 7] = [
         make: Limit::gcra,
         ..TOKEN_BUCKET
     },
-    Algorithm {
-        name: "fixed window",
-        make: Limit::fixed_window,
-        has_rate: false,
-        capacity_on_redis: u32::MAX,
-    },
+    FIXED_WINDOW,
     Algorithm {
         name: "sliding window",
         make: Limit::sliding_window,
@@ -108,15 +110,26 @@ pub(super) fn without_deny_cache(algorithm: Algorithm) -> Contender {
     })
 }
 
-/// With prefetched units.
-pub(super) fn prefetched() -> Contender {
-    on_redis_as("tollgate, prefetched".to_owned(), |setup| async move {
-        let limit = TOKEN_BUCKET.limit("user", setup.allowance);
-        let store = Prefetch::builder(store(&setup, |it| it).await);
-        let store = store.limit_up_to(&limit, 100_000).build();
+/// A fixed window that the process decides.
+pub(super) fn asynchronous() -> Contender {
+    let name = "tollgate, fixed window, asynchronous";
+    on_redis_as(name.to_owned(), |setup| async move {
+        let limit = FIXED_WINDOW.limit("user", setup.allowance).asynchronous();
         layer(
-            &RateLimiter::new(store.expect("a bucket can be prefetched")),
-            limit,
+            &connect(&setup, |it| it).await,
+            limit.expect("a window can be"),
+        )
+    })
+}
+
+/// A token bucket that the process decides, with an overshoot of 5 %.
+pub(super) fn with_overshoot() -> Contender {
+    let name = "tollgate, token bucket, 5 % overshoot";
+    on_redis_as(name.to_owned(), |setup| async move {
+        let limit = TOKEN_BUCKET.limit("user", setup.allowance);
+        layer(
+            &connect(&setup, |it| it).await,
+            limit.with_overshoot_percent(5).expect("it is large enough"),
         )
     })
 }
@@ -178,12 +191,9 @@ async fn connect(
     setup: &Setup,
     configure: fn(RedisStoreBuilder) -> RedisStoreBuilder,
 ) -> RateLimiter {
-    RateLimiter::new(store(setup, configure).await)
-}
-
-async fn store(setup: &Setup, configure: fn(RedisStoreBuilder) -> RedisStoreBuilder) -> RedisStore {
     let builder = RedisStore::builder("tollgate")
         .url(&*setup.redis_url)
         .deadline(Duration::from_secs(5));
-    configure(builder).connect().await.expect("Redis is up")
+    let store = configure(builder).connect().await;
+    RateLimiter::new(store.expect("Redis is up"))
 }

@@ -51,7 +51,6 @@ pub(in crate::telemetry) const fn source_name(source: Option<Source>) -> &'stati
     match source {
         Some(Source::Store) => "store",
         Some(Source::DenyCache) => "deny_cache",
-        Some(Source::Prefetched) => "prefetched",
         Some(Source::Asynchronous) => "asynchronous",
         Some(Source::Local) => "local",
         Some(Source::FailOpen) => "fail_open",

@@ -102,19 +102,22 @@ pub(super) fn blocked(limit: &str) {
     recorder::add(&names::BLOCKS, &[("limit", limits::label(limit))], 1);
 }
 
-/// Counts units that are charged in advance, or returned.
-pub(crate) fn prefetched(limit: &str, event: &'static str, units: u64) {
+/// Counts units that are charged ahead, or returned.
+pub(crate) fn prepaid(limit: &str, event: &'static str, units: u64) {
     let labels = [("limit", limits::label(limit)), ("event", event)];
-    recorder::add(&names::PREFETCHED_UNITS, &labels, units);
+    recorder::add(&names::PREPAID_UNITS, &labels, units);
 }
 
-/// Counts units that were allowed here and charged later.
-pub(crate) fn paid(limit: &str, units: u64) {
-    recorder::add(
-        &names::PAID_UNITS,
-        &[("limit", limits::label(limit))],
-        units,
-    );
+/// Counts units that were allowed here and charged later, and those of them that did not fit.
+pub(crate) fn paid(limit: &str, units: u64, above_limit: u64) {
+    let labels = [("limit", limits::label(limit))];
+    recorder::add(&names::PAID_UNITS, &labels, units);
+    recorder::add(&names::UNITS_ABOVE_LIMIT, &labels, above_limit);
+}
+
+/// Notes how many keys have units that are to be paid.
+pub(crate) fn unpaid(level: &mut GaugeLevel, keys: usize) {
+    level.set(&names::UNPAID_KEYS, &[], keys);
 }
 
 /// Notes how many processes share the overshoot of limits.

@@ -64,14 +64,24 @@ pub(super) static DENY_CACHE_HITS: Metric = Metric::new(
     "Checks that were denied again without asking the store.",
 );
 
-pub(super) static PREFETCHED_UNITS: Metric = Metric::new(
-    "tollgate_prefetched_units_total",
-    "Units that were charged in advance, and those of them that were returned.",
+pub(super) static PREPAID_UNITS: Metric = Metric::new(
+    "tollgate_prepaid_units_total",
+    "Units that asynchronous limits charged ahead, and those of them that were returned.",
 );
 
 pub(super) static PAID_UNITS: Metric = Metric::new(
     "tollgate_paid_units_total",
     "Units that this process allowed by itself under limits with an overshoot, and charged later.",
+);
+
+pub(super) static UNITS_ABOVE_LIMIT: Metric = Metric::new(
+    "tollgate_units_above_limit_total",
+    "Units that this process charged later, and that did not fit under their limit then.",
+);
+
+pub(super) static UNPAID_KEYS: Metric = Metric::new(
+    "tollgate_unpaid_keys",
+    "Keys whose units this process allowed by itself and charges in the next 4 seconds.",
 );
 
 pub(super) static REPLICAS: Metric = Metric::new(
@@ -138,7 +148,7 @@ pub const HISTOGRAMS: [(&str, &[f64]); 2] = [
 ];
 
 /// The counters, for their descriptions.
-pub(super) static COUNTERS: [&Metric; 12] = [
+pub(super) static COUNTERS: [&Metric; 14] = [
     &DECISIONS,
     &STORE_FAILURES,
     &UNCHECKED_REQUESTS,
@@ -148,16 +158,20 @@ pub(super) static COUNTERS: [&Metric; 12] = [
     &UNSETTLED,
     &CONFIGURATION_UPDATES,
     &DENY_CACHE_HITS,
-    &PREFETCHED_UNITS,
+    &PREPAID_UNITS,
+    &PAID_UNITS,
+    &UNITS_ABOVE_LIMIT,
     &CONNECTIONS,
     &BREAKER_TRANSITIONS,
 ];
 
 /// The gauges, for their descriptions.
-pub(super) static GAUGES: [&Metric; 5] = [
+pub(super) static GAUGES: [&Metric; 7] = [
     &CONFIGURATIONS_REJECTED,
     &PERMITS_HELD,
     &WAITING_REQUESTS,
     &QUEUED_CHECKS,
     &BREAKERS,
+    &UNPAID_KEYS,
+    &REPLICAS,
 ];

@@ -15,8 +15,8 @@ use crate::store::asynchronous::Asynchronous;
 use crate::store::asynchronous::accounts::StoredAccount;
 use crate::store::heartbeat::Heartbeat;
 use crate::store::{Answer, Store, answer};
-use crate::telemetry;
-use crate::units::{later, spawn_for};
+use crate::telemetry::{self, GaugeLevel};
+use crate::units::{later, micros, spawn_for};
 
 /// The longest time for which units are owed while the store answers.
 const PAY_AFTER: Duration = Duration::from_secs(4);
@@ -39,6 +39,8 @@ const LONGEST_ROUND: Duration = Duration::from_secs(3);
 pub(super) struct DuePayments {
     due: VecDeque<(Instant, Budget)>,
     task: Heartbeat,
+    /// Their number, in the metrics.
+    in_metrics: GaugeLevel,
     /// The number of the task that is at work. Another one ends.
     number: u64,
 }
@@ -48,6 +50,10 @@ impl DuePayments {
     fn take_due(&mut self, now: Instant) -> Option<Budget> {
         self.due.front().filter(|(at, _)| *at <= now)?;
         self.due.pop_front().map(|(_, budget)| budget)
+    }
+
+    fn report(&mut self) {
+        telemetry::unpaid(&mut self.in_metrics, self.due.len());
     }
 }
 
@@ -91,7 +97,9 @@ impl<S: Store> SentPayment<S> {
             is_first.then(|| credit.next(account, &credit.share.get()))
         });
         if let Some(next) = next.flatten() {
-            telemetry::paid(self.budget.limit().name(), units.into());
+            // The store tells in its delay how many units did not fit.
+            let above_limit = micros(decision.delay());
+            telemetry::paid(self.budget.limit().name(), units.into(), above_limit);
             let of = (self.budget.limit(), self.budget.key());
             self.asynchronous.start(next, of);
         }
@@ -248,6 +256,7 @@ impl<S: Store> Asynchronous<S> {
         }
         self.renew().await;
         let mut due = credit.due.lock();
+        due.report();
         let is_over = due.due.is_empty() && credit.accounts.is_empty();
         if is_over {
             due.task.end();
@@ -276,6 +285,7 @@ async fn pay_and_renew<S: Store>(asynchronous: Weak<Asynchronous<S>>, task: u64)
         }
         asynchronous.beat();
         asynchronous.pay_due().await;
+        asynchronous.credit.due.lock().report();
         asynchronous.renew_when_due(&mut timer).await;
         let now = Instant::now();
         if now.saturating_duration_since(forgot_at) >= FORGET_EVERY {

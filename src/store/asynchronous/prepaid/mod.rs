@@ -333,5 +333,5 @@ pub(super) async fn give_back<S: Store>(
 
 /// Counts units that were charged in a block, or given back.
 fn count(budget: &Budget, event: &'static str, units: u64) {
-    telemetry::prefetched(budget.limit().name(), event, units);
+    telemetry::prepaid(budget.limit().name(), event, units);
 }

@@ -1,0 +1,382 @@
+//! How far replicas that decide without waiting for Redis exceed a limit: real processes on a real
+//! Redis, under several demands, and with faults. `make excess` prints a table.
+//!
+//! `faults 600` runs one fleet for 600 seconds, in which processes are killed, paused and started.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::env;
+use std::io::{BufRead, BufReader, Write, stdout};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::time::{MissedTickBehavior, interval};
+use tollgate::{ConfigError, Key, Limit, Quota, RateLimiter, RedisStore};
+
+use support::RedisServer;
+
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the tests use the rest of the helpers"
+)]
+#[path = "../../../tests/support"]
+mod support {
+    mod redis_server;
+
+    pub use redis_server::RedisServer;
+}
+
+const CAPACITY: u64 = 1_000;
+
+const PERIOD: Duration = Duration::from_secs(10);
+
+const OVERSHOOT_PERCENT: u8 = 5;
+
+/// Each is asked with the whole demand.
+const KEYS: u64 = 5;
+
+/// How long a fleet runs, four times the period.
+const TIME: Duration = Duration::from_secs(40);
+
+/// Between two rounds of requests to a replica.
+const EVERY: Duration = Duration::from_millis(10);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Algorithm {
+    FixedWindow,
+    TokenBucket,
+    SlidingLog,
+}
+
+impl Algorithm {
+    const ALL: [Self; 3] = [Self::FixedWindow, Self::TokenBucket, Self::SlidingLog];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::FixedWindow => "fixed_window",
+            Self::TokenBucket => "token_bucket",
+            Self::SlidingLog => "sliding_log",
+        }
+    }
+
+    fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.name() == name)
+    }
+
+    fn limit(self) -> Result<Limit, ConfigError> {
+        let quota = Quota::new(CAPACITY, PERIOD);
+        match self {
+            Self::FixedWindow => Limit::fixed_window_aligned("api", quota)?.asynchronous(),
+            Self::TokenBucket => {
+                Limit::token_bucket("api", quota)?.with_overshoot_percent(OVERSHOOT_PERCENT)
+            }
+            Self::SlidingLog => {
+                Limit::sliding_log("api", quota)?.with_overshoot_percent(OVERSHOOT_PERCENT)
+            }
+        }
+    }
+
+    /// The most units above the limit, in any time, of a key with these allowed requests.
+    fn excess(self, times: &[Duration]) -> f64 {
+        let capacity = CAPACITY as f64;
+        match self {
+            Self::FixedWindow => {
+                let mut windows = BTreeMap::<u64, f64>::new();
+                for time in times {
+                    *windows
+                        .entry(time.as_secs() / PERIOD.as_secs())
+                        .or_default() += 1.0;
+                }
+                windows.into_values().fold(0.0, f64::max) - capacity
+            }
+            Self::TokenBucket => {
+                let rate = capacity / PERIOD.as_secs_f64();
+                let (mut level, mut highest, mut last) = (0.0_f64, 0.0_f64, Duration::ZERO);
+                for time in times {
+                    level = (level - rate * (*time - last).as_secs_f64()).max(0.0) + 1.0;
+                    (highest, last) = (highest.max(level), *time);
+                }
+                highest - capacity
+            }
+            Self::SlidingLog => {
+                let (mut log, mut most) = (VecDeque::new(), 0);
+                for time in times {
+                    while log.front().is_some_and(|first| *time - *first >= PERIOD) {
+                        log.pop_front();
+                    }
+                    log.push_back(*time);
+                    most = most.max(log.len());
+                }
+                most as f64 - capacity
+            }
+        }
+    }
+
+    /// The units that the limit allows to one key in this time.
+    fn allowance(self, time: Duration) -> f64 {
+        let of_time = time.as_secs_f64() / PERIOD.as_secs_f64();
+        let full_at_start = f64::from(u8::from(self == Self::TokenBucket));
+        CAPACITY as f64 * (of_time + full_at_start)
+    }
+}
+
+/// An allowed request: its key, and its time since the Unix epoch.
+type Allowed = (u64, Duration);
+
+/// The processes of one service.
+struct Fleet {
+    server: RedisServer,
+    algorithm: Algorithm,
+    /// Requests a second for each key, of all replicas together, that each replica gets its part of.
+    demand: f64,
+    /// The number of replicas that share the demand.
+    shared_by: usize,
+    replicas: Vec<Child>,
+    allowed: Sender<Allowed>,
+}
+
+impl Fleet {
+    fn new(algorithm: Algorithm, demand: f64, shared_by: usize) -> (Self, Receiver<Allowed>) {
+        let (sender, receiver) = channel();
+        let fleet = Self {
+            server: RedisServer::start(),
+            algorithm,
+            demand,
+            shared_by,
+            replicas: Vec::new(),
+            allowed: sender,
+        };
+        (fleet, receiver)
+    }
+
+    fn start_replica(&mut self) {
+        let per_second = self.demand * KEYS as f64 / self.shared_by as f64;
+        let program = env::current_exe().expect("the program has a path");
+        let mut replica = Command::new(program)
+            .args(["replica", &self.server.url(), self.algorithm.name()])
+            .arg(per_second.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process can be started");
+        let output = replica.stdout.take().expect("it is piped");
+        let allowed = self.allowed.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let mut numbers = line.split(' ').map_while(|number| number.parse().ok());
+                if let (Some(key), Some(micros)) = (numbers.next(), numbers.next()) {
+                    let _ = allowed.send((key, Duration::from_micros(micros)));
+                }
+            }
+        });
+        self.replicas.push(replica);
+    }
+
+    /// Ends a replica as an orchestrator does: it pays what it owes.
+    fn stop_replica(&mut self, index: usize) {
+        let mut replica = self.replicas.swap_remove(index);
+        drop(replica.stdin.take());
+        replica.wait().expect("a child can be waited for");
+    }
+
+    fn kill_replica(&mut self, index: usize) {
+        let mut replica = self.replicas.swap_remove(index);
+        replica.kill().expect("a child can be killed");
+        replica.wait().expect("a child can be waited for");
+    }
+
+    fn signal(&self, index: usize, signal: &str) {
+        let id = self.replicas[index].id().to_string();
+        let status = Command::new("kill").args([signal, &id]).status();
+        assert!(status.expect("there is a `kill`").success());
+    }
+
+    fn stop(mut self) -> (RedisServer, Algorithm) {
+        while !self.replicas.is_empty() {
+            self.stop_replica(0);
+        }
+        (self.server, self.algorithm)
+    }
+}
+
+struct Measured {
+    /// The highest excess of each key.
+    excess: Vec<f64>,
+    /// The part of the allowance that was used.
+    used: f64,
+    /// Scripts that Redis ran for each allowed request, with those that share the overshoot.
+    calls: f64,
+}
+
+fn measure(fleet: Fleet, allowed: &Receiver<Allowed>, begin: Instant) -> Measured {
+    let time = begin.elapsed();
+    let (server, algorithm) = fleet.stop();
+    let mut keys = BTreeMap::<u64, Vec<Duration>>::new();
+    for (key, time) in allowed {
+        keys.entry(key).or_default().push(time);
+    }
+    let all: usize = keys.values().map(Vec::len).sum();
+    let excess = |mut times: Vec<Duration>| {
+        times.sort_unstable();
+        algorithm.excess(&times)
+    };
+    Measured {
+        used: all as f64 / (algorithm.allowance(time) * KEYS as f64),
+        calls: server.calls("evalsha") as f64 / all as f64,
+        excess: keys.into_values().map(excess).collect(),
+    }
+}
+
+fn percent_of_capacity(units: f64) -> f64 {
+    units.max(0.0) * 100.0 / CAPACITY as f64
+}
+
+fn print_row(start: &str, measured: &Measured) {
+    let highest = measured.excess.iter().copied().fold(0.0, f64::max);
+    let mean = measured.excess.iter().map(|it| it.max(0.0)).sum::<f64>() / KEYS as f64;
+    println!(
+        "| {start} | {:.1} % | {:.1} % | {:.0} % | {:.2} |",
+        percent_of_capacity(mean),
+        percent_of_capacity(highest),
+        measured.used * 100.0,
+        measured.calls
+    );
+}
+
+const HEAD: &str = "\
+| algorithm | replicas | demand | mean excess | highest | used | calls for each allowed request |
+|---|--:|--:|--:|--:|--:|--:|";
+
+fn print_table() {
+    println!(
+        "{CAPACITY} in {PERIOD:?}, {KEYS} keys, {} s, an overshoot of {OVERSHOOT_PERCENT} % (fixed \
+         windows have none)\n\n{HEAD}",
+        TIME.as_secs()
+    );
+    let rate = CAPACITY as f64 / PERIOD.as_secs_f64();
+    for algorithm in Algorithm::ALL {
+        for count in [1, 4, 8] {
+            for demand in [0.5, 1.5, 4.0] {
+                let (mut fleet, allowed) = Fleet::new(algorithm, demand * rate, count);
+                let begin = Instant::now();
+                (0..count).for_each(|_| fleet.start_replica());
+                sleep(TIME);
+                let start = format!("{} | {count} | {demand} x", algorithm.name());
+                print_row(&start, &measure(fleet, &allowed, begin));
+            }
+        }
+        let (mut fleet, allowed) = Fleet::new(algorithm, 4.0 * rate, 8);
+        let begin = Instant::now();
+        (0..2).for_each(|_| fleet.start_replica());
+        for _ in 0..6 {
+            sleep(TIME / 14);
+            fleet.start_replica();
+        }
+        for _ in 0..6 {
+            sleep(TIME / 14);
+            fleet.stop_replica(0);
+        }
+        sleep(TIME / 14);
+        let start = format!("{} | 2 to 8 to 2 | 1 to 4 x", algorithm.name());
+        print_row(&start, &measure(fleet, &allowed, begin));
+    }
+}
+
+/// Runs four replicas, of which one after another is killed, paused or replaced.
+fn run_with_faults(algorithm: Algorithm, time: Duration) {
+    let rate = CAPACITY as f64 / PERIOD.as_secs_f64();
+    let (mut fleet, allowed) = Fleet::new(algorithm, 4.0 * rate, 4);
+    (0..4).for_each(|_| fleet.start_replica());
+    let begin = Instant::now();
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let (mut kills, mut pauses, mut stops) = (0, 0, 0);
+    while begin.elapsed() < time {
+        sleep(Duration::from_millis(500 + next(4_500)));
+        let index = next(4) as usize;
+        match next(3) {
+            0 => {
+                fleet.kill_replica(index);
+                kills += 1;
+            }
+            1 => {
+                fleet.stop_replica(index);
+                stops += 1;
+            }
+            _ => {
+                fleet.signal(index, "-STOP");
+                sleep(Duration::from_millis(100 + next(12_000)));
+                fleet.signal(index, "-CONT");
+                pauses += 1;
+                continue;
+            }
+        }
+        sleep(Duration::from_millis(next(3_000)));
+        fleet.start_replica();
+    }
+    let measured = measure(fleet, &allowed, begin);
+    println!("{kills} killed, {stops} stopped, {pauses} paused");
+    print_row(
+        &format!("{} | 4, with faults | 4 x", algorithm.name()),
+        &measured,
+    );
+}
+
+/// Sends requests to the limiter until the input ends. Writes a line for each allowed one.
+#[tokio::main]
+async fn run_replica(url: &str, algorithm: Algorithm, per_second: f64) {
+    let store = RedisStore::builder("excess").url(url).connect().await;
+    let limiter = RateLimiter::new(store.expect("Redis is up"));
+    let limit = algorithm.limit().expect("the limit is valid");
+    let (ended, mut end) = tokio::sync::oneshot::channel();
+    thread::spawn(move || {
+        drop(std::io::stdin().read_line(&mut String::new()));
+        let _ = ended.send(());
+    });
+    let keys: Vec<_> = (0..KEYS).map(Key::from).collect();
+    let mut rounds = interval(EVERY);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let (mut wanted, mut sent) = (0.0, 0_u64);
+    while end.try_recv().is_err() {
+        rounds.tick().await;
+        wanted += per_second * EVERY.as_secs_f64();
+        while (sent as f64) < wanted {
+            let number = sent % KEYS;
+            sent += 1;
+            let decision = limiter.check(&limit, &keys[number as usize]).await;
+            if decision.expect("Redis answers").allowed() {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH);
+                let micros = now.expect("it is later").as_micros();
+                writeln!(stdout(), "{number} {micros}").expect("the parent reads");
+            }
+        }
+    }
+    limiter.flush().await;
+}
+
+fn main() {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["replica", url, name, per_second] => run_replica(
+            url,
+            Algorithm::of_name(name).expect("the parent knows it"),
+            per_second.parse().expect("it is a number"),
+        ),
+        ["faults", seconds] => {
+            let time = Duration::from_secs(seconds.parse().expect("a number of seconds"));
+            println!("{HEAD}");
+            for algorithm in Algorithm::ALL {
+                run_with_faults(algorithm, time / 3);
+            }
+        }
+        _ => print_table(),
+    }
+}
