@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
+use tollgate::decision::Source;
 use tollgate::limit::OnStoreFailure;
 use tollgate::{Decision, Error, Key, Limit, Permit, Quota, RateLimiter, RedisStore};
 
@@ -158,6 +159,51 @@ async fn demoted_master_is_left_at_once() {
     let (decision, _) = decided(&limiter, "after").await;
     assert_eq!(decision.remaining(), 49);
     load.stop().await;
+}
+
+/// Its units that the old master knows are lost, as without an overshoot.
+#[tokio::test(flavor = "multi_thread")]
+async fn replica_with_an_overshoot_pays_the_new_master() {
+    let mut sentinels = Sentinels::start(|_| Vec::new());
+    let limiter = limiter(&sentinels).await;
+    let window = Limit::sliding_window("window", Quota::per_hour(100_000))
+        .and_then(|limit| limit.with_overshoot_percent(10))
+        .unwrap();
+    let key = Key::new("alice");
+    let spend = async |wanted: u64| {
+        let (mut here, mut allowed) = (0, 0);
+        while here < wanted {
+            match limiter.check(&window, &key).await {
+                Ok(decision) => {
+                    assert!(decision.allowed());
+                    here += u64::from(decision.source() == Source::Asynchronous);
+                    allowed += 1;
+                }
+                Err(error) => assert!(error.is_unavailable(), "{error}"),
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+        allowed
+    };
+    let used = async || {
+        loop {
+            match limiter.peek(&window, &key, 0).await {
+                Ok(decision) => return 100_000 - decision.remaining(),
+                Err(error) => assert!(error.is_unavailable(), "{error}"),
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, spend(100)).await.unwrap();
+    sentinels.servers[0].kill();
+    let (decision, _) = decided(&limiter, "after").await;
+    assert!(decision.allowed());
+    limiter.flush().await;
+    let before = timeout(PATIENCE, used()).await.unwrap();
+    // The share of the overshoot is claimed again.
+    let allowed = timeout(PATIENCE, spend(100)).await.unwrap();
+    limiter.flush().await;
+    assert_eq!(timeout(PATIENCE, used()).await.unwrap(), before + allowed);
 }
 
 /// The old master works for ten seconds after the sentinels have named the new one. A budget must

@@ -114,11 +114,15 @@ impl Algorithm {
         }
     }
 
-    /// The units that the limit allows to one key in this time.
-    fn allowance(self, time: Duration) -> f64 {
-        let of_time = time.as_secs_f64() / PERIOD.as_secs_f64();
-        let full_at_start = f64::from(u8::from(self == Self::TokenBucket));
-        CAPACITY as f64 * (of_time + full_at_start)
+    /// The units that the limit allows to one key from the first to the last time.
+    fn allowance(self, first: Duration, last: Duration) -> f64 {
+        let window = |time: Duration| time.as_secs() / PERIOD.as_secs();
+        let periods = match self {
+            Self::FixedWindow => (window(last) - window(first) + 1) as f64,
+            Self::TokenBucket => 1.0 + (last - first).as_secs_f64() / PERIOD.as_secs_f64(),
+            Self::SlidingLog => (last - first).as_secs_f64() / PERIOD.as_secs_f64(),
+        };
+        CAPACITY as f64 * periods
     }
 }
 
@@ -210,22 +214,19 @@ struct Measured {
     calls: f64,
 }
 
-fn measure(fleet: Fleet, allowed: &Receiver<Allowed>, begin: Instant) -> Measured {
-    let time = begin.elapsed();
+fn measure(fleet: Fleet, allowed: &Receiver<Allowed>) -> Measured {
     let (server, algorithm) = fleet.stop();
     let mut keys = BTreeMap::<u64, Vec<Duration>>::new();
     for (key, time) in allowed {
         keys.entry(key).or_default().push(time);
     }
+    keys.values_mut().for_each(|times| times.sort_unstable());
     let all: usize = keys.values().map(Vec::len).sum();
-    let excess = |mut times: Vec<Duration>| {
-        times.sort_unstable();
-        algorithm.excess(&times)
-    };
+    let allowance = |times: &Vec<Duration>| algorithm.allowance(times[0], times[times.len() - 1]);
     Measured {
-        used: all as f64 / (algorithm.allowance(time) * KEYS as f64),
+        used: all as f64 / keys.values().map(allowance).sum::<f64>(),
         calls: server.calls("evalsha") as f64 / all as f64,
-        excess: keys.into_values().map(excess).collect(),
+        excess: keys.values().map(|times| algorithm.excess(times)).collect(),
     }
 }
 
@@ -260,15 +261,13 @@ fn print_table() {
         for count in [1, 4, 8] {
             for demand in [0.5, 1.5, 4.0] {
                 let (mut fleet, allowed) = Fleet::new(algorithm, demand * rate, count);
-                let begin = Instant::now();
                 (0..count).for_each(|_| fleet.start_replica());
                 sleep(TIME);
                 let start = format!("{} | {count} | {demand} x", algorithm.name());
-                print_row(&start, &measure(fleet, &allowed, begin));
+                print_row(&start, &measure(fleet, &allowed));
             }
         }
         let (mut fleet, allowed) = Fleet::new(algorithm, 4.0 * rate, 8);
-        let begin = Instant::now();
         (0..2).for_each(|_| fleet.start_replica());
         for _ in 0..6 {
             sleep(TIME / 14);
@@ -280,7 +279,7 @@ fn print_table() {
         }
         sleep(TIME / 14);
         let start = format!("{} | 2 to 8 to 2 | 1 to 4 x", algorithm.name());
-        print_row(&start, &measure(fleet, &allowed, begin));
+        print_row(&start, &measure(fleet, &allowed));
     }
 }
 
@@ -321,7 +320,7 @@ fn run_with_faults(algorithm: Algorithm, time: Duration) {
         sleep(Duration::from_millis(next(3_000)));
         fleet.start_replica();
     }
-    let measured = measure(fleet, &allowed, begin);
+    let measured = measure(fleet, &allowed);
     println!("{kills} killed, {stops} stopped, {pauses} paused");
     print_row(
         &format!("{} | 4, with faults | 4 x", algorithm.name()),
