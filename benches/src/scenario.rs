@@ -64,6 +64,9 @@ const SCARCE: Allowance = Allowance {
 /// A quota that no key exhausts, and under which no key expires within a turn.
 const LASTING: Allowance = SCARCE;
 
+/// The limiters that wait for Redis only until they know a key.
+const DECIDED_HERE: &str = "decided in the process";
+
 /// Where a turn runs.
 #[derive(Clone, Copy)]
 enum Way {
@@ -171,6 +174,11 @@ pub fn all() -> Vec<Scenario> {
     all.extend([
         over_http("in memory", contenders::axum_in_memory).against_governor(),
         over_http("on Redis", contenders::axum_on_redis),
+        Scenario {
+            warm_up: WARM_UP_OF_KEYS,
+            rounds: ROUNDS_IN_MEMORY,
+            ..over_http(DECIDED_HERE, contenders::axum_without_a_round_trip)
+        },
     ]);
     for count in [2, 4] {
         all.extend([
@@ -227,7 +235,7 @@ fn without_asking(at_once: usize) -> Scenario {
         warm_up: WARM_UP_OF_KEYS,
         ..on_redis(
             at_once,
-            "10,000 keys, decided in the process",
+            &format!("10,000 keys, {DECIDED_HERE}"),
             contenders::without_a_round_trip,
             10_000,
             SPREAD,
@@ -327,7 +335,7 @@ impl Scenario {
     fn expected_turn(&self) -> Duration {
         match self.way {
             Way::Loop => Duration::from_millis(50) + TURN + self.warm_up,
-            Way::Http => Duration::from_millis(1_100),
+            Way::Http => Duration::from_millis(1_050) + self.warm_up,
             Way::Replicas(_) => Duration::from_millis(700),
             Way::Growth => Duration::from_millis(700) + Duration::from_micros(6) * self.keys as u32,
         }

@@ -250,6 +250,20 @@ pub fn axum_in_memory() -> Vec<Contender> {
     [vec![bare_axum()], tollgate, peers_in_memory()].concat_all()
 }
 
+/// axum alone, and with limiters that decide most requests in the process.
+pub fn axum_without_a_round_trip() -> Vec<Contender> {
+    vec![
+        bare_axum(),
+        tollgate::asynchronous(),
+        tollgate::with_overshoot(),
+        tollgate::in_memory(tollgate::TOKEN_BUCKET),
+        tollgate::on_redis(tollgate::TOKEN_BUCKET),
+        trypema::hybrid(),
+        reported::by_hand(),
+        rate_limit_redis::on_redis(),
+    ]
+}
+
 /// tollgate on Redis behind axum, its peers, and axum alone.
 pub fn axum_on_redis() -> Vec<Contender> {
     [vec![bare_axum()], on_redis()].concat_all()

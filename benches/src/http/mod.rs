@@ -29,6 +29,10 @@ pub async fn turn(job: &Job, on_redis: bool, load: Load) -> Result<Sample, Box<d
     };
     let mut server = Child::start(job);
     let port: u16 = server.hear().await;
+    // wrk counts whole seconds.
+    if load.warm_up >= Duration::from_secs(1) {
+        wrk::run(port, load.concurrency, load.warm_up).await?;
+    }
     let redis_before = cpu::of_redis(redis.as_mut()).await;
     let app_before = cpu_of(&mut server).await;
     let figures = wrk::run(port, load.concurrency, load.time).await?;

@@ -1,10 +1,14 @@
 //! How far replicas that decide without waiting for Redis exceed a limit: real processes on a real
 //! Redis, under several demands, and with faults. `make excess` prints a table.
 //!
-//! `faults 600` runs one fleet for 600 seconds, in which processes are killed, paused and started.
+//! `faults 600` runs fleets for 600 seconds, in which processes are killed, paused and started.
+//! `picture` draws the picture of the guide.
+
+mod picture;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::env;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Write, stdout};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,7 +25,7 @@ use support::RedisServer;
     unreachable_pub,
     reason = "the tests use the rest of the helpers"
 )]
-#[path = "../../../tests/support"]
+#[path = "../../../../tests/support"]
 mod support {
     mod redis_server;
 
@@ -40,8 +44,8 @@ const KEYS: u64 = 5;
 /// How long a fleet runs, four times the period.
 const TIME: Duration = Duration::from_secs(40);
 
-/// Between two rounds of requests to a replica.
-const EVERY: Duration = Duration::from_millis(10);
+/// Between two times at which a replica may get requests.
+const EVERY: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Algorithm {
@@ -91,15 +95,7 @@ impl Algorithm {
                 }
                 windows.into_values().fold(0.0, f64::max) - capacity
             }
-            Self::TokenBucket => {
-                let rate = capacity / PERIOD.as_secs_f64();
-                let (mut level, mut highest, mut last) = (0.0_f64, 0.0_f64, Duration::ZERO);
-                for time in times {
-                    level = (level - rate * (*time - last).as_secs_f64()).max(0.0) + 1.0;
-                    (highest, last) = (highest.max(level), *time);
-                }
-                highest - capacity
-            }
+            Self::TokenBucket => levels(times).fold(0.0, f64::max) - capacity,
             Self::SlidingLog => {
                 let (mut log, mut most) = (VecDeque::new(), 0);
                 for time in times {
@@ -126,8 +122,40 @@ impl Algorithm {
     }
 }
 
+/// The level of a bucket of the limit after each of these requests.
+fn levels(times: &[Duration]) -> impl Iterator<Item = f64> {
+    let rate = CAPACITY as f64 / PERIOD.as_secs_f64();
+    let (mut level, mut last) = (0.0_f64, Duration::ZERO);
+    times.iter().map(move |time| {
+        level = (level - rate * (*time - last).as_secs_f64()).max(0.0) + 1.0;
+        last = *time;
+        level
+    })
+}
+
 /// An allowed request: its key, and its time since the Unix epoch.
 type Allowed = (u64, Duration);
+
+/// Random numbers by xorshift, which differ from process to process.
+struct Random(u64);
+
+impl Random {
+    fn new() -> Self {
+        Self(RandomState::new().hash_one(()) | 1)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    /// From 0 to 1.
+    fn part(&mut self) -> f64 {
+        self.below(1 << 52) as f64 / (1_u64 << 52) as f64
+    }
+}
 
 /// The processes of one service.
 struct Fleet {
@@ -214,13 +242,19 @@ struct Measured {
     calls: f64,
 }
 
-fn measure(fleet: Fleet, allowed: &Receiver<Allowed>) -> Measured {
-    let (server, algorithm) = fleet.stop();
+/// The times of the allowed requests of each key, in order.
+fn times_of_keys(allowed: &Receiver<Allowed>) -> BTreeMap<u64, Vec<Duration>> {
     let mut keys = BTreeMap::<u64, Vec<Duration>>::new();
     for (key, time) in allowed {
         keys.entry(key).or_default().push(time);
     }
     keys.values_mut().for_each(|times| times.sort_unstable());
+    keys
+}
+
+fn measure(fleet: Fleet, allowed: &Receiver<Allowed>) -> Measured {
+    let (server, algorithm) = fleet.stop();
+    let keys = times_of_keys(allowed);
     let all: usize = keys.values().map(Vec::len).sum();
     let allowance = |times: &Vec<Duration>| algorithm.allowance(times[0], times[times.len() - 1]);
     Measured {
@@ -250,14 +284,14 @@ const HEAD: &str = "\
 | algorithm | replicas | demand | mean excess | highest | used | calls for each allowed request |
 |---|--:|--:|--:|--:|--:|--:|";
 
-fn print_table() {
+fn print_table(algorithms: &[Algorithm]) {
     println!(
         "{CAPACITY} in {PERIOD:?}, {KEYS} keys, {} s, an overshoot of {OVERSHOOT_PERCENT} % (fixed \
          windows have none)\n\n{HEAD}",
         TIME.as_secs()
     );
     let rate = CAPACITY as f64 / PERIOD.as_secs_f64();
-    for algorithm in Algorithm::ALL {
+    for &algorithm in algorithms {
         for count in [1, 4, 8] {
             for demand in [0.5, 1.5, 4.0] {
                 let (mut fleet, allowed) = Fleet::new(algorithm, demand * rate, count);
@@ -289,13 +323,8 @@ fn run_with_faults(algorithm: Algorithm, time: Duration) {
     let (mut fleet, allowed) = Fleet::new(algorithm, 4.0 * rate, 4);
     (0..4).for_each(|_| fleet.start_replica());
     let begin = Instant::now();
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = |below: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % below
-    };
+    let mut random = Random::new();
+    let mut next = |below| random.below(below);
     let (mut kills, mut pauses, mut stops) = (0, 0, 0);
     while begin.elapsed() < time {
         sleep(Duration::from_millis(500 + next(4_500)));
@@ -342,18 +371,24 @@ async fn run_replica(url: &str, algorithm: Algorithm, per_second: f64) {
     let keys: Vec<_> = (0..KEYS).map(Key::from).collect();
     let mut rounds = interval(EVERY);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let (mut wanted, mut sent) = (0.0, 0_u64);
+    let mut random = Random::new();
     while end.try_recv().is_err() {
         rounds.tick().await;
-        wanted += per_second * EVERY.as_secs_f64();
-        while (sent as f64) < wanted {
-            let number = sent % KEYS;
-            sent += 1;
+        // On average, so many requests a second, at random times.
+        let mut wanted = per_second * EVERY.as_secs_f64() * 2.0 * random.part();
+        while wanted > random.part() {
+            wanted -= 1.0;
+            let number = random.below(KEYS);
             let decision = limiter.check(&limit, &keys[number as usize]).await;
-            if decision.expect("Redis answers").allowed() {
+            let decision = decision.expect("Redis answers");
+            if decision.allowed() {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH);
-                let micros = now.expect("it is later").as_micros();
-                writeln!(stdout(), "{number} {micros}").expect("the parent reads");
+                // A request that is decided at the end of a window is of that window.
+                let time = match algorithm {
+                    Algorithm::FixedWindow => decision.decided_at(),
+                    _ => now.expect("it is later"),
+                };
+                writeln!(stdout(), "{number} {}", time.as_micros()).expect("the parent reads");
             }
         }
     }
@@ -376,6 +411,9 @@ fn main() {
                 run_with_faults(algorithm, time / 3);
             }
         }
-        _ => print_table(),
+        ["picture"] => picture::draw().expect("the folder is there"),
+        [] => print_table(&Algorithm::ALL),
+        [name] => print_table(&[Algorithm::of_name(name).expect("an algorithm's name")]),
+        _ => panic!("use nothing, `faults SECONDS`, `picture` or the name of an algorithm"),
     }
 }
