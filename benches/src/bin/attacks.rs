@@ -31,6 +31,14 @@ mod support {
     pub use redis_server::{RedisServer, free_port};
 }
 
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the memory of Redis is of no interest here"
+)]
+#[path = "../memory.rs"]
+mod memory;
+
 fn main() -> std::io::Result<()> {
     let chosen: Vec<String> = std::env::args().skip(1).collect();
     let run = |name: &str, workers: usize, attack: Pin<Box<dyn Future<Output = ()>>>| {
@@ -48,6 +56,7 @@ fn main() -> std::io::Result<()> {
     run("cancelled_callers", 2, Box::pin(cancelled_callers()))?;
     run("latencies", 2, Box::pin(latencies()))?;
     run("asynchronous", 2, Box::pin(asynchronous()))?;
+    run("new_keys", 2, Box::pin(new_keys()))?;
     run("partitions", 2, Box::pin(partitions()))?;
     run("hung_redis", 2, Box::pin(hung_redis()))
 }
@@ -314,6 +323,58 @@ async fn directly(limiter: &RateLimiter, limit: &Limit, lasts: Duration) -> Vec<
     let mut latencies = clients.join_all().await.concat();
     latencies.sort();
     latencies
+}
+
+/// Ten minutes of keys that never come again, beside 20 keys in use: what the keys in use notice, and
+/// the memory of this process, which a table of 100,000 accounts bounds. One minute under the same
+/// limit without an overshoot comes first.
+async fn new_keys() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let exact = Limit::token_bucket("api", Quota::per_minute(10_000)).unwrap();
+    let asynchronous = exact.clone().with_overshoot_percent(5).unwrap();
+    let new = Arc::new(AtomicU64::new(0));
+    println!("| limit | minute | new keys/s | keys in use: p50 | p99 | longest | resident |");
+    println!("|---|---|---|---|---|---|---|");
+    for (name, limit, minutes) in [("waits", exact, 1), ("5 % overshoot", asynchronous, 10)] {
+        let server = RedisServer::start();
+        let limiter = RateLimiter::redis(&server.url(), "tollgate").await.unwrap();
+        let mut attack = JoinSet::new();
+        for _ in 0..64 {
+            let (limiter, limit, new) = (limiter.clone(), limit.clone(), Arc::clone(&new));
+            attack.spawn(async move {
+                loop {
+                    let key = Key::from(1_000_000 + new.fetch_add(1, Ordering::Relaxed));
+                    assert!(limiter.check(&limit, &key).await.unwrap().allowed());
+                    tokio::task::consume_budget().await;
+                }
+            });
+        }
+        for minute in 1..=minutes {
+            let (begin, before) = (Instant::now(), new.load(Ordering::Relaxed));
+            let mut latencies = Vec::new();
+            for number in 0_u64.. {
+                if begin.elapsed() >= MINUTE {
+                    break;
+                }
+                let asked = Instant::now();
+                let decision = limiter.check(&limit, Key::from(number % 20)).await;
+                assert!(decision.unwrap().allowed());
+                latencies.push(asked.elapsed());
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            latencies.sort();
+            let at = |per_mille: usize| latencies[(latencies.len() - 1) * per_mille / 1_000];
+            println!(
+                "| {name} | {minute} | {:.0} | {:.1?} | {:.1?} | {:.1?} | {} MB |",
+                (new.load(Ordering::Relaxed) - before) as f64 / begin.elapsed().as_secs_f64(),
+                at(500),
+                at(990),
+                at(1_000),
+                memory::of_this_process() / 1_000_000
+            );
+        }
+        attack.shutdown().await;
+    }
 }
 
 /// How many partitions a cluster needs: decisions a second on three masters, and how many checks
