@@ -271,5 +271,6 @@ impl DecidedHere {
     }
 }
 
-#[cfg(test)]
+// They take a minute, and features change nothing of them, so they run with all features alone.
+#[cfg(all(test, feature = "test-util"))]
 mod tests;
