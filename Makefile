@@ -143,6 +143,7 @@ budget: redis valgrind strace perf objdump ## the instructions and the time of a
 
 excess: redis ## how far replicas that decide without waiting for Redis exceed a limit
 	cargo run --release -p tollgate-benches --bin excess
+	cargo run --release -p tollgate-benches --bin excess -- picture
 
 attack: redis ## floods, blocked workers and disconnecting callers, with figures
 	cargo run --release -p tollgate-benches --bin attacks

@@ -196,6 +196,13 @@ pub mod guide {
 
     pub mod algorithms;
 
+    #[doc = include_str!("guide/asynchronous.md")]
+    #[doc = ""]
+    #[doc = include_str!("guide/pictures/overshoot.svg")]
+    #[doc = ""]
+    #[doc = include_str!("guide/asynchronous_in_use.md")]
+    pub mod asynchronous {}
+
     #[doc = include_str!("guide/outages.md")]
     #[doc = ""]
     #[doc = include_str!("guide/pictures/outage.svg")]
@@ -213,7 +220,7 @@ pub mod guide {
     }
 
     pages! {
-        asynchronous behind_a_proxy clients costs events features
+        behind_a_proxy clients costs events features
         #[cfg(feature = "grpc")] grpc
         guarantees in_flight keys
         #[cfg(feature = "config")] limit_files

@@ -30,6 +30,8 @@ const WARM_UP: Duration = Duration::from_millis(50);
 /// Enough for some requests of each of 10,000 keys, one at a time.
 const WARM_UP_OF_KEYS: Duration = Duration::from_secs(5);
 
+const WARM_UP_OVER_HTTP: Duration = Duration::from_secs(3);
+
 /// A quota that no key exhausts with its share of the load.
 const SPREAD: Allowance = Allowance {
     burst: 60_000,
@@ -175,7 +177,7 @@ pub fn all() -> Vec<Scenario> {
         over_http("in memory", contenders::axum_in_memory).against_governor(),
         over_http("on Redis", contenders::axum_on_redis),
         Scenario {
-            warm_up: WARM_UP_OF_KEYS,
+            warm_up: WARM_UP_OVER_HTTP,
             rounds: ROUNDS_IN_MEMORY,
             ..over_http(DECIDED_HERE, contenders::axum_without_a_round_trip)
         },

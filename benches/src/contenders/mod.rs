@@ -258,8 +258,6 @@ pub fn axum_without_a_round_trip() -> Vec<Contender> {
         tollgate::with_overshoot(),
         tollgate::in_memory(tollgate::TOKEN_BUCKET),
         tollgate::on_redis(tollgate::TOKEN_BUCKET),
-        trypema::hybrid(),
-        reported::by_hand(),
         rate_limit_redis::on_redis(),
     ]
 }

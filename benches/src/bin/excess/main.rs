@@ -41,8 +41,8 @@ const OVERSHOOT_PERCENT: u8 = 5;
 /// Each is asked with the whole demand.
 const KEYS: u64 = 5;
 
-/// How long a fleet runs, four times the period.
-const TIME: Duration = Duration::from_secs(40);
+/// How long a fleet runs: a little less than four periods.
+const TIME: Duration = Duration::from_secs(39);
 
 /// Between two times at which a replica may get requests.
 const EVERY: Duration = Duration::from_millis(1);
@@ -116,7 +116,7 @@ impl Algorithm {
         let periods = match self {
             Self::FixedWindow => (window(last) - window(first) + 1) as f64,
             Self::TokenBucket => 1.0 + (last - first).as_secs_f64() / PERIOD.as_secs_f64(),
-            Self::SlidingLog => (last - first).as_secs_f64() / PERIOD.as_secs_f64(),
+            Self::SlidingLog => ((last - first).as_secs_f64() / PERIOD.as_secs_f64()).ceil(),
         };
         CAPACITY as f64 * periods
     }

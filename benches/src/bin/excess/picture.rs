@@ -69,7 +69,7 @@ fn chart(values: &[(f64, f64)]) -> Chart {
     let mut chart = Chart::new(WIDTH, 310, description);
     let title = "Four processes, a limit of 1,000 in 10 seconds, and four times as many requests";
     chart.heading(Align::Start, (48.0, 30.0), title);
-    let meaning = [(Ink::Allowed, "passed above the limit, on all replicas")];
+    let meaning = [(Ink::Allowed, "passed above the limit, on all four together")];
     chart.legend((48.0, 54.0), meaning);
     let panel = Panel::new(AREA, 0.0..SECONDS as f64, LOWEST..overshoot + 10.0);
     panel.shade(&mut chart, Ink::Outage, KILLED_AT as f64..STARTED_AT as f64);
