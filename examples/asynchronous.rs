@@ -8,9 +8,10 @@
 //!
 //! The limit is 1,000 requests in each window of 5 seconds, for all replicas together. With
 //! `overshoot`, it is a bucket of 200 requests that refills 200 a second, and at most a tenth of
-//! the bucket passes above that. Each replica is a process, and gets 100 requests a second. In the second window, one of them is killed. In
-//! the third one, another takes its place. For each window the program prints what passed, and for
-//! how many requests a replica waited for Redis. `REDIS_URL` names another Redis.
+//! the bucket passes above that. Each replica is a process, and gets 100 requests a second. In the
+//! second window, one of them is killed. In the third one, another takes its place. For each window
+//! the program prints what passed, and for how many requests a replica waited for Redis.
+//! `REDIS_URL` names another Redis.
 
 use std::collections::BTreeMap;
 use std::env;

@@ -26,8 +26,7 @@ local IN_SHORT = 0
 local NEXT_CHARGE, SETTLEMENT, TERMS = '>I2I2I4', '>I7I4I7I7', '>BI7I7'
 -- The number of a payer's last payment, and how long it is kept.
 local PAID, PAID_LASTS = '>I7', 60 * 1000000
--- The largest number of a payment. As a debt, it is no bound.
-local LARGEST = 9007199254740991
+local LARGEST_NUMBER, NO_DEBT_BOUND = 9007199254740991, 9007199254740991
 -- Of a key that is read as a whole.
 local WHOLE = {}
 -- The policy of a limit that does not block keys.
@@ -245,9 +244,9 @@ local function pay(budget, check)
   local stored = value_of(check.paid, WHOLE)
   local last = stored and #stored == 7 and struct.unpack(PAID, stored) or 0
   -- A larger number is not of a payer.
-  if check.number <= last and last <= LARGEST then return 0 end
+  if check.number <= last and last <= LARGEST_NUMBER then return 0 end
   local _, left = budget.decide(0, 'dry')
-  budget.overdraw(check.cost, LARGEST)
+  budget.overdraw(check.cost, NO_DEBT_BOUND)
   keep(check.k, budget.save())
   keep(check.paid, struct.pack(PAID, check.number), now + PAID_LASTS)
   return math.max(check.cost - left, 0)

@@ -17,7 +17,7 @@ to: tower_governor with headers in memory, and the fastest peer on Redis.
 - tower-rate-limit-redis counts to 65,535. One hot key uses that up. Its denials cost less.
 - A sliding log on Redis holds 1,000 requests at most here.
 - trypema and INCRBY every 50 ms count in the process and report later, so more than the limit may pass.
-  They are no fastest peer.
+  They do not count as the fastest peer.
 - By hand is one script call for each limit, with GCRA, and one or two headers.
 - HTTP: axum in a process of its own, and wrk with one thread. App µs are those of the server.
 - Replicas: processes with 64 requests at once each, on one Redis. Figures are totals, latencies

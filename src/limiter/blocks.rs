@@ -29,7 +29,8 @@ impl RateLimiter {
     /// [`Key::from_encoded`].
     ///
     /// Under an [asynchronous](Limit::asynchronous) limit, the other replicas first spend the units
-    /// that they have.
+    /// that they have. Under a limit with an [overshoot](Limit::with_overshoot_percent), they
+    /// notice the block within about 4 seconds.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -228,7 +228,8 @@ impl RateLimiter {
     /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to
     /// full. Also deletes the local budget, even if the store then fails. Under an
     /// [asynchronous](Limit::asynchronous) limit, other replicas still spend the units that they
-    /// charged before.
+    /// charged before. Under a limit with an [overshoot](Limit::with_overshoot_percent), they
+    /// notice it within about 4 seconds, and still charge what they owe.
     pub async fn reset(&self, limit: &Limit, key: impl Into<Key>) -> Result<(), Error> {
         self.change(Budget::new(limit, key), Change::Reset)
             .await

@@ -259,10 +259,11 @@ impl RateLimiter {
     /// seconds, and the store has confirmed all released [permits](Permit), which takes at most
     /// one. Units of [asynchronous](Limit::asynchronous) limits that are not spent are given back,
     /// and those that were allowed under an [overshoot](Limit::with_overshoot_percent) are charged,
-    /// which takes at most five seconds. Other replicas get the share of this process at once.
+    /// which takes at most five seconds. Other replicas get the share of this process within about
+    /// two seconds.
     ///
-    /// If a program ends before that, the estimates of its last requests stand, and its last
-    /// permits count until their lease expires. So call this last in your `main`, also after a
+    /// If a program ends before that, the estimates of its last requests stand, its last permits
+    /// count until their lease expires, and units that it owes are never charged. So call this last in your `main`, also after a
     /// graceful shutdown of a server. Outside of a tokio runtime it does nothing.
     ///
     /// ```

@@ -38,8 +38,8 @@ pub enum Source {
     Store,
     /// This process. The store denied the same check until a later time.
     DenyCache,
-    /// This process. The limit is [asynchronous](crate::Limit::asynchronous), and its units were
-    /// charged ahead.
+    /// This process. The limit is [asynchronous](crate::Limit::asynchronous), or has an
+    /// [overshoot](crate::Limit::with_overshoot_percent).
     Asynchronous,
     /// This process. The store was unavailable, and the limits [failed over to their
     /// shares](crate::limit::OnStoreFailure::Local). The verdicts are of the shares.

@@ -99,7 +99,7 @@ use crate::units::{ConfigError, Quota};
 /// | `on_store_failure`: [`OnStoreFailure`](crate::limit::OnStoreFailure) | all | the layer's |
 /// | `shadow_percent`: [percent of keys in shadow mode](Self::with_shadow_percent) | all | 0 |
 /// | `asynchronous`: [whether replicas decide without waiting](Self::asynchronous) | `fixed_window` | false |
-/// | `overshoot_percent`: [the same, and up to so many percent above the limit](Self::with_overshoot_percent) | all but `fixed_window` and queues | not |
+/// | `overshoot_percent`: [the same, and up to so many percent above the limit](Self::with_overshoot_percent) | `token_bucket`, `gcra`, `leaky_bucket` as a meter, `sliding_window`, `sliding_log` | checks wait |
 /// | `max_debt`: [units](Self::with_max_debt) | all but `concurrency` | no bound |
 /// | `block`: [when keys are blocked](Self::with_block_policy), such as `{"after": "20/5min", "for": "10m", "factor": 2, "max": "1d"}`. Without `after`, only operators block | all but `concurrency` | no key is blocked |
 #[derive(Clone)]

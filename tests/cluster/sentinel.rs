@@ -161,7 +161,7 @@ async fn demoted_master_is_left_at_once() {
     load.stop().await;
 }
 
-/// Its units that the old master knows are lost, as without an overshoot.
+/// Charges that only the old master has are lost, as without an overshoot.
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_with_an_overshoot_pays_the_new_master() {
     let mut sentinels = Sentinels::start(|_| Vec::new());

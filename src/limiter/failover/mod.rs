@@ -94,7 +94,7 @@ impl Failover {
         }
     }
 
-    /// Gives back the units that were charged ahead and are not spent.
+    /// Charges what is owed, and gives back units that are not spent.
     pub(super) async fn release(&self) {
         #[cfg(feature = "redis")]
         if let Some(redis) = &self.redis {

@@ -93,8 +93,8 @@ impl Limit {
     ///
     /// **Guarantee.** In any time `t`, at most `capacity + rate x t + overshoot` passes, however
     /// many replicas there are. With 1,000 a minute and 5 percent, at most 1,050 pass at once, and
-    /// then 1,000 a minute. A sliding window or log passes at most its limit and the overshoot
-    /// where it passes its limit without this setting. If a process is killed, or cut off from
+    /// then 1,000 a minute. A sliding window or log exceeds what it allows without this
+    /// setting by at most the overshoot. If a process is killed, or cut off from
     /// Redis for 10 seconds, the units that it owed pass in addition, at most its part of the
     /// overshoot for each key. Exceptions are a Redis whose clock jumps or that loses writes, and a
     /// machine that is suspended, because its clock stands still.
@@ -127,10 +127,10 @@ impl Limit {
     /// # Errors
     ///
     /// Returns an error if the percentage is not 1 to 100, or is less than two units of the
-    /// capacity. Also for a fixed window, which is [`asynchronous`](Self::asynchronous) without an
-    /// overshoot, for a leaky bucket as a queue and a concurrency limit, whose order only Redis
-    /// knows, and for a limit that [blocks keys](Self::with_block_policy), because the denials of
-    /// all replicas count together.
+    /// capacity. A fixed window is an error, because it is [`asynchronous`](Self::asynchronous)
+    /// without an overshoot. So are a leaky bucket as a queue and a concurrency limit, because only
+    /// Redis knows their order, and a limit that [blocks keys](Self::with_block_policy), because
+    /// the denials of all replicas count together.
     pub fn with_overshoot_percent(self, percent: u8) -> Result<Self, ConfigError> {
         let overshoot = self
             .overshoot_of(percent)
@@ -192,7 +192,7 @@ impl Limit {
         self.shared.overshoot.is_some()
     }
 
-    /// How far all replicas together may exceed the limit, in percent. Usually 0. See
+    /// How far all replicas together may exceed the limit, in percent. Default: 0. See
     /// [`with_overshoot_percent`](Self::with_overshoot_percent).
     #[must_use]
     pub fn overshoot_percent(&self) -> u8 {

@@ -145,10 +145,10 @@ impl Limit {
     }
 
     /// The parts that replicas have of the [overshoot](Self::with_overshoot_percent) of all limits.
-    /// No other limit has its name, because of the space.
+    /// No other limit has its name, because it begins with a space.
     pub(crate) fn of_shares(parts: u32) -> Self {
         let quota = Quota::per(parts.into(), Period::AtOnce);
         let rule = Concurrency::of_shares(parts);
-        Self::of_rule("asynchronous shares", quota, Rule::Concurrency(rule))
+        Self::of_rule(" asynchronous shares", quota, Rule::Concurrency(rule))
     }
 }

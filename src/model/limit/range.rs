@@ -66,3 +66,15 @@ fn check_rate(quota: &Quota) -> Result<(), ConfigError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Limit;
+
+    #[test]
+    fn no_limit_of_a_user_has_the_name_of_the_shares() {
+        let shares = Limit::of_shares(1_000);
+        assert!(check_name(shares.name()).is_err());
+    }
+}

@@ -99,9 +99,9 @@ impl<A: Account> Accounts<A> {
     }
 
     /// Removes the account of a budget.
-    pub(super) fn remove(&self, budget: &Budget, now: Instant) -> Option<StoredAccount<A>> {
+    pub(super) fn remove(&self, budget: &Budget) -> Option<StoredAccount<A>> {
         let AccountPlace { of, mut shard } = self.place(budget.limit(), budget.key());
-        shard.forgot_at = Some(now);
+        shard.note_forgotten();
         shard
             .table
             .remove(of as u64, |stored| stored.strong == strong(of))
@@ -125,13 +125,13 @@ impl<A: Account> Accounts<A> {
     }
 
     /// Forgets the accounts for which a function returns true.
-    pub(super) fn forget(&self, now: Instant, mut is_over: impl FnMut(&A) -> bool) {
+    pub(super) fn forget(&self, mut is_over: impl FnMut(&A) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let before = shard.table.len();
             shard.sweep(|stored| is_over(&stored.account));
             if shard.table.len() < before {
-                shard.forgot_at = Some(now);
+                shard.note_forgotten();
             }
         }
     }
@@ -180,12 +180,18 @@ impl<A: Account> AccountShard<A> {
             };
             if stored.account.is_empty(now) {
                 self.table.remove_at(self.hand);
-                self.forgot_at = Some(now);
+                self.note_forgotten();
                 return true;
             }
             looked_at += 1;
         }
         false
+    }
+
+    /// Notes that an account was forgotten. The clock is read under the lock, because an answer
+    /// must not create the account again if its request was sent before this.
+    fn note_forgotten(&mut self) {
+        self.forgot_at = Some(Instant::now());
     }
 
     /// Calls a function with each account, and removes those for which it is true.

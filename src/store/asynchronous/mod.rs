@@ -31,6 +31,9 @@ use crate::units::{Mutex, Outcome, Timestamp};
 /// The longest time for paying what is owed, and for giving back units, when a process ends.
 const LONGEST_RELEASE: Duration = Duration::from_secs(5);
 
+/// The most refunds and payments that are sent at once. The rest follows when they are answered.
+const AT_ONCE: usize = 512;
+
 /// A store, and the accounts by which this process decides in its place.
 pub(crate) struct Asynchronous<S: Store> {
     store: Arc<S>,
@@ -187,8 +190,12 @@ impl<S: Store> Drop for Asynchronous<S> {
         if let (Ok(runtime), false) = (Runtime::try_current(), is_empty) {
             let store = Arc::clone(&self.store);
             runtime.spawn(async move {
-                let payments = payments.into_iter().map(|payment| store.apply(payment));
-                drop(answer::all(payments.collect()).await);
+                let mut payments = payments.into_iter().peekable();
+                while payments.peek().is_some() {
+                    let some = payments.by_ref().take(AT_ONCE);
+                    let answers = some.map(|payment| store.apply(payment)).collect();
+                    drop(answer::all(answers).await);
+                }
                 drop(give_back(&*store, taken).await);
             });
         }

@@ -128,7 +128,8 @@ pub(super) enum Urgency {
     /// It is rejected by a full queue, and by an open circuit breaker.
     Usual,
     /// It is rejected by an open circuit breaker alone. Its process holds permits, or has a place
-    /// in a queue, and would lose them. A process has a bounded number of claims in flight.
+    /// in a queue, and would lose them, or it pays for units that have already passed. A process
+    /// has a bounded number of claims in flight, and one payment for each key.
     Renews,
     /// It is never rejected. It gives back what was just charged, so there are never more of these
     /// than there were checks.

@@ -318,6 +318,9 @@ impl Store for Lanes {
                 };
                 submit_claim(self.lane(&operation), operation, urgency)
             }
+            Operation::Change(_, Change::Pay(_)) => {
+                submit(self.lane(&operation), &operation, Urgency::Renews)
+            }
             Operation::Change(..) => submit(self.lane(&operation), &operation, Urgency::Usual),
         }
     }

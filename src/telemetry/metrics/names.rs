@@ -81,7 +81,8 @@ pub(super) static UNITS_ABOVE_LIMIT: Metric = Metric::new(
 
 pub(super) static UNPAID_KEYS: Metric = Metric::new(
     "tollgate_unpaid_keys",
-    "Keys whose units this process allowed by itself and charges in the next 4 seconds.",
+    "Keys with units that this process allowed by itself and has not charged, or charged in the \
+     last 4 seconds.",
 );
 
 pub(super) static REPLICAS: Metric = Metric::new(

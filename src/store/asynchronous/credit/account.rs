@@ -40,10 +40,11 @@ use crate::units::{Micros, Outcome, Timestamp, later, micros};
 /// clocks run at different speeds.
 const CLOCK_MARGIN: Micros = 500;
 
-/// A check is denied here at most so long after an answer, as denials are remembered so long.
+/// The longest time after an answer for which this process denies checks. Remembered denials have
+/// the same.
 const DENIES_FOR: Duration = Duration::from_secs(1);
 
-/// An account that owes nothing and was not used for so long is forgotten.
+/// An account that owes nothing is forgotten after this time without a check.
 const UNUSED: Duration = Duration::from_secs(60);
 
 /// If an answer to a payment takes longer, the payment is sent again.
@@ -455,7 +456,7 @@ impl CreditAccount {
             None => {
                 let units = u32::try_from(self.owed).unwrap_or(u32::MAX);
                 self.owed -= u64::from(units);
-                self.paid_until = self.store_time(now);
+                self.paid_until = self.paid_until.max(self.store_time(now));
                 (units, number())
             }
         };

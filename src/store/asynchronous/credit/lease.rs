@@ -37,7 +37,7 @@ const STORED_LEASE: Duration = Duration::from_secs(10);
 pub(in crate::store::asynchronous) struct UsableShare {
     /// In parts of [`ALL_SHARES`].
     pub(super) parts: u32,
-    /// How often it grew.
+    /// The number of times that the share grew.
     pub(in crate::store::asynchronous) growths: u64,
     pub(super) ends: Instant,
 }
@@ -136,8 +136,8 @@ impl Lease {
         self.granted() != self.fair()
     }
 
-    /// Gives up the parts above the fair number, or all if the lease is over. They are not used any
-    /// more. Returns the rest, and whether the store counts more parts for this process.
+    /// Gives up the parts above the fair number, or all if the lease is over. The process stops
+    /// using them. Returns the rest, and whether the store counts more parts for this process.
     pub(in crate::store::asynchronous) fn give_up(&mut self, now: Instant) -> (UsableShare, bool) {
         let kept = match self.usable.is_leased(now) {
             true => self.usable.parts.min(self.fair()),
@@ -173,7 +173,7 @@ impl Lease {
         Some((self.claims, self.claim))
     }
 
-    /// Notes the answer to a claim, which grants so many parts more. Any answer but the first one
+    /// Notes the answer to a claim, which grants `parts` more. Any answer but the first one
     /// to the last claim changes nothing.
     pub(in crate::store::asynchronous) fn granted_more(
         &mut self,

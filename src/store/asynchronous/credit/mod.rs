@@ -287,7 +287,7 @@ impl<S: Store> Asynchronous<S> {
     /// Has the next check of a budget ask the store. If it was reset, nothing is owed.
     pub(super) fn forget_level(&self, budget: &Budget, is_reset: bool) {
         if is_reset {
-            self.credit.accounts.remove(budget, Instant::now());
+            self.credit.accounts.remove(budget);
         } else {
             let of = (budget.limit(), budget.key());
             self.credit

@@ -11,21 +11,18 @@ use super::account::{CreditAccount, LevelReport, Payable};
 use super::lease::Lease;
 use super::sharing::ClaimTimer;
 use crate::model::{Budget, Decision, Error};
-use crate::store::asynchronous::Asynchronous;
 use crate::store::asynchronous::accounts::StoredAccount;
+use crate::store::asynchronous::{AT_ONCE, Asynchronous};
 use crate::store::heartbeat::Heartbeat;
 use crate::store::{Answer, Store, answer};
 use crate::telemetry::{self, GaugeLevel};
-use crate::units::{later, micros, spawn_for};
+use crate::units::{later, spawn_for};
 
 /// The longest time for which units are owed while the store answers.
 const PAY_AFTER: Duration = Duration::from_secs(4);
 
 /// The interval at which due payments are sent.
 const PERIOD: Duration = Duration::from_millis(100);
-
-/// The most payments that are sent at once. The rest follows when they are answered.
-const AT_ONCE: usize = 512;
 
 /// The interval at which unused accounts are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
@@ -39,7 +36,7 @@ const LONGEST_ROUND: Duration = Duration::from_secs(3);
 pub(super) struct DuePayments {
     due: VecDeque<(Instant, Budget)>,
     task: Heartbeat,
-    /// Their number, in the metrics.
+    /// The length of `due`, in the metrics.
     in_metrics: GaugeLevel,
     /// The number of the task that is at work. Another one ends.
     number: u64,
@@ -97,8 +94,8 @@ impl<S: Store> SentPayment<S> {
             is_first.then(|| credit.next(account, &credit.share.get()))
         });
         if let Some(next) = next.flatten() {
-            // The store tells in its delay how many units did not fit.
-            let above_limit = micros(decision.delay());
+            // The store tells in the delay how many units did not fit.
+            let above_limit = decision.deciding().outcome().delay;
             telemetry::paid(self.budget.limit().name(), units.into(), above_limit);
             let of = (self.budget.limit(), self.budget.key());
             self.asynchronous.start(next, of);
@@ -195,12 +192,13 @@ impl<S: Store> Asynchronous<S> {
         due
     }
 
-    /// Pays what is due.
-    async fn pay_due(self: &Arc<Self>) {
+    /// Pays what is due. The lease is renewed meanwhile, however much that is.
+    async fn pay_due(self: &Arc<Self>, timer: &mut ClaimTimer) {
         loop {
             let due = self.take_due(Instant::now());
             let is_last = due.len() < AT_ONCE;
             send_all(due).await;
+            self.renew_when_due(timer).await;
             if is_last {
                 return;
             }
@@ -284,14 +282,13 @@ async fn pay_and_renew<S: Store>(asynchronous: Weak<Asynchronous<S>>, task: u64)
             return;
         }
         asynchronous.beat();
-        asynchronous.pay_due().await;
+        asynchronous.pay_due(&mut timer).await;
         asynchronous.credit.due.lock().report();
-        asynchronous.renew_when_due(&mut timer).await;
         let now = Instant::now();
         if now.saturating_duration_since(forgot_at) >= FORGET_EVERY {
             forgot_at = now;
             let accounts = &asynchronous.credit.accounts;
-            accounts.forget(now, |account| account.is_unused(now));
+            accounts.forget(|account| account.is_unused(now));
         }
         if asynchronous.is_over().await {
             return;

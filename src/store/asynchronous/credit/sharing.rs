@@ -13,7 +13,10 @@ use crate::telemetry;
 use crate::units::{later, micros};
 
 /// The interval at which the lease is renewed. Two claims in a row may be lost.
-const RENEW_EVERY: Duration = Duration::from_millis(LEASE.as_millis() as u64 / 3);
+const RENEW_EVERY: Duration = Duration::from_millis(LEASE.as_millis() as u64 / 4);
+
+/// The pause after a claim that was not answered.
+const RETRY_AFTER: Duration = Duration::from_millis(300);
 
 /// The interval while the share differs from the fair one.
 const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -21,7 +24,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Between two looks whether all is paid.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The budget of the shares of all replicas. No other limit has its name, which has a space.
+/// The budget of the shares of all replicas.
 static SHARES: LazyLock<Budget> =
     LazyLock::new(|| Budget::new(&Limit::of_shares(ALL_SHARES), "asynchronous"));
 
@@ -35,13 +38,14 @@ impl<S: Store> Asynchronous<S> {
         if timer.0.is_some_and(|due| Instant::now() < due) {
             return;
         }
+        let began = Instant::now();
         let is_renewed = self.renew().await;
         let is_unfair = self.credit.lease.lock().is_unfair();
-        let wait = match is_renewed && is_unfair {
-            true => ASK_EVERY,
-            false => RENEW_EVERY,
-        };
-        timer.0 = Some(later(Instant::now(), wait));
+        timer.0 = Some(match (is_renewed, is_unfair) {
+            (false, _) => later(Instant::now(), RETRY_AFTER),
+            (true, true) => later(Instant::now(), ASK_EVERY),
+            (true, false) => later(began, RENEW_EVERY),
+        });
     }
 
     /// Gives up what is above the fair share, pays what is owed above the rest, and claims. Returns

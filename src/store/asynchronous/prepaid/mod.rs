@@ -18,8 +18,8 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep};
 
 use self::account::{Block, PrepaidAccount, ReturnedUnits, Spent, WindowReport};
-use super::Asynchronous;
 use super::accounts::{Accounts, StoredAccount};
+use super::{AT_ONCE, Asynchronous};
 use crate::algorithm::FixedWindow;
 use crate::model::{Budget, Change, Check, Decision, Error, Key, Limit, Operation, Source};
 use crate::store::{Store, answer};
@@ -31,9 +31,6 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// A round of that task that takes longer is taken for its end.
 const LONGEST_ROUND: Duration = Duration::from_secs(3);
-
-/// The most refunds in flight.
-const AT_ONCE: usize = 256;
 
 /// The accounts of all budgets of fixed windows.
 pub(super) type PrepaidAccounts = Accounts<PrepaidAccount>;
@@ -98,7 +95,7 @@ impl PrepaidAccounts {
         budget: &Budget,
         now: Instant,
     ) -> Option<(Budget, ReturnedUnits)> {
-        let mut removed = self.remove(budget, now)?;
+        let mut removed = self.remove(budget)?;
         let returned = removed.account.take_all(now)?;
         Some((removed.budget, returned))
     }
@@ -119,7 +116,7 @@ impl PrepaidAccounts {
                 taken.extend(returned.map(|returned| (budget.clone(), returned)));
             },
         );
-        self.forget(now, |account| account.is_over(now));
+        self.forget(|account| account.is_over(now));
         taken
     }
 

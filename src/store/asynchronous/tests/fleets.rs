@@ -487,3 +487,36 @@ fn replica_that_joins_soon_has_its_share() {
         assert_eq!(joined, Source::Asynchronous);
     });
 }
+
+#[test]
+fn share_outlasts_an_outage_of_three_seconds() {
+    runtime().block_on(async {
+        let limit = Limit::token_bucket("api", Quota::per_day(1_000_000))
+            .and_then(|limit| limit.with_overshoot_percent(OVERSHOOT))
+            .unwrap();
+        for millis in (0..1_700).step_by(100) {
+            let store = Distant::new(1, 0, 1);
+            let replica = Asynchronous::new(store.clone(), Duration::from_millis(10));
+            // Returns whether this process decided all checks.
+            let check_for = async |time: Duration| {
+                let start = Instant::now();
+                let mut is_here = true;
+                while start.elapsed() < time {
+                    let charge = Operation::Charge(Check::new(&limit, "alice").into());
+                    let decision = replica.apply(charge).await;
+                    is_here &= decision.is_ok_and(|it| it.source() == Source::Asynchronous);
+                    sleep(Duration::from_millis(50)).await;
+                }
+                is_here
+            };
+            check_for(Duration::from_secs(2)).await;
+            let meanwhile = check_for(Duration::from_secs(3) + Duration::from_millis(millis));
+            assert!(meanwhile.await, "it has a share");
+            store.away.store(true, Ordering::Relaxed);
+            let during = check_for(Duration::from_secs(3)).await;
+            store.away.store(false, Ordering::Relaxed);
+            let afterwards = check_for(Duration::from_secs(8)).await;
+            assert!(during && afterwards, "with an outage {millis} ms later");
+        }
+    });
+}
