@@ -144,6 +144,9 @@ impl<S: Store> Asynchronous<S> {
         if ends_block {
             return self.store.apply(Operation::Change(budget, change));
         }
+        if change == Change::Reset {
+            self.begin_reset(&budget);
+        }
         let mut forget = Forget {
             asynchronous: Arc::clone(self),
             budget: budget.clone(),
@@ -209,7 +212,7 @@ struct Forget<S: Store> {
     budget: Budget,
     /// Whether the store still counts its units.
     gives_back: bool,
-    /// Whether the store has reset the budget. Then nothing is owed.
+    /// Whether the store has reset the budget. Then what was owed before is void.
     is_reset: bool,
 }
 
@@ -221,7 +224,7 @@ impl<S: Store> Drop for Forget<S> {
             gives_back,
             is_reset,
         } = self;
-        asynchronous.forget_level(budget, *is_reset);
+        asynchronous.end_change(budget, *is_reset);
         let removed = asynchronous.prepaid.remove_units(budget, Instant::now());
         if let Some(returned) = removed.filter(|_| *gives_back) {
             asynchronous.start_give_back(vec![returned]);

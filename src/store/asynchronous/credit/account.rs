@@ -71,6 +71,8 @@ pub(in crate::store::asynchronous) struct CreditAccount {
     known: KnownLevel,
     /// Allowed units that are not charged.
     owed: u64,
+    /// Owed units that a reset which is under way makes void.
+    voidable: Option<u64>,
     /// Units of groups that are not decided yet.
     held: u64,
     payment: Option<Payable>,
@@ -266,6 +268,7 @@ impl CreditAccount {
             terms,
             known: KnownLevel::new(&terms, report),
             owed: 0,
+            voidable: None,
             held: 0,
             payment: None,
             is_planned: false,
@@ -376,6 +379,7 @@ impl CreditAccount {
         let is_owed = allowed_at > self.paid_until && units <= self.owed;
         if is_owed {
             self.owed -= units;
+            self.voidable = self.voidable.map(|it| it.min(self.owed));
         }
         is_owed
     }
@@ -456,6 +460,7 @@ impl CreditAccount {
             None => {
                 let units = u32::try_from(self.owed).unwrap_or(u32::MAX);
                 self.owed -= u64::from(units);
+                self.voidable = None;
                 self.paid_until = self.paid_until.max(self.store_time(now));
                 (units, number())
             }
@@ -492,6 +497,21 @@ impl CreditAccount {
         if let Some(payment) = self.payment.as_mut().filter(|it| it.number == number) {
             payment.sent = None;
         }
+    }
+
+    /// Notes that a reset of the budget is sent. Only units that are owed by now are void after it,
+    /// because the store may have applied the reset long before its answer is here.
+    pub(in crate::store::asynchronous) fn begin_reset(&mut self) {
+        let voidable = self.voidable.unwrap_or(self.owed);
+        self.voidable = Some(voidable.min(self.owed));
+    }
+
+    /// Notes that a reset has ended, and whether the store has applied it.
+    pub(in crate::store::asynchronous) fn end_reset(&mut self, is_applied: bool, now: Instant) {
+        let void = self.voidable.take().filter(|_| is_applied).unwrap_or(0);
+        self.owed -= void;
+        self.paid_until = self.paid_until.max(self.store_time(now));
+        self.forget_level(now);
     }
 
     /// Has the next check ask the store. An answer to a request from before does not count.

@@ -5,9 +5,10 @@
 //! number. Users configure no number of replicas, and the store never grants more than a thousand
 //! parts. These rules keep the sum of all parts in use at a thousand or below:
 //!
-//! - **A share is used for half of its lease in the store**, counted from the sending of the claim.
-//!   A claim may arrive after the lease in the store is over, and be granted parts that another
-//!   replica already has. The answer then comes too late to be used.
+//! - **A share is used for 5 of the 12 seconds of its lease in the store**, counted from the
+//!   sending of the claim, which is less than half. A claim may arrive after the lease in the store
+//!   is over, and be granted parts that another replica already has. The answer then comes too late
+//!   to be used.
 //! - **Parts that are given up are not used any more.** They are released when no account owes more
 //!   than the remaining parts allow.
 //! - **After a lease is over, all units are paid and all parts released.** Then the process claims
@@ -29,8 +30,9 @@ pub(super) const LEASE: Duration = Duration::from_secs(5);
 /// The same, less 0.2 %, because clocks run at different speeds.
 const SAFE_LEASE: Duration = Duration::from_millis(4_990);
 
-/// The lease in the store.
-const STORED_LEASE: Duration = Duration::from_secs(10);
+/// The lease in the store. The part of a process is still its own ten seconds after it was cut off,
+/// although its last claim is older than that.
+const STORED_LEASE: Duration = Duration::from_secs(12);
 
 /// The share that may be used.
 #[derive(Clone, Copy, Debug, Hash)]

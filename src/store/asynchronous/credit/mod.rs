@@ -284,15 +284,17 @@ impl<S: Store> Asynchronous<S> {
         )
     }
 
-    /// Has the next check of a budget ask the store. If it was reset, nothing is owed.
-    pub(super) fn forget_level(&self, budget: &Budget, is_reset: bool) {
-        if is_reset {
-            self.credit.accounts.remove(budget);
-        } else {
-            let of = (budget.limit(), budget.key());
-            self.credit
-                .under(of, |account| account.forget_level(Instant::now()));
-        }
+    /// Notes that a reset of a budget is sent.
+    pub(super) fn begin_reset(&self, budget: &Budget) {
+        let of = (budget.limit(), budget.key());
+        self.credit.under(of, CreditAccount::begin_reset);
+    }
+
+    /// Notes that a reset or a block of a budget has ended. The next check asks the store.
+    pub(super) fn end_change(&self, budget: &Budget, is_reset: bool) {
+        let of = (budget.limit(), budget.key());
+        self.credit
+            .under(of, |account| account.end_reset(is_reset, Instant::now()));
     }
 }
 

@@ -520,3 +520,38 @@ fn share_outlasts_an_outage_of_three_seconds() {
         }
     });
 }
+
+#[test]
+fn units_that_are_allowed_during_a_reset_are_charged() {
+    runtime().block_on(async {
+        let limit = Limit::token_bucket("api", Quota::per_day(1_000_000))
+            .and_then(|limit| limit.with_overshoot_percent(OVERSHOOT))
+            .unwrap();
+        let store = Distant::new(20, 0, 1);
+        let replica = Asynchronous::new(store.clone(), Duration::from_millis(100));
+        let allow_here = async |units: u32| {
+            for _ in 0..units {
+                let charge = Operation::Charge(Check::new(&limit, "alice").into());
+                let decision = replica.apply(charge).await.unwrap();
+                assert_eq!(decision.source(), Source::Asynchronous);
+            }
+        };
+        for _ in 0..20 {
+            let charge = Operation::Charge(Check::new(&limit, "alice").into());
+            assert!(replica.apply(charge).await.unwrap().allowed());
+            sleep(Duration::from_millis(100)).await;
+        }
+        allow_here(3).await;
+        let budget = Check::new(&limit, "alice").budget().clone();
+        let reset = replica.apply(Operation::Change(budget, Change::Reset));
+        let resetting = tokio::spawn(reset);
+        tokio::task::yield_now().await;
+        allow_here(5).await;
+        assert!(!resetting.is_finished());
+        resetting.await.unwrap().unwrap();
+        replica.release().await;
+        let peek = Operation::Peek(Check::new(&limit, "alice").with_cost(0).into());
+        let left = store.store.apply(peek).await.unwrap().remaining();
+        assert_eq!(1_000_000 - left, 5);
+    });
+}
