@@ -263,8 +263,9 @@ impl RateLimiter {
     /// two seconds.
     ///
     /// If a program ends before that, the estimates of its last requests stand, its last permits
-    /// count until their lease expires, and units that it owes are never charged. So call this last in your `main`, also after a
-    /// graceful shutdown of a server. Outside of a tokio runtime it does nothing.
+    /// count until their lease expires, and units that it owes are never charged. So call this last
+    /// in your `main`, also after a graceful shutdown of a server. Outside of a tokio runtime it
+    /// does nothing.
     ///
     /// ```
     /// # use tollgate::RateLimiter;
