@@ -55,7 +55,7 @@ fn clock(server: &RedisServer) -> Duration {
     Duration::from_secs(seconds) + Duration::from_micros(micros)
 }
 
-/// What a server says about its replication.
+/// The replication section of a server's `INFO`.
 fn replication(server: &RedisServer) -> String {
     let mut info = redis::cmd("INFO");
     let info = info.arg("replication");

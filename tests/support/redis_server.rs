@@ -89,7 +89,7 @@ impl RedisServer {
             ])
             .args(["--appendonly", "no", "--dir"])
             .arg(&directory)
-            // By default, a master waits for 5 s for further replicas before it sends its keys.
+            // A master usually waits for 5 s for further replicas before it sends its keys.
             .args(["--repl-diskless-sync-delay", "0"])
             .args(arguments)
             .stdin(Stdio::null())

@@ -325,9 +325,9 @@ async fn directly(limiter: &RateLimiter, limit: &Limit, lasts: Duration) -> Vec<
     latencies
 }
 
-/// Ten minutes of keys that never come again, beside 20 keys in use: what the keys in use notice, and
-/// the memory of this process, which a table of 100,000 accounts bounds. A minute of the same limit
-/// without an overshoot comes before that and after it, and one of a fixed window.
+/// Ten minutes of keys that never come again, beside 20 keys in use. It prints the latencies of the
+/// keys in use and the memory of this process, which a table of 100,000 accounts bounds. A minute of
+/// the same limit without an overshoot, and a minute of a fixed window, come before and after that.
 async fn new_keys() {
     const MINUTE: Duration = Duration::from_secs(60);
     let exact = Limit::token_bucket("api", Quota::per_minute(10_000)).unwrap();

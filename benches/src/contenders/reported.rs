@@ -23,9 +23,9 @@ const SHARDS: usize = 64;
 /// The counts of a key.
 #[derive(Clone, Copy, Default)]
 struct Count {
-    /// Of all processes, as of the last report.
+    /// The total of all processes in the last report.
     known: u64,
-    /// Of this process since then.
+    /// The requests of this process since then.
     pending: u64,
 }
 

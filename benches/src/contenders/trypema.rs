@@ -1,4 +1,4 @@
-//! trypema in its hybrid mode: it counts in the process, and reports to Redis.
+//! trypema in its hybrid mode, which counts in the process and reports to Redis.
 
 use std::sync::Arc;
 

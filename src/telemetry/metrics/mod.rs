@@ -108,7 +108,7 @@ pub(crate) fn prepaid(limit: &str, event: &'static str, units: u64) {
     recorder::add(&names::PREPAID_UNITS, &labels, units);
 }
 
-/// Counts units that were allowed here and charged later, and those of them that did not fit.
+/// Counts units that were allowed here and charged later, and how many of them did not fit.
 pub(crate) fn paid(limit: &str, units: u64, above_limit: u64) {
     let labels = [("limit", limits::label(limit))];
     recorder::add(&names::PAID_UNITS, &labels, units);

@@ -66,7 +66,7 @@ pub(super) static DENY_CACHE_HITS: Metric = Metric::new(
 
 pub(super) static PREPAID_UNITS: Metric = Metric::new(
     "tollgate_prepaid_units_total",
-    "Units that asynchronous limits charged ahead, and those of them that were returned.",
+    "Units that asynchronous limits charged ahead, and units that they returned unspent.",
 );
 
 pub(super) static PAID_UNITS: Metric = Metric::new(

@@ -1,5 +1,5 @@
-//! How far replicas that decide without waiting for Redis exceed a limit: real processes on a real
-//! Redis, under several demands, and with faults. `make excess` prints a table.
+//! Measures how far replicas that decide without waiting for Redis exceed a limit. They are real
+//! processes on a real Redis, under several demands, and with faults. `make excess` prints a table.
 //!
 //! `faults 600` runs fleets for 600 seconds, in which processes are killed, paused and started.
 //! `picture` draws the picture of the guide.
@@ -41,7 +41,7 @@ const OVERSHOOT_PERCENT: u8 = 5;
 /// Each is asked with the whole demand.
 const KEYS: u64 = 5;
 
-/// How long a fleet runs: a little less than four periods.
+/// The time of a fleet, a little less than four periods.
 const TIME: Duration = Duration::from_secs(39);
 
 /// Between two times at which a replica may get requests.
@@ -133,7 +133,7 @@ fn levels(times: &[Duration]) -> impl Iterator<Item = f64> {
     })
 }
 
-/// An allowed request: its key, and its time since the Unix epoch.
+/// The key of an allowed request, and its time since the Unix epoch.
 type Allowed = (u64, Duration);
 
 /// Random numbers by xorshift, which differ from process to process.
@@ -161,7 +161,7 @@ impl Random {
 struct Fleet {
     server: RedisServer,
     algorithm: Algorithm,
-    /// Requests a second for each key, of all replicas together, that each replica gets its part of.
+    /// Requests a second for each key, of all replicas together.
     demand: f64,
     /// The number of replicas that share the demand.
     shared_by: usize,
@@ -206,7 +206,7 @@ impl Fleet {
         self.replicas.push(replica);
     }
 
-    /// Ends a replica as an orchestrator does: it pays what it owes.
+    /// Ends a replica as an orchestrator does, so that it pays what it owes.
     fn stop_replica(&mut self, index: usize) {
         let mut replica = self.replicas.swap_remove(index);
         drop(replica.stdin.take());

@@ -1,4 +1,4 @@
-//! The picture of the guide: what passes under a token bucket with an overshoot.
+//! Draws the picture of the guide about token buckets with an overshoot.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -23,7 +23,7 @@ const KILLED_AT: u64 = 20;
 
 const STARTED_AT: u64 = 25;
 
-/// So many values a second are drawn, each the highest of its time.
+/// The values that are drawn for a second. Each is the highest of its time.
 const VALUES: f64 = 10.0;
 
 /// Runs four replicas with four times the limit, of which one is killed and replaced, and draws

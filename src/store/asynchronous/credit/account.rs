@@ -132,7 +132,7 @@ impl FullAt {
         [longest, until(self.earliest).saturating_sub(margin)]
     }
 
-    /// Of two answers, the one with the higher level counts.
+    /// The bounds that hold for both of two answers.
     fn max(self, other: Self) -> Self {
         Self {
             latest: self.latest.max(other.latest),
@@ -506,12 +506,10 @@ impl CreditAccount {
         self.voidable = Some(voidable.min(self.owed));
     }
 
-    /// Notes that a reset has ended, and whether the store has applied it.
-    pub(in crate::store::asynchronous) fn end_reset(&mut self, is_applied: bool, now: Instant) {
-        let void = self.voidable.take().filter(|_| is_applied).unwrap_or(0);
-        self.owed -= void;
+    /// Notes that the store has applied a reset.
+    pub(in crate::store::asynchronous) fn end_reset(&mut self, now: Instant) {
+        self.owed -= self.voidable.take().unwrap_or(0);
         self.paid_until = self.paid_until.max(self.store_time(now));
-        self.forget_level(now);
     }
 
     /// Has the next check ask the store. An answer to a request from before does not count.
@@ -599,5 +597,25 @@ mod tests {
             (280_000..300_000).contains(&retry_after),
             "{retry_after} us"
         );
+    }
+
+    #[test]
+    fn owed_unit_is_taken_back_after_a_block_and_not_after_a_reset() {
+        let sent = Instant::now();
+        let now = sent + Duration::from_millis(20);
+        for is_reset in [false, true] {
+            let mut account = account_of_empty_bucket(sent);
+            account.owed = 1;
+            let allowed_at = account.store_time(now);
+            account.begin_reset();
+            if is_reset {
+                account.end_reset(now);
+            }
+            account.forget_level(now);
+            // A unit that was allowed since.
+            account.owed += 1;
+            assert_eq!(account.take_back(1, allowed_at), !is_reset);
+            assert_eq!(account.owed, 1);
+        }
     }
 }

@@ -293,8 +293,13 @@ impl<S: Store> Asynchronous<S> {
     /// Notes that a reset or a block of a budget has ended. The next check asks the store.
     pub(super) fn end_change(&self, budget: &Budget, is_reset: bool) {
         let of = (budget.limit(), budget.key());
-        self.credit
-            .under(of, |account| account.end_reset(is_reset, Instant::now()));
+        self.credit.under(of, |account| {
+            let now = Instant::now();
+            if is_reset {
+                account.end_reset(now);
+            }
+            account.forget_level(now);
+        });
     }
 }
 

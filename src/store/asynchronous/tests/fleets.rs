@@ -459,12 +459,17 @@ fn fleets_on_credit_stay_within_the_overshoot() {
     check_fleets(kinds, 200, OVERSHOOT);
 }
 
+/// A bucket that no test uses up.
+fn large_bucket() -> Limit {
+    Limit::token_bucket("api", Quota::per_day(1_000_000))
+        .and_then(|limit| limit.with_overshoot_percent(OVERSHOOT))
+        .unwrap()
+}
+
 #[test]
 fn replica_that_joins_soon_has_its_share() {
     runtime().block_on(async {
-        let limit = Limit::token_bucket("api", Quota::per_day(1_000_000))
-            .and_then(|limit| limit.with_overshoot_percent(OVERSHOOT))
-            .unwrap();
+        let limit = large_bucket();
         let store = Distant::new(1, 0, 1);
         let check_for = async |replica: &Arc<Asynchronous<_>>, time: Duration| {
             let start = Instant::now();
@@ -491,9 +496,7 @@ fn replica_that_joins_soon_has_its_share() {
 #[test]
 fn share_outlasts_an_outage_of_three_seconds() {
     runtime().block_on(async {
-        let limit = Limit::token_bucket("api", Quota::per_day(1_000_000))
-            .and_then(|limit| limit.with_overshoot_percent(OVERSHOOT))
-            .unwrap();
+        let limit = large_bucket();
         for millis in (0..1_700).step_by(100) {
             let store = Distant::new(1, 0, 1);
             let replica = Asynchronous::new(store.clone(), Duration::from_millis(10));
@@ -524,9 +527,7 @@ fn share_outlasts_an_outage_of_three_seconds() {
 #[test]
 fn units_that_are_allowed_during_a_reset_are_charged() {
     runtime().block_on(async {
-        let limit = Limit::token_bucket("api", Quota::per_day(1_000_000))
-            .and_then(|limit| limit.with_overshoot_percent(OVERSHOOT))
-            .unwrap();
+        let limit = large_bucket();
         let store = Distant::new(20, 0, 1);
         let replica = Asynchronous::new(store.clone(), Duration::from_millis(100));
         let allow_here = async |units: u32| {
