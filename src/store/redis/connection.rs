@@ -22,6 +22,9 @@ use crate::store::heartbeat::Heartbeat;
 use crate::telemetry::RedisEvents;
 use crate::units::{Mutex, MutexGuard};
 
+#[cfg(test)]
+pub(super) mod tests;
+
 /// The most time that one attempt to connect takes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -163,10 +166,18 @@ impl KeptConnection {
             let _only_one = only_one;
             kept.connect().await
         });
-        // The message of a panic, in a provider of credentials, may contain one.
-        connecting
-            .await
-            .unwrap_or_else(|_| Err(self.failed("the attempt to connect panicked")))
+        connecting.await.unwrap_or_else(|error| {
+            // A server is not unreachable because a runtime shuts down. The next check, in another
+            // runtime, connects at once.
+            if error.is_cancelled() {
+                let server = self.events.server();
+                return Err(format!(
+                    "{server}: the attempt to connect ended with its tokio runtime"
+                ));
+            }
+            // The message of a panic, in a provider of credentials, may contain one.
+            Err(self.failed("the attempt to connect panicked"))
+        })
     }
 
     /// The same as [`get`](Self::get), with an attempt at once, because its caller paces itself.

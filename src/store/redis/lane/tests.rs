@@ -3,30 +3,17 @@ mod interleavings;
 
 use tokio::time::advance;
 
-use super::super::connect::{self, Topology};
-use super::super::connection::KeptConnection;
+use super::super::connection;
 use super::super::node::Node;
-use super::super::terms::Terms;
 use super::*;
 use crate::model::{Check, Limit};
-use crate::telemetry::RedisEvents;
 use crate::units::Quota;
 
 /// Creates a lane. No test connects to its server.
 pub(super) fn lane() -> Arc<Lane> {
-    let (topology, name) = connect::parse("redis://127.0.0.1:1", None, None).unwrap();
-    let Topology::One(endpoint) = topology else {
-        panic!("the URL names one server");
-    };
-    let terms = Arc::new(Terms {
-        prefix: "test".into(),
-        client_name: None,
-        tags: Vec::new(),
-    });
-    let events = Arc::new(RedisEvents::new(name.into(), "store".into()));
     let node = Node {
         host: String::new(),
-        connection: KeptConnection::new(endpoint, terms, events),
+        connection: connection::tests::to_nowhere(),
         breaker: None,
     };
     let settings = LaneSettings {
