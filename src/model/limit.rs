@@ -21,7 +21,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::asynchronous::Overshoot;
+use self::asynchronous::ChargesUnits;
 #[cfg(feature = "config")]
 pub(crate) use self::block::BlockFields;
 pub use self::block::BlockPolicy;
@@ -132,8 +132,8 @@ struct Definition {
     /// A replica's share, for [`OnStoreFailure::Local`]. Its settings follow the limit's.
     share: Option<Limit>,
     enforced: Enforced,
-    /// How far replicas may exceed the limit, if they decide without waiting for the store.
-    overshoot: Option<Overshoot>,
+    /// `None` if each check waits for the store.
+    asynchronous: Option<ChargesUnits>,
     /// In units.
     max_debt: Option<u64>,
     /// The policy, with its numbers.
@@ -207,7 +207,7 @@ impl Limit {
             on_store_failure: None,
             share: None,
             enforced: Enforced::default(),
-            overshoot: None,
+            asynchronous: None,
             max_debt: None,
             block: None,
             retry_after: DEFAULT_RETRY_AFTER,

@@ -7,12 +7,13 @@ use crate::units::ConfigError;
 /// The smallest overshoot, in units. Two replicas cannot share one unit.
 const LEAST_OVERSHOOT: u64 = 2;
 
-/// How far all replicas together may exceed a limit.
+/// When replicas charge the units of checks that they decide without waiting for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Overshoot {
-    /// 0 for a fixed window, which charges units ahead.
-    percent: u8,
-    units: u64,
+pub(super) enum ChargesUnits {
+    /// Before they spend them, so they exceed nothing.
+    Ahead,
+    /// Later. All replicas together may exceed the limit by so much.
+    Later { percent: u8, overshoot: u64 },
 }
 
 /// # Decisions without waiting
@@ -75,11 +76,7 @@ impl Limit {
             ))),
         };
         check().map_err(|error| error.at("asynchronous").of_limit(self.name()))?;
-        let overshoot = Overshoot {
-            percent: 0,
-            units: 0,
-        };
-        Ok(self.with(|definition| definition.overshoot = Some(overshoot)))
+        Ok(self.with(|definition| definition.asynchronous = Some(ChargesUnits::Ahead)))
     }
 
     /// Lets each replica decide without waiting for Redis, and all replicas together allow up to
@@ -132,22 +129,22 @@ impl Limit {
     /// Redis knows their order, and a limit that [blocks keys](Self::with_block_policy), because
     /// the denials of all replicas count together.
     pub fn with_overshoot_percent(self, percent: u8) -> Result<Self, ConfigError> {
-        let overshoot = self
-            .overshoot_of(percent)
+        let later = self
+            .charged_later(percent)
             .map_err(|error| error.at("overshoot_percent").of_limit(self.name()))?;
-        Ok(self.with(|definition| definition.overshoot = Some(overshoot)))
+        Ok(self.with(|definition| definition.asynchronous = Some(later)))
     }
 
     /// Sets the overshoot for the quota of a plan. If a plan is too small for that, its checks wait
     /// for the store.
     pub(crate) fn with_overshoot_if_enough(self, percent: u8) -> Self {
-        match self.overshoot_of(percent) {
-            Ok(overshoot) => self.with(|definition| definition.overshoot = Some(overshoot)),
+        match self.charged_later(percent) {
+            Ok(later) => self.with(|definition| definition.asynchronous = Some(later)),
             Err(_) => self,
         }
     }
 
-    fn overshoot_of(&self, percent: u8) -> Result<Overshoot, ConfigError> {
+    fn charged_later(&self, percent: u8) -> Result<ChargesUnits, ConfigError> {
         let reason = match self.rule() {
             Rule::FixedWindow(_) => {
                 Some("a fixed window needs no overshoot; use `asynchronous` in its place")
@@ -172,15 +169,15 @@ impl Limit {
             )));
         }
         let capacity = self.quota().capacity();
-        let units = u128::from(capacity) * u128::from(percent) / 100;
-        let units = u64::try_from(units).unwrap_or(u64::MAX);
-        if units < LEAST_OVERSHOOT {
+        let overshoot = u128::from(capacity) * u128::from(percent) / 100;
+        let overshoot = u64::try_from(overshoot).unwrap_or(u64::MAX);
+        if overshoot < LEAST_OVERSHOOT {
             return Err(ConfigError::new(format!(
                 "{percent} percent of {capacity} units is less than {LEAST_OVERSHOOT} units, so \
                  replicas could decide nothing; use a larger percentage or remove it"
             )));
         }
-        Ok(Overshoot { percent, units })
+        Ok(ChargesUnits::Later { percent, overshoot })
     }
 
     /// Returns whether replicas decide without waiting for Redis. See
@@ -189,23 +186,26 @@ impl Limit {
     #[must_use]
     #[inline]
     pub fn is_asynchronous(&self) -> bool {
-        self.shared.overshoot.is_some()
+        self.shared.asynchronous.is_some()
     }
 
     /// How far all replicas together may exceed the limit, in percent. Default: 0. See
     /// [`with_overshoot_percent`](Self::with_overshoot_percent).
     #[must_use]
     pub fn overshoot_percent(&self) -> u8 {
-        self.shared
-            .overshoot
-            .map_or(0, |overshoot| overshoot.percent)
+        match self.shared.asynchronous {
+            Some(ChargesUnits::Later { percent, .. }) => percent,
+            Some(ChargesUnits::Ahead) | None => 0,
+        }
     }
 
     /// The same in units, if replicas allow units on credit.
     #[inline]
     pub(crate) fn overshoot(&self) -> Option<u64> {
-        let overshoot = self.shared.overshoot.filter(|it| it.units > 0)?;
-        Some(overshoot.units)
+        match self.shared.asynchronous {
+            Some(ChargesUnits::Later { overshoot, .. }) => Some(overshoot),
+            Some(ChargesUnits::Ahead) | None => None,
+        }
     }
 
     /// The rule, if units are charged ahead.
