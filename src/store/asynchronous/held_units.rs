@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::Asynchronous;
 use super::credit::account::{CreditTerms, LevelReport};
-use super::prepaid::account::{PrepaidAccount, Spent, WindowReport};
-use super::{Asynchronous, DecidedHere};
+use super::decided::DecidedHere;
+use super::prepaid::account::{PrepaidAccount, WindowReport};
 use crate::model::{Check, Decision, Error, Group, Operation, Source, Verdict};
 use crate::store::{Answer, Store};
 use crate::units::later;
@@ -34,7 +35,7 @@ impl<S: Store> HeldUnits<S> {
                 // The account of a lone check has already been tried.
                 return match is_alone {
                     true => None,
-                    false => asynchronous.credit.hold(check).map(DecidedHere::OnCredit),
+                    false => asynchronous.credit.hold(check),
                 };
             }
             asynchronous.find_units(check, |account, units| {
@@ -76,7 +77,7 @@ impl<S: Store> HeldUnits<S> {
         // The windows of some units may be over when the store decides. It is asked for the whole
         // cost instead.
         let latest = later(self.sent, self.asynchronous.deadline);
-        self.put_back(|here| matches!(here, DecidedHere::Prepaid(it) if it.closes <= latest));
+        self.put_back(|here| here.window.is_some_and(|window| window.closes <= latest));
         let missing = Group::of_distinct(self.missing().collect());
         let answer = self.asynchronous.store.apply(match self.are_taken {
             true => Operation::Charge(missing),
@@ -92,7 +93,7 @@ impl<S: Store> HeldUnits<S> {
             Some(here) if here.is_all_of(check) => None,
             Some(here) => {
                 // Less than the cost is here.
-                let here = u32::try_from(here.units()).unwrap_or(u32::MAX);
+                let here = u32::try_from(here.units).unwrap_or(u32::MAX);
                 let missing = check.cost().saturating_sub(here);
                 Some(check.clone().with_cost(missing))
             }
@@ -104,9 +105,9 @@ impl<S: Store> HeldUnits<S> {
     fn conclude(mut self, asked: Option<Decision>) -> Result<Decision, Error> {
         let is_allowed = asked.as_ref().is_none_or(Decision::allowed);
         let mut timestamp = asked.as_ref().map(Decision::timestamp);
-        let is_late = |here: &DecidedHere| match here {
-            DecidedHere::Prepaid(spent) => timestamp.is_some_and(|decided| decided >= spent.ends),
-            DecidedHere::OnCredit(_) => !self.asynchronous.credit.is_leased(),
+        let is_late = |here: &DecidedHere| match here.window {
+            Some(window) => timestamp.is_some_and(|decided| decided >= window.ends),
+            None => !self.asynchronous.credit.is_leased(),
         };
         if is_allowed && self.here.iter().flatten().any(is_late) {
             // The caller was stopped, and the answer came after the end of the window or the lease.
@@ -118,7 +119,7 @@ impl<S: Store> HeldUnits<S> {
             let here = self.here[index];
             let verdict = match (here, &asked) {
                 (Some(here), _) if here.is_all_of(check) => {
-                    timestamp.get_or_insert(here.now());
+                    timestamp.get_or_insert(here.now);
                     here.verdict(check)
                 }
                 (_, Some(asked)) => {
@@ -132,12 +133,12 @@ impl<S: Store> HeldUnits<S> {
             verdicts.push(match here {
                 Some(here) if is_spent && self.are_taken => {
                     self.here[index] = None;
-                    if let DecidedHere::OnCredit(decided) = here {
-                        self.asynchronous.end_hold(check, &decided, true);
+                    if here.window.is_none() {
+                        self.asynchronous.end_hold(check, &here, true);
                     }
-                    verdict.charged(check.cost(), here.charged_at())
+                    verdict.charged(check.cost(), here.charged_at)
                 }
-                Some(here) if !is_spent => verdict.with_more_remaining(here.units()),
+                Some(here) if !is_spent => verdict.with_more_remaining(here.units),
                 _ => verdict,
             });
         }
@@ -190,7 +191,7 @@ impl<S: Store> HeldUnits<S> {
         let seen = self.here[index].filter(|_| !self.are_taken);
         ahead
             .unwrap_or(0)
-            .saturating_sub(seen.map_or(0, |here| here.units()))
+            .saturating_sub(seen.map_or(0, |here| here.units))
     }
 
     /// The units of a check that are owed, after its answer is noted.
@@ -208,14 +209,13 @@ impl<S: Store> HeldUnits<S> {
     /// Puts back units.
     fn put_back(&mut self, which: impl Fn(&DecidedHere) -> bool) {
         for (check, here) in self.group.iter().zip(&mut self.here) {
-            match here.take_if(|here| which(here)) {
-                Some(DecidedHere::Prepaid(spent)) if self.are_taken => {
-                    self.asynchronous.put_back(check, &spent);
-                }
-                Some(DecidedHere::OnCredit(decided)) => {
-                    self.asynchronous.end_hold(check, &decided, false);
-                }
-                Some(DecidedHere::Prepaid(_)) | None => {}
+            let Some(here) = here.take_if(|here| which(here)) else {
+                continue;
+            };
+            if here.window.is_none() {
+                self.asynchronous.end_hold(check, &here, false);
+            } else if self.are_taken {
+                self.asynchronous.put_back(check, &here);
             }
         }
     }
@@ -226,19 +226,18 @@ impl<S: Store> Asynchronous<S> {
     fn find_units(
         &self,
         check: &Check,
-        find: impl Fn(&mut PrepaidAccount, u64) -> Option<Spent>,
+        find: impl Fn(&mut PrepaidAccount, u64) -> Option<DecidedHere>,
     ) -> Option<DecidedHere> {
         // Only the store knows the answer to a cost above the capacity.
         let units = u64::from(check.cost());
         let rule = check.limit().decided_ahead();
         let rule = rule.filter(|rule| units <= rule.limit)?;
         let of = (check.limit(), check.key());
-        let found = self.prepaid.under(of, rule, |it| find(it, units))?;
-        found.map(DecidedHere::Prepaid)
+        self.prepaid.under(of, rule, |it| find(it, units))?
     }
 
     /// Puts prepaid units back into their account.
-    fn put_back(&self, check: &Check, spent: &Spent) {
+    fn put_back(&self, check: &Check, spent: &DecidedHere) {
         if let Some(rule) = check.limit().decided_ahead() {
             let of = (check.limit(), check.key());
             self.prepaid.under(of, rule, |it| it.put_back(spent));

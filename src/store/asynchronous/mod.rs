@@ -7,6 +7,7 @@
 
 mod accounts;
 mod credit;
+mod decided;
 mod held_units;
 mod prepaid;
 
@@ -18,14 +19,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use self::credit::Credit;
-use self::credit::account::CreditDecision;
+use self::decided::DecidedHere;
 use self::held_units::HeldUnits;
-use self::prepaid::account::Spent;
 use self::prepaid::{PrepaidAccounts, give_back};
 use super::heartbeat::Heartbeat;
 use super::{Answer, Store, answer};
 use crate::algorithm::Cost;
-use crate::model::{Budget, Change, Check, Decision, Key, Limit, Operation, Source, Verdict};
+use crate::model::{Budget, Change, Check, Decision, Group, Key, Limit, Operation, Source};
 use crate::units::{Mutex, Outcome, Timestamp};
 
 /// The longest time for paying what is owed, and for giving back units, when a process ends.
@@ -66,32 +66,26 @@ impl<S: Store> Asynchronous<S> {
 
     /// Applies an operation.
     pub(crate) fn apply(self: &Arc<Self>, operation: Operation) -> Answer {
-        let is_for_store = match &operation {
-            Operation::Charge(group) | Operation::Peek(group) => {
-                group.iter().all(|check| !check.limit().is_asynchronous())
-            }
-            Operation::Change(_, Change::Reset | Change::Block(_)) => false,
-            Operation::Change(budget, Change::Settle { .. }) => {
-                budget.limit().overshoot().is_none()
-            }
-            Operation::Change(..) => true,
-        };
-        if is_for_store {
-            return self.store.apply(operation);
-        }
+        let is_asynchronous =
+            |group: &Group| group.iter().any(|check| check.limit().is_asynchronous());
         match operation {
-            Operation::Charge(group) => match group.into_one() {
+            Operation::Charge(group) if is_asynchronous(&group) => match group.into_one() {
                 Ok(check) => self.charge_one(check),
                 Err(group) => HeldUnits::take(self, group).ask(),
             },
-            Operation::Peek(group) => HeldUnits::look(self, group).ask(),
-            Operation::Change(ref budget, Change::Settle { receipt, cost }) => {
+            Operation::Peek(group) if is_asynchronous(&group) => HeldUnits::look(self, group).ask(),
+            Operation::Change(budget, change @ (Change::Reset | Change::Block(_))) => {
+                self.change(budget, change)
+            }
+            Operation::Change(ref budget, Change::Settle { receipt, cost })
+                if budget.limit().overshoot().is_some() =>
+            {
                 match self.settle_here(budget, receipt, cost) {
                     Some(decision) => Answer::ready(Ok(decision)),
                     None => self.store.apply(operation),
                 }
             }
-            Operation::Change(budget, change) => self.change(budget, change),
+            _ => self.store.apply(operation),
         }
     }
 
@@ -99,13 +93,13 @@ impl<S: Store> Asynchronous<S> {
         let here = self.decide_here((check.limit(), check.key()), check.cost());
         // Only the store knows the turn of a check that waits.
         let waits = check.asked() != Cost::units(check.cost().into());
-        match here.filter(|here| here.outcome().allowed || !waits) {
+        match here.filter(|here| here.outcome.allowed || !waits) {
             Some(here) => {
                 let decision = Decision::from(here.verdict(&check))
-                    .with_timestamp(here.now())
+                    .with_timestamp(here.now)
                     .with_source(Source::Asynchronous);
-                Answer::ready(Ok(match here.outcome().allowed {
-                    true => decision.charged(check.cost(), here.charged_at()),
+                Answer::ready(Ok(match here.outcome.allowed {
+                    true => decision.charged(check.cost(), here.charged_at),
                     false => decision,
                 }))
             }
@@ -122,7 +116,7 @@ impl<S: Store> Asynchronous<S> {
         cost: u32,
     ) -> Option<(Outcome, Timestamp)> {
         let here = self.decide_here((limit, key), cost)?;
-        Some((here.outcome(), here.now()))
+        Some((here.outcome, here.now))
     }
 
     #[inline]
@@ -132,8 +126,8 @@ impl<S: Store> Asynchronous<S> {
             return None;
         }
         match of.0.decided_ahead() {
-            Some(rule) => self.spend(rule, of, cost).map(DecidedHere::Prepaid),
-            None => self.lend(of, cost).map(DecidedHere::OnCredit),
+            Some(rule) => self.spend(rule, of, cost),
+            None => self.lend(of, cost),
         }
     }
 
@@ -229,55 +223,6 @@ impl<S: Store> Drop for Forget<S> {
         if let Some(returned) = removed.filter(|_| *gives_back) {
             asynchronous.start_give_back(vec![returned]);
         }
-    }
-}
-
-/// How a check was decided here.
-#[derive(Clone, Copy)]
-enum DecidedHere {
-    Prepaid(Spent),
-    OnCredit(CreditDecision),
-}
-
-impl DecidedHere {
-    const fn units(&self) -> u64 {
-        match self {
-            Self::Prepaid(spent) => spent.units,
-            Self::OnCredit(decided) => decided.units,
-        }
-    }
-
-    /// The outcome of a check that costs these units.
-    const fn outcome(&self) -> Outcome {
-        match self {
-            Self::Prepaid(spent) => spent.outcome,
-            Self::OnCredit(decided) => decided.outcome,
-        }
-    }
-
-    /// The time of the check, by the clock of the store, as far as this process knows.
-    const fn now(&self) -> Timestamp {
-        match self {
-            Self::Prepaid(spent) => spent.now,
-            Self::OnCredit(decided) => decided.now,
-        }
-    }
-
-    /// The time of the charge that a refund names.
-    const fn charged_at(&self) -> Timestamp {
-        match self {
-            Self::Prepaid(spent) => spent.charged_at,
-            Self::OnCredit(decided) => decided.now,
-        }
-    }
-
-    fn is_all_of(&self, check: &Check) -> bool {
-        self.units() == u64::from(check.cost())
-    }
-
-    /// The verdict on a check whose units are all here, before it is charged.
-    fn verdict(&self, check: &Check) -> Verdict {
-        Verdict::new(check.limit().clone(), self.outcome(), 0).in_shadow(check.is_shadow())
     }
 }
 

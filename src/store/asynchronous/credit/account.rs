@@ -34,6 +34,7 @@ use tokio::time::Instant;
 
 use super::lease::UsableShare;
 use crate::algorithm::{Rate, Rule};
+use crate::store::asynchronous::decided::DecidedHere;
 use crate::units::{Micros, Outcome, Timestamp, later, micros};
 
 /// The time since a request is this part shorter or longer on the clock of the store, because
@@ -52,7 +53,7 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 
 /// The numbers of a limit that an account uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::store::asynchronous) struct CreditTerms {
+pub(crate) struct CreditTerms {
     capacity: u64,
     /// How fast a bucket drains. Other algorithms free units at times that this process does not
     /// know.
@@ -64,7 +65,7 @@ pub(in crate::store::asynchronous) struct CreditTerms {
 }
 
 #[derive(Clone, Debug, Hash)]
-pub(in crate::store::asynchronous) struct CreditAccount {
+pub(crate) struct CreditAccount {
     /// No other account of the process has it.
     number: u64,
     terms: CreditTerms,
@@ -144,43 +145,31 @@ impl FullAt {
 
 /// The state of a budget, from an answer of the store.
 #[derive(Clone, Copy, Debug, Hash)]
-pub(in crate::store::asynchronous) struct LevelReport {
+pub(crate) struct LevelReport {
     /// When the request was sent, by the clock of this process.
-    pub(in crate::store::asynchronous) sent: Instant,
+    pub(crate) sent: Instant,
     /// How often the share of this process had grown by then.
-    pub(in crate::store::asynchronous) growths: u64,
-    pub(in crate::store::asynchronous) answered: Instant,
+    pub(crate) growths: u64,
+    pub(crate) answered: Instant,
     /// When the store decided, by its own clock.
-    pub(in crate::store::asynchronous) as_of: Timestamp,
-    pub(in crate::store::asynchronous) left: u64,
+    pub(crate) as_of: Timestamp,
+    pub(crate) left: u64,
     /// From then until the budget is full.
-    pub(in crate::store::asynchronous) full_after: Micros,
+    pub(crate) full_after: Micros,
 }
 
 /// Units to be paid. They are sent with this number until they are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::store::asynchronous) struct Payable {
-    pub(in crate::store::asynchronous) units: u32,
-    pub(in crate::store::asynchronous) number: u64,
+pub(crate) struct Payable {
+    pub(crate) units: u32,
+    pub(crate) number: u64,
     /// When a task sent it that still awaits the answer.
     sent: Option<Instant>,
 }
 
-/// Units that were allowed on credit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::store::asynchronous) struct CreditDecision {
-    /// The number of the account.
-    account: u64,
-    pub(in crate::store::asynchronous) units: u64,
-    /// The time of the check, by the clock of the store, as far as this process knows.
-    pub(in crate::store::asynchronous) now: Timestamp,
-    pub(in crate::store::asynchronous) at: Instant,
-    pub(in crate::store::asynchronous) outcome: Outcome,
-}
-
 impl CreditTerms {
     /// `None` if the rule has no overshoot.
-    pub(in crate::store::asynchronous) fn of(rule: &Rule) -> Option<Self> {
+    pub(crate) fn of(rule: &Rule) -> Option<Self> {
         let (capacity, rate, period, sub_window) = match rule {
             Rule::Bucket(rule) if !rule.queues() => {
                 (rule.bucket.capacity, Some(rule.bucket.rate), 0, 1)
@@ -202,7 +191,7 @@ impl CreditTerms {
     }
 
     /// The time in which units drain from a bucket.
-    pub(in crate::store::asynchronous) fn drains_after(&self, units: u64) -> Micros {
+    pub(crate) fn drains_after(&self, units: u64) -> Micros {
         self.rate
             .map_or(0, |rate| scaled_up(units, rate.micros, rate.units))
     }
@@ -258,11 +247,7 @@ impl KnownLevel {
 }
 
 impl CreditAccount {
-    pub(in crate::store::asynchronous) fn new(
-        number: u64,
-        terms: CreditTerms,
-        report: &LevelReport,
-    ) -> Self {
+    pub(crate) fn new(number: u64, terms: CreditTerms, report: &LevelReport) -> Self {
         Self {
             number,
             terms,
@@ -278,35 +263,35 @@ impl CreditAccount {
         }
     }
 
-    pub(in crate::store::asynchronous) fn is_of(&self, terms: &CreditTerms) -> bool {
+    pub(crate) fn is_of(&self, terms: &CreditTerms) -> bool {
         self.terms == *terms
     }
 
     /// The units that this process allowed, or may still allow, and that may not be charged.
-    pub(in crate::store::asynchronous) fn unpaid(&self) -> u64 {
+    pub(crate) fn unpaid(&self) -> u64 {
         let in_payment = self.payment.map_or(0, |payment| payment.units.into());
         self.owed + self.held + in_payment
     }
 
     /// Returns whether nothing is lost if this is forgotten.
-    pub(in crate::store::asynchronous) fn is_paid(&self) -> bool {
+    pub(crate) fn is_paid(&self) -> bool {
         self.unpaid() == 0
     }
 
     /// Returns whether the account owes nothing and no check used it for [`UNUSED`].
-    pub(in crate::store::asynchronous) fn is_unused(&self, now: Instant) -> bool {
+    pub(crate) fn is_unused(&self, now: Instant) -> bool {
         self.is_paid() && now.saturating_duration_since(self.used_at) >= UNUSED
     }
 
     /// Allows a check, if it fits what is known, and the credit. The units are owed from now on.
     #[inline]
-    pub(in crate::store::asynchronous) fn lend(
+    pub(crate) fn lend(
         &mut self,
         units: u64,
         overshoot: u64,
         share: &UsableShare,
         clock: impl FnOnce() -> Instant,
-    ) -> Option<CreditDecision> {
+    ) -> Option<DecidedHere> {
         self.overshoot = overshoot;
         let unpaid = self.unpaid() + units;
         if unpaid > share.credit(overshoot) || share.growths != self.known.growths {
@@ -325,11 +310,7 @@ impl CreditAccount {
 
     /// Denies a check if the level was certainly too high a moment ago. Other replicas can only
     /// have raised it since. Returns `None` if the store has to be asked.
-    pub(in crate::store::asynchronous) fn deny(
-        &mut self,
-        units: u64,
-        now: Instant,
-    ) -> Option<CreditDecision> {
+    pub(crate) fn deny(&mut self, units: u64, now: Instant) -> Option<DecidedHere> {
         let (full_at, rate) = (self.known.full_at?, self.terms.rate?);
         let [longest, shortest] = full_at.bounds(now);
         let fits_after = |full_after: Micros, units: u64| {
@@ -347,14 +328,14 @@ impl CreditAccount {
         let denial = self.look(now);
         let reset_after = denial.outcome.reset_after.max(retry_after);
         let left = denial.outcome.remaining;
-        Some(CreditDecision {
+        Some(DecidedHere {
             outcome: Outcome::undelayed(false, false, left, Some(retry_after), reset_after),
             ..denial
         })
     }
 
     /// The decision on a check of cost 0.
-    pub(super) fn look(&self, now: Instant) -> CreditDecision {
+    pub(super) fn look(&self, now: Instant) -> DecidedHere {
         let left = self
             .known
             .left(&self.terms, now)
@@ -363,7 +344,7 @@ impl CreditAccount {
     }
 
     /// Lets the store decide all denials until its next answer, because units are given back.
-    pub(in crate::store::asynchronous) const fn deny_nothing(&mut self) {
+    pub(crate) const fn deny_nothing(&mut self) {
         if let Some(full_at) = &mut self.known.full_at {
             full_at.earliest = full_at.since;
         }
@@ -371,11 +352,7 @@ impl CreditAccount {
 
     /// Takes back units that were allowed at this time of the store, if no charge and no payment
     /// contains them. Returns whether it did.
-    pub(in crate::store::asynchronous) fn take_back(
-        &mut self,
-        units: u64,
-        allowed_at: Timestamp,
-    ) -> bool {
+    pub(crate) fn take_back(&mut self, units: u64, allowed_at: Timestamp) -> bool {
         let is_owed = allowed_at > self.paid_until && units <= self.owed;
         if is_owed {
             self.owed -= units;
@@ -385,28 +362,30 @@ impl CreditAccount {
     }
 
     /// Allows a check of a group that is not decided yet, as `lend` does.
-    pub(in crate::store::asynchronous) fn hold(
+    pub(crate) fn hold(
         &mut self,
         units: u64,
         overshoot: u64,
         share: &UsableShare,
         clock: impl FnOnce() -> Instant,
-    ) -> Option<CreditDecision> {
+    ) -> Option<DecidedHere> {
         let lent = self.lend(units, overshoot, share, clock)?;
         self.owed -= units;
         self.held += units;
         Some(lent)
     }
 
-    fn decision(&self, units: u64, left: u64, at: Instant) -> CreditDecision {
+    fn decision(&self, units: u64, left: u64, at: Instant) -> DecidedHere {
         let now = self.store_time(at);
         let reset_after = self.terms.full_after(self.terms.capacity - left, now);
-        CreditDecision {
+        DecidedHere {
             account: self.number,
             units,
-            now,
             at,
+            now,
+            charged_at: now,
             outcome: Outcome::undelayed(true, false, left, None, reset_after),
+            window: None,
         }
     }
 
@@ -417,11 +396,7 @@ impl CreditAccount {
     }
 
     /// The units of a group that was allowed are owed, and otherwise they are not.
-    pub(in crate::store::asynchronous) fn end_hold(
-        &mut self,
-        lent: &CreditDecision,
-        is_allowed: bool,
-    ) {
+    pub(crate) fn end_hold(&mut self, lent: &DecidedHere, is_allowed: bool) {
         if lent.account != self.number {
             return;
         }
@@ -442,16 +417,12 @@ impl CreditAccount {
     }
 
     /// Returns whether the unpaid units exceed the credit of a share.
-    pub(in crate::store::asynchronous) fn owes_more_than(&self, share: &UsableShare) -> bool {
+    pub(crate) fn owes_more_than(&self, share: &UsableShare) -> bool {
         self.unpaid() > share.credit(self.overshoot)
     }
 
     /// Begins to pay what is owed, or to send a payment again that was not answered.
-    pub(in crate::store::asynchronous) fn pay(
-        &mut self,
-        number: impl FnOnce() -> u64,
-        now: Instant,
-    ) -> Option<Payable> {
+    pub(crate) fn pay(&mut self, number: impl FnOnce() -> u64, now: Instant) -> Option<Payable> {
         let waits = |sent: Instant| now.saturating_duration_since(sent) < LONGEST_ANSWER;
         let (units, number) = match self.payment {
             Some(payment) if payment.sent.is_some_and(waits) => return None,
@@ -476,11 +447,7 @@ impl CreditAccount {
 
     /// Notes that a payment was answered. The answer may tell the level with it. Returns whether it
     /// is the first answer.
-    pub(in crate::store::asynchronous) fn paid(
-        &mut self,
-        number: u64,
-        report: Option<&LevelReport>,
-    ) -> bool {
+    pub(crate) fn paid(&mut self, number: u64, report: Option<&LevelReport>) -> bool {
         if self.payment.is_none_or(|it| it.number != number) {
             return false;
         }
@@ -493,7 +460,7 @@ impl CreditAccount {
     }
 
     /// Notes that a payment was not answered. It is owed, and is sent again.
-    pub(in crate::store::asynchronous) fn not_answered(&mut self, number: u64) {
+    pub(crate) fn not_answered(&mut self, number: u64) {
         if let Some(payment) = self.payment.as_mut().filter(|it| it.number == number) {
             payment.sent = None;
         }
@@ -501,19 +468,19 @@ impl CreditAccount {
 
     /// Notes that a reset of the budget is sent. Only units that are owed by now are void after it,
     /// because the store may have applied the reset long before its answer is here.
-    pub(in crate::store::asynchronous) fn begin_reset(&mut self) {
+    pub(crate) fn begin_reset(&mut self) {
         let voidable = self.voidable.unwrap_or(self.owed);
         self.voidable = Some(voidable.min(self.owed));
     }
 
     /// Notes that the store has applied a reset.
-    pub(in crate::store::asynchronous) fn end_reset(&mut self, now: Instant) {
+    pub(crate) fn end_reset(&mut self, now: Instant) {
         self.owed -= self.voidable.take().unwrap_or(0);
         self.paid_until = self.paid_until.max(self.store_time(now));
     }
 
     /// Has the next check ask the store. An answer to a request from before does not count.
-    pub(in crate::store::asynchronous) fn forget_level(&mut self, now: Instant) {
+    pub(crate) fn forget_level(&mut self, now: Instant) {
         (self.known.left, self.known.full_at) = (0, None);
         self.known.answered = now;
     }
@@ -524,7 +491,7 @@ impl CreditAccount {
     }
 
     /// Notes the answer to a check.
-    pub(in crate::store::asynchronous) fn note(&mut self, report: &LevelReport) {
+    pub(crate) fn note(&mut self, report: &LevelReport) {
         let answered = KnownLevel::new(&self.terms, report);
         // The answer may be to a check that the store charged.
         self.paid_until = self.paid_until.max(report.as_of);

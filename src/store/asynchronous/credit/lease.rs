@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use crate::units::{Claim, later};
 
 /// All shares together.
-pub(in crate::store::asynchronous) const ALL_SHARES: u32 = 1_000;
+pub(crate) const ALL_SHARES: u32 = 1_000;
 
 /// The time for which a share may be used.
 pub(super) const LEASE: Duration = Duration::from_secs(5);
@@ -36,16 +36,16 @@ const STORED_LEASE: Duration = Duration::from_secs(12);
 
 /// The share that may be used.
 #[derive(Clone, Copy, Debug, Hash)]
-pub(in crate::store::asynchronous) struct UsableShare {
+pub(crate) struct UsableShare {
     /// In parts of [`ALL_SHARES`].
     pub(super) parts: u32,
     /// The number of times that the share grew.
-    pub(in crate::store::asynchronous) growths: u64,
+    pub(crate) growths: u64,
     pub(super) ends: Instant,
 }
 
 #[derive(Clone, Debug, Hash)]
-pub(in crate::store::asynchronous) struct Lease {
+pub(crate) struct Lease {
     claim: Claim,
     usable: UsableShare,
     /// How many replicas there are, with this one. 0: not known.
@@ -59,24 +59,24 @@ pub(in crate::store::asynchronous) struct Lease {
 
 impl UsableShare {
     #[cfg(test)]
-    pub(in crate::store::asynchronous) const fn parts(&self) -> u32 {
+    pub(crate) const fn parts(&self) -> u32 {
         self.parts
     }
 
     /// The most units that may be owed for a key.
     #[inline]
-    pub(in crate::store::asynchronous) fn credit(&self, overshoot: u64) -> u64 {
+    pub(crate) fn credit(&self, overshoot: u64) -> u64 {
         overshoot * u64::from(self.parts) / u64::from(ALL_SHARES)
     }
 
     #[inline]
-    pub(in crate::store::asynchronous) fn is_leased(&self, now: Instant) -> bool {
+    pub(crate) fn is_leased(&self, now: Instant) -> bool {
         now < self.ends
     }
 }
 
 impl Lease {
-    pub(in crate::store::asynchronous) fn new(holder: [u8; 8], now: Instant) -> Self {
+    pub(crate) fn new(holder: [u8; 8], now: Instant) -> Self {
         Self {
             claim: Claim::new(holder, STORED_LEASE),
             usable: UsableShare {
@@ -91,7 +91,7 @@ impl Lease {
         }
     }
 
-    pub(in crate::store::asynchronous) const fn usable(&self) -> UsableShare {
+    pub(crate) const fn usable(&self) -> UsableShare {
         self.usable
     }
 
@@ -108,12 +108,12 @@ impl Lease {
     }
 
     /// Has the process claim a share, from now on.
-    pub(in crate::store::asynchronous) const fn open(&mut self) {
+    pub(crate) const fn open(&mut self) {
         self.is_closed = false;
     }
 
     /// Has the process give up its share, and claim no other.
-    pub(in crate::store::asynchronous) const fn close(&mut self) {
+    pub(crate) const fn close(&mut self) {
         self.is_closed = true;
         self.usable.parts = 0;
     }
@@ -140,7 +140,7 @@ impl Lease {
 
     /// Gives up the parts above the fair number, or all if the lease is over. The process stops
     /// using them. Returns the rest, and whether the store counts more parts for this process.
-    pub(in crate::store::asynchronous) fn give_up(&mut self, now: Instant) -> (UsableShare, bool) {
+    pub(crate) fn give_up(&mut self, now: Instant) -> (UsableShare, bool) {
         let kept = match self.usable.is_leased(now) {
             true => self.usable.parts.min(self.fair()),
             false => 0,
@@ -152,7 +152,7 @@ impl Lease {
     /// Returns the next claim with its number. No account owes more than the share `paid_to`
     /// allows. Returns `None` if the lease is over and units are unpaid, or if a closed process has
     /// no parts to release.
-    pub(in crate::store::asynchronous) fn claim(
+    pub(crate) fn claim(
         &mut self,
         paid_to: Option<UsableShare>,
         now: Instant,
@@ -177,13 +177,7 @@ impl Lease {
 
     /// Notes the answer to a claim, which grants `parts` more. Any answer but the first one
     /// to the last claim changes nothing.
-    pub(in crate::store::asynchronous) fn granted_more(
-        &mut self,
-        claim: u64,
-        parts: u64,
-        holders: u32,
-        now: Instant,
-    ) {
+    pub(crate) fn granted_more(&mut self, claim: u64, parts: u64, holders: u32, now: Instant) {
         let Some(sent) = self.sent.take_if(|_| claim == self.claims) else {
             return;
         };

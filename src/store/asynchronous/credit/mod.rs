@@ -18,11 +18,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::account::{CreditAccount, CreditDecision, CreditTerms, LevelReport, Payable};
+use self::account::{CreditAccount, CreditTerms, LevelReport, Payable};
 use self::lease::{Lease, UsableShare};
 use self::payments::DuePayments;
 use super::Asynchronous;
 use super::accounts::{Account, Accounts};
+use super::decided::DecidedHere;
 use crate::model::{Budget, Change, Check, Decision, Key, Limit, Operation, Source, Verdict};
 use crate::store::Store;
 use crate::telemetry::GaugeLevel;
@@ -168,7 +169,7 @@ impl Credit {
     }
 
     /// Holds the units of a check, whose group is not decided yet.
-    pub(super) fn hold(&self, check: &Check) -> Option<CreditDecision> {
+    pub(super) fn hold(&self, check: &Check) -> Option<DecidedHere> {
         // The store answers checks of cost 0.
         let overshoot = check.limit().overshoot().filter(|_| check.cost() > 0)?;
         let of = (check.limit(), check.key());
@@ -190,7 +191,7 @@ impl<S: Store> Asynchronous<S> {
         self: &Arc<Self>,
         (limit, key): (&Limit, &Key),
         cost: u32,
-    ) -> Option<CreditDecision> {
+    ) -> Option<DecidedHere> {
         let overshoot = limit.overshoot()?;
         let lend = |account: &mut CreditAccount| {
             let share = self.credit.share.get();
@@ -205,12 +206,7 @@ impl<S: Store> Asynchronous<S> {
     }
 
     /// Ends the hold on the units of a check. If its group was allowed, the units are owed.
-    pub(super) fn end_hold(
-        self: &Arc<Self>,
-        check: &Check,
-        lent: &CreditDecision,
-        is_allowed: bool,
-    ) {
+    pub(super) fn end_hold(self: &Arc<Self>, check: &Check, lent: &DecidedHere, is_allowed: bool) {
         let of = (check.limit(), check.key());
         let end = |account: &mut CreditAccount| {
             account.end_hold(lent, is_allowed);

@@ -96,7 +96,7 @@ impl<S: Store> Asynchronous<S> {
 
     /// Pays all that is owed, and gives up the share. The next answer to a check has it claim
     /// again.
-    pub(in crate::store::asynchronous) async fn pay_all(self: &Arc<Self>) {
+    pub(crate) async fn pay_all(self: &Arc<Self>) {
         self.update(Lease::close);
         while self.credit.accounts.any(|account| !account.is_paid()) {
             self.pay_where(|account| !account.is_paid()).await;

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::algorithm::FixedWindow;
 use crate::store::asynchronous::accounts::Account;
+use crate::store::asynchronous::decided::{DecidedHere, WindowOfUnits};
 use crate::units::{Micros, Outcome, Timestamp, later, micros};
 
 /// A window ends here earlier by this part of its rest. Two clocks that NTP adjusts differ by half
@@ -52,7 +53,7 @@ const STALE: Duration = Duration::from_secs(10);
 const SHORTEST: Micros = 10_000;
 
 #[derive(Clone, Debug, Hash)]
-pub(in crate::store::asynchronous) struct PrepaidAccount {
+pub(crate) struct PrepaidAccount {
     /// No other account of the process has it.
     number: u64,
     rule: FixedWindow,
@@ -94,62 +95,42 @@ struct KnownWindow {
 
 /// The state of a window, from an answer of the store.
 #[derive(Clone, Copy, Debug, Hash)]
-pub(in crate::store::asynchronous) struct WindowReport {
+pub(crate) struct WindowReport {
     /// When the request was sent, by the clock of this process.
-    pub(in crate::store::asynchronous) sent: Instant,
+    pub(crate) sent: Instant,
     /// When the answer came.
-    pub(in crate::store::asynchronous) answered: Instant,
+    pub(crate) answered: Instant,
     /// When the store decided, by its own clock.
-    pub(in crate::store::asynchronous) as_of: Timestamp,
+    pub(crate) as_of: Timestamp,
     /// From then until the end of the window.
-    pub(in crate::store::asynchronous) ends_after: Micros,
+    pub(crate) ends_after: Micros,
     /// The units that are left.
-    pub(in crate::store::asynchronous) left: u64,
+    pub(crate) left: u64,
     /// The units that were charged.
-    pub(in crate::store::asynchronous) charged: u64,
-}
-
-/// Units of an account that a check spends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::store::asynchronous) struct Spent {
-    /// The number of the account.
-    account: u64,
-    pub(in crate::store::asynchronous) units: u64,
-    /// The end of the window that they belong to.
-    pub(in crate::store::asynchronous) ends: Timestamp,
-    /// A time at which units of this window were charged.
-    pub(in crate::store::asynchronous) charged_at: Timestamp,
-    /// The time of the check.
-    pub(in crate::store::asynchronous) at: Instant,
-    /// When the window closes here.
-    pub(in crate::store::asynchronous) closes: Instant,
-    /// The time of `at` by the clock of the store, as far as this process knows.
-    pub(in crate::store::asynchronous) now: Timestamp,
-    /// The outcome of a check that costs these units.
-    pub(in crate::store::asynchronous) outcome: Outcome,
+    pub(crate) charged: u64,
 }
 
 /// Units that nobody spends. They are given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store::asynchronous) struct ReturnedUnits {
+pub(crate) struct ReturnedUnits {
     /// The number of the account.
     account: u64,
-    pub(in crate::store::asynchronous) units: u64,
+    pub(crate) units: u64,
     /// The end of the window that they belong to.
     ends: Timestamp,
-    pub(in crate::store::asynchronous) charged_at: Timestamp,
+    pub(crate) charged_at: Timestamp,
 }
 
 /// A block to be charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::store::asynchronous) struct Block {
-    pub(in crate::store::asynchronous) units: u32,
-    pub(in crate::store::asynchronous) number: u64,
+pub(crate) struct Block {
+    pub(crate) units: u32,
+    pub(crate) number: u64,
 }
 
 impl ReturnedUnits {
     /// A block that no account may spend.
-    pub(in crate::store::asynchronous) const fn block(report: &WindowReport) -> Self {
+    pub(crate) const fn block(report: &WindowReport) -> Self {
         Self {
             account: u64::MAX,
             units: report.charged,
@@ -182,11 +163,7 @@ impl KnownWindow {
 }
 
 impl PrepaidAccount {
-    pub(in crate::store::asynchronous) fn new(
-        number: u64,
-        rule: FixedWindow,
-        report: &WindowReport,
-    ) -> Self {
+    pub(crate) fn new(number: u64, rule: FixedWindow, report: &WindowReport) -> Self {
         Self {
             number,
             rule,
@@ -202,27 +179,27 @@ impl PrepaidAccount {
         }
     }
 
-    pub(in crate::store::asynchronous) fn is_of(&self, rule: &FixedWindow) -> bool {
+    pub(crate) fn is_of(&self, rule: &FixedWindow) -> bool {
         self.rule == *rule
     }
 
     /// The charged units that are not spent.
-    pub(in crate::store::asynchronous) const fn ahead(&self) -> u64 {
+    pub(crate) const fn ahead(&self) -> u64 {
         self.ahead
     }
 
     /// Returns whether the window is over.
-    pub(in crate::store::asynchronous) fn is_over(&self, now: Instant) -> bool {
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.in_flight.is_none() && now >= self.window.closes
     }
 
     /// Spends the units of a check, if all are here.
     #[inline]
-    pub(in crate::store::asynchronous) fn spend(
+    pub(crate) fn spend(
         &mut self,
         units: u64,
         clock: impl FnOnce() -> Instant,
-    ) -> Option<Spent> {
+    ) -> Option<DecidedHere> {
         if units > self.ahead {
             return None;
         }
@@ -230,11 +207,11 @@ impl PrepaidAccount {
     }
 
     /// Takes up to so many units, for a check that has to ask the store for the rest.
-    pub(in crate::store::asynchronous) fn take_up_to(
+    pub(crate) fn take_up_to(
         &mut self,
         units: u64,
         clock: impl FnOnce() -> Instant,
-    ) -> Option<Spent> {
+    ) -> Option<DecidedHere> {
         match units.min(self.ahead) {
             0 => None,
             units => self.take(units, clock),
@@ -243,7 +220,7 @@ impl PrepaidAccount {
 
     /// Takes units that are here.
     #[inline]
-    fn take(&mut self, units: u64, clock: impl FnOnce() -> Instant) -> Option<Spent> {
+    fn take(&mut self, units: u64, clock: impl FnOnce() -> Instant) -> Option<DecidedHere> {
         self.ahead -= units;
         let now = clock();
         if now >= self.window.closes {
@@ -254,38 +231,41 @@ impl PrepaidAccount {
     }
 
     /// The units that a check would spend, up to so many.
-    pub(in crate::store::asynchronous) fn look(&self, units: u64, now: Instant) -> Option<Spent> {
+    pub(crate) fn look(&self, units: u64, now: Instant) -> Option<DecidedHere> {
         let units = units.min(self.ahead);
         (units > 0 && now < self.window.closes).then(|| self.spent(units, self.ahead - units, now))
     }
 
-    fn spent(&self, units: u64, ahead: u64, at: Instant) -> Spent {
+    fn spent(&self, units: u64, ahead: u64, at: Instant) -> DecidedHere {
         let window = &self.window;
         let now = window.time_of_store(at);
         let left = window.left.saturating_add(ahead).min(self.rule.limit);
         let until_end = window.ends.saturating_since(now);
-        Spent {
+        DecidedHere {
             account: self.number,
             units,
-            ends: window.ends,
-            charged_at: window.charged_at,
             at,
-            closes: window.closes,
             now,
+            charged_at: window.charged_at,
             outcome: Outcome::undelayed(true, false, left, None, until_end),
+            window: Some(WindowOfUnits {
+                ends: window.ends,
+                closes: window.closes,
+            }),
         }
     }
 
     /// Puts back what was taken for a check that was not allowed.
-    pub(in crate::store::asynchronous) fn put_back(&mut self, spent: &Spent) {
-        if spent.account == self.number && spent.ends == self.window.ends {
+    pub(crate) fn put_back(&mut self, spent: &DecidedHere) {
+        let is_of_window = spent.window.is_some_and(|it| it.ends == self.window.ends);
+        if spent.account == self.number && is_of_window {
             self.ahead += spent.units;
         }
     }
 
     /// The block to charge now. `None` if the units suffice, if one is in flight, or if so little
     /// is left that each check has to ask.
-    pub(in crate::store::asynchronous) fn next_block(
+    pub(crate) fn next_block(
         &mut self,
         number: impl FnOnce() -> u64,
         now: Instant,
@@ -329,7 +309,7 @@ impl PrepaidAccount {
 
     /// Notes the answer to a check. Returns whether it was about the known window, or about a newer
     /// one, which is known from now on.
-    pub(in crate::store::asynchronous) fn note(&mut self, report: &WindowReport) -> bool {
+    pub(crate) fn note(&mut self, report: &WindowReport) -> bool {
         let known = &mut self.window;
         let answered = report.window();
         if answered.ends != known.ends {
@@ -360,11 +340,7 @@ impl PrepaidAccount {
 
     /// Adds a block that the store charged. Returns whether it may be spent here. It may not if it
     /// is not the one in flight, or if it is of an older window.
-    pub(in crate::store::asynchronous) fn grant(
-        &mut self,
-        block: Block,
-        report: &WindowReport,
-    ) -> bool {
+    pub(crate) fn grant(&mut self, block: Block, report: &WindowReport) -> bool {
         if self.in_flight != Some(block.number) {
             return false;
         }
@@ -382,12 +358,7 @@ impl PrepaidAccount {
     /// Notes that the charge of a block failed. The next block comes later and is smaller. If the
     /// block may be charged all the same, its units count as charged. So a slow store does not lose
     /// one block after another.
-    pub(in crate::store::asynchronous) fn fail(
-        &mut self,
-        block: Block,
-        may_be_charged: bool,
-        now: Instant,
-    ) {
+    pub(crate) fn fail(&mut self, block: Block, may_be_charged: bool, now: Instant) {
         if self.in_flight != Some(block.number) {
             return;
         }
@@ -400,10 +371,7 @@ impl PrepaidAccount {
     }
 
     /// Takes out units that were not spent for a while.
-    pub(in crate::store::asynchronous) fn take_stale(
-        &mut self,
-        now: Instant,
-    ) -> Option<ReturnedUnits> {
+    pub(crate) fn take_stale(&mut self, now: Instant) -> Option<ReturnedUnits> {
         let is_stale = now.saturating_duration_since(self.granted_at) >= STALE;
         let has_units = self.ahead > 0 && self.in_flight.is_none();
         if is_stale && has_units {
@@ -414,7 +382,7 @@ impl PrepaidAccount {
     }
 
     /// Puts back units that could not be given back.
-    pub(in crate::store::asynchronous) fn keep(&mut self, kept: &ReturnedUnits) {
+    pub(crate) fn keep(&mut self, kept: &ReturnedUnits) {
         if kept.account == self.number && kept.ends == self.window.ends {
             self.ahead += kept.units;
             self.own += kept.units;
@@ -422,10 +390,7 @@ impl PrepaidAccount {
     }
 
     /// Takes out all units, to give them back. A block in flight is not spent here any more.
-    pub(in crate::store::asynchronous) fn take_all(
-        &mut self,
-        now: Instant,
-    ) -> Option<ReturnedUnits> {
+    pub(crate) fn take_all(&mut self, now: Instant) -> Option<ReturnedUnits> {
         self.in_flight = None;
         let units = std::mem::take(&mut self.ahead);
         self.last_block = 0;

@@ -17,8 +17,9 @@ use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep};
 
-use self::account::{Block, PrepaidAccount, ReturnedUnits, Spent, WindowReport};
+use self::account::{Block, PrepaidAccount, ReturnedUnits, WindowReport};
 use super::accounts::{Accounts, StoredAccount};
+use super::decided::DecidedHere;
 use super::{AT_ONCE, Asynchronous};
 use crate::algorithm::FixedWindow;
 use crate::model::{Budget, Change, Check, Decision, Error, Key, Limit, Operation, Source};
@@ -134,7 +135,7 @@ impl<S: Store> Asynchronous<S> {
         rule: &FixedWindow,
         (limit, key): (&Limit, &Key),
         cost: u32,
-    ) -> Option<Spent> {
+    ) -> Option<DecidedHere> {
         let spend = |account: &mut PrepaidAccount| {
             let spent = account.spend(cost.into(), Instant::now)?;
             let block = self.prepaid.next_block(account, spent.at);

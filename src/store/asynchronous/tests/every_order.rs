@@ -10,7 +10,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::super::accounts::Account;
-use super::super::prepaid::account::{Block, PrepaidAccount, Spent, WindowReport};
+use super::super::decided::DecidedHere;
+use super::super::prepaid::account::{Block, PrepaidAccount, WindowReport};
 use super::explorer::Explorer;
 use crate::algorithm::{Cost, Effect, FixedWindow, State};
 use crate::model::Limit;
@@ -43,7 +44,7 @@ struct World {
     state: Option<State>,
     accounts: Vec<Option<PrepaidAccount>>,
     /// Units that were taken for a group of which another part is asked for.
-    held: Vec<Option<Spent>>,
+    held: Vec<Option<DecidedHere>>,
     /// Whether they were taken before a reset was answered. They may pass all the same.
     held_before_reset: bool,
     /// Numbers accounts and blocks.
@@ -190,7 +191,7 @@ impl Model {
         after.held[replica] = None;
         after.held_before_reset = false;
         // A decision in another window is too late.
-        if Timestamp::from_micros(world.now * TICK) < held.ends {
+        if Timestamp::from_micros(world.now * TICK) < held.window.unwrap().ends {
             let mut passes = after.clone();
             if !world.held_before_reset {
                 passes.passed += held.units;

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::credit::account::{CreditAccount, CreditDecision, CreditTerms, LevelReport};
+use super::super::credit::account::{CreditAccount, CreditTerms, LevelReport};
 use super::super::credit::lease::{ALL_SHARES, Lease, UsableShare};
+use super::super::decided::DecidedHere;
 use super::explorer::Explorer;
 use crate::algorithm::{Cost, Effect, State};
 use crate::model::Limit;
@@ -89,7 +90,7 @@ struct CreditReplica {
     lease: Lease,
     /// The share that is kept when the rest is given up, and whether no more than that is owed.
     kept: Option<(UsableShare, bool)>,
-    held: Option<CreditDecision>,
+    held: Option<DecidedHere>,
     /// The highest number of a payment that the store charged.
     paid: u64,
     /// When the store ends its lease, in ticks.
