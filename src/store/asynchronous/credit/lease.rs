@@ -12,7 +12,8 @@
 //! - **Parts that are given up are not used any more.** They are released when no account owes more
 //!   than the remaining parts allow.
 //! - **After a lease is over, all units are paid and all parts released.** Then the process claims
-//!   again.
+//!   again. If it cannot pay, it was cut off, and claims again when its lease in the store is over
+//!   as well. What it owes counts against its next share.
 //! - **Only the answer to the last claim counts**, and only once.
 
 use std::time::Duration;
@@ -34,6 +35,9 @@ const SAFE_LEASE: Duration = Duration::from_millis(4_990);
 /// although its last claim is older than that.
 const STORED_LEASE: Duration = Duration::from_secs(12);
 
+/// The same, and 0.2 %.
+const LAPSES_AFTER: Duration = Duration::from_millis(12_024);
+
 /// The share that may be used.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct UsableShare {
@@ -53,6 +57,8 @@ pub(crate) struct Lease {
     /// The number of the last claim, and when it was sent, until it is answered.
     claims: u64,
     sent: Option<Instant>,
+    /// When the lease in the store is over, unless a claim that was not answered prolongs it.
+    lapses: Instant,
     /// Whether this process needs no share.
     is_closed: bool,
 }
@@ -87,6 +93,7 @@ impl Lease {
             holders: 0,
             claims: 0,
             sent: None,
+            lapses: now,
             is_closed: false,
         }
     }
@@ -150,8 +157,8 @@ impl Lease {
     }
 
     /// Returns the next claim with its number. No account owes more than the share `paid_to`
-    /// allows. Returns `None` if the lease is over and units are unpaid, or if a closed process has
-    /// no parts to release.
+    /// allows. Returns `None` if units are unpaid after the lease, for as long as the store has it,
+    /// or if a closed process has no parts to release.
     pub(crate) fn claim(
         &mut self,
         paid_to: Option<UsableShare>,
@@ -162,8 +169,12 @@ impl Lease {
         let has_ended = self.granted() > 0 && !self.usable.is_leased(now);
         let is_all_paid = self.usable.parts == 0 && paid_to.is_some_and(|share| share.parts == 0);
         let has_nothing = self.is_closed && self.holders == 0;
-        if has_nothing || (has_ended && !is_all_paid) {
+        let is_in_store = now < self.lapses;
+        if has_nothing || (has_ended && !is_all_paid && is_in_store) {
             return None;
+        }
+        if has_ended {
+            self.claim.released = self.claim.granted;
         }
         if let Some(share) = paid_to {
             let given_up = self.granted().saturating_sub(share.parts);
@@ -182,6 +193,7 @@ impl Lease {
             return;
         };
         self.claim.granted += parts;
+        self.lapses = later(now, LAPSES_AFTER);
         let ends = later(sent, SAFE_LEASE);
         if now >= ends {
             return;
@@ -195,5 +207,52 @@ impl Lease {
         }
         self.usable.parts = parts;
         self.usable.ends = self.usable.ends.max(ends);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(start: Instant, millis: u64) -> Instant {
+        start + Duration::from_millis(millis)
+    }
+
+    /// A lease of all parts, which were granted at this time.
+    fn lease_of_all(start: Instant) -> Lease {
+        let mut lease = Lease::new([1; 8], start);
+        for parts in [1, 999] {
+            let (number, _) = lease.claim(Some(lease.usable()), start).unwrap();
+            lease.granted_more(number, parts, 1, start);
+        }
+        assert_eq!(lease.usable().parts(), ALL_SHARES);
+        lease
+    }
+
+    #[test]
+    fn process_that_cannot_pay_claims_again_when_its_lease_in_the_store_is_over() {
+        let start = Instant::now();
+        let mut lease = lease_of_all(start);
+        for millis in [5_000, 8_000, 12_000] {
+            let now = after(start, millis);
+            assert!(lease.give_up(now).1, "all parts are given up");
+            assert!(lease.claim(None, now).is_none(), "after {millis} ms");
+        }
+        let now = after(start, 12_024);
+        let (number, claim) = lease.claim(None, now).unwrap();
+        assert_eq!((claim.granted, claim.released), (1_000, 1_000));
+        lease.granted_more(number, 1_000, 1, now);
+        assert_eq!(lease.usable().parts(), ALL_SHARES);
+        assert_eq!(lease.usable().growths, 3, "older answers are not used");
+    }
+
+    #[test]
+    fn process_that_pays_claims_again_at_once() {
+        let start = Instant::now();
+        let mut lease = lease_of_all(start);
+        let now = after(start, 5_000);
+        let (kept, _) = lease.give_up(now);
+        let (_, claim) = lease.claim(Some(kept), now).unwrap();
+        assert_eq!(claim.released, 1_000);
     }
 }

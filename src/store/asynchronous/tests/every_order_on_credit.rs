@@ -21,8 +21,8 @@ use crate::units::{Claim, Quota, Timestamp};
 /// Half of the time for which a share may be used.
 const TICK: u64 = 2_500_000;
 
-/// A lease in the store, in ticks.
-const STORE_LEASE: u64 = 4;
+/// The ticks after which a lease in the store is over.
+const STORE_LEASE: u64 = 5;
 
 const PAYER: u64 = 1 << 32;
 
@@ -37,6 +37,8 @@ enum Start {
     /// The second one has all of it, because the lease of the first one is over. A claim of the
     /// first one is still on its way.
     TookOver,
+    /// The first one had all of it, and owes it. Its lease is over in the store.
+    CutOff,
 }
 
 /// So many things of a kind happen in a history.
@@ -454,7 +456,13 @@ impl CreditModel {
             Content::Claim(number, claim) => {
                 let rule = self.shares.rule();
                 let outcome = rule.claim(&mut world.shares, now, claim);
-                world.replicas[replica].lease_ends = world.now + STORE_LEASE;
+                let it = &mut world.replicas[replica];
+                if claim.released == claim.granted && world.now < it.lease_ends {
+                    // Cut off with debts, while a claim that was not answered prolonged the lease.
+                    let unpaid = it.account.as_ref().map_or(0, CreditAccount::unpaid);
+                    world.orphaned += unpaid;
+                }
+                it.lease_ends = world.now + STORE_LEASE;
                 Content::Granted {
                     claim: *number,
                     parts: outcome.remaining,
@@ -611,6 +619,14 @@ impl CreditModel {
                 }
                 self.ask(&mut world, 1, 0);
                 world.messages.push(late);
+            }
+            Start::CutOff => {
+                (0..3).for_each(|_| self.share(&mut world, 0));
+                (0..2).for_each(|replica| self.ask(&mut world, replica, 0));
+                while let Some((_, owes)) = self.allows(&world, 0) {
+                    world = owes;
+                }
+                (0..STORE_LEASE).for_each(|_| self.tick(&mut world));
             }
         }
         world
@@ -810,6 +826,20 @@ fn share_of_a_lease_that_is_over_is_not_used() {
 }
 
 #[test]
+fn replica_that_was_cut_off_adds_at_most_what_it_owed() {
+    explore(CreditBounds {
+        worlds: 50_000,
+        drains_in: 16,
+        start: Start::CutOff,
+        ticks: STORE_LEASE + 1,
+        messages: 1,
+        asks: 3,
+        lost: 0,
+        ..TWO_REPLICAS
+    });
+}
+
+#[test]
 fn killed_replica_adds_at_most_what_it_owed() {
     explore(CreditBounds {
         killed: 1,
@@ -850,6 +880,7 @@ fn random_histories_stay_within_the_overshoot() {
         Start::Sharing(2),
         Start::HandsOver { is_full: false },
         Start::TookOver,
+        Start::CutOff,
     ] {
         let slow = CreditBounds {
             start,
