@@ -19,7 +19,10 @@ NIGHTLY ?= nightly
 # For how long to fuzz.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help test check doc models proxies clients browser failures dashboards servers schema plots screenshots fuzz features msrv minimal package deny public-types test-image \
+# How many random histories to run.
+HISTORIES ?= 100000
+
+.PHONY: help test check doc models histories proxies clients browser failures dashboards servers schema plots screenshots fuzz features msrv minimal package deny public-types test-image \
 	bench micro layers telemetry budget excess attack valgrind strace perf objdump lint-lua redis wrk luacheck nginx haproxy chromium prometheus
 
 help: ## this list
@@ -45,6 +48,9 @@ check: lint-lua ## format, lints, and several sets of features
 models: ## all orders in which threads may run through what has no lock, or several (loom)
 	RUSTFLAGS="--cfg tollgate_loom" CARGO_TARGET_DIR=target/models \
 	  cargo test -p tollgate --no-default-features --features redis --lib interleavings
+
+histories: ## 100,000 random histories of each kind of asynchronous limit, against its bound (`HISTORIES`)
+	HISTORIES=$(HISTORIES) cargo test --release --all-features -p tollgate --lib asynchronous
 
 lint-lua: luacheck ## luacheck over scripts/
 	luacheck -q scripts

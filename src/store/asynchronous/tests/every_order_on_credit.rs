@@ -14,6 +14,7 @@ use super::super::credit::account::{CreditAccount, CreditTerms, LevelReport};
 use super::super::credit::lease::{ALL_SHARES, Lease, UsableShare};
 use super::super::decided::DecidedHere;
 use super::explorer::Explorer;
+use super::histories;
 use crate::algorithm::{Cost, Effect, State};
 use crate::model::Limit;
 use crate::units::{Claim, Quota, Timestamp};
@@ -732,7 +733,8 @@ const fn weight(event: CreditEvent) -> u64 {
 }
 
 /// Follows random histories.
-fn walk(bounds: CreditBounds, walks: u64, steps: usize) {
+fn walk(bounds: CreditBounds, steps: usize) {
+    let walks = histories(250);
     let model = CreditModel::new(bounds);
     let next = |world: &CreditWorld| model.next(world);
     let hash = |_: &CreditWorld| 0;
@@ -875,7 +877,7 @@ fn random_histories_stay_within_the_overshoot() {
         killed: 1,
         ..RANDOM
     };
-    walk(three, 250, 150);
+    walk(three, 150);
     for start in [
         Start::Sharing(2),
         Start::HandsOver { is_full: false },
@@ -887,6 +889,6 @@ fn random_histories_stay_within_the_overshoot() {
             drains_in: 20,
             ..RANDOM
         };
-        walk(slow, 250, 60);
+        walk(slow, 60);
     }
 }

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::super::Asynchronous;
+use super::histories;
 use crate::model::{Change, Check, Decision, Error, Group, Limit, Operation, Source};
 use crate::store::deny_cache::WithDenyCache;
 use crate::store::{Answer, MemoryStore, Store};
@@ -426,10 +427,10 @@ fn key_is_decided_here_again_after_blocks_failed() {
 }
 
 /// Runs random fleets, and checks what passed above the limit.
-fn check_fleets(kind: impl Strategy<Value = FleetLimit>, cases: u32, overshoot: u8) {
+fn check_fleets(kind: impl Strategy<Value = FleetLimit>, overshoot: u8) {
     let config = ProptestConfig {
         failure_persistence: None,
-        ..ProptestConfig::with_cases(cases)
+        ..ProptestConfig::with_cases(histories(200))
     };
     let tested = TestRunner::new(config).run(&fleets(kind), |fleet| {
         let (passed, _) = runtime().block_on(run(&fleet, 1));
@@ -444,7 +445,7 @@ fn check_fleets(kind: impl Strategy<Value = FleetLimit>, cases: u32, overshoot: 
 
 #[test]
 fn fleets_pass_at_most_the_limit_in_each_window() {
-    check_fleets(Just(FleetLimit::Window), 200, 0);
+    check_fleets(Just(FleetLimit::Window), 0);
 }
 
 #[test]
@@ -456,7 +457,7 @@ fn fleets_on_credit_stay_within_the_overshoot() {
         Just(FleetLimit::SlidingWindow),
         Just(FleetLimit::Log),
     ];
-    check_fleets(kinds, 200, OVERSHOOT);
+    check_fleets(kinds, OVERSHOOT);
 }
 
 /// A bucket that no test uses up.
