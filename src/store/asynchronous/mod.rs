@@ -48,12 +48,13 @@ pub(crate) struct Asynchronous<S: Store> {
 }
 
 impl<S: Store> Asynchronous<S> {
-    pub(crate) fn new(store: S, deadline: Duration) -> Arc<Self> {
+    /// `label` is the name of the store in metrics.
+    pub(crate) fn new(store: S, deadline: Duration, label: Arc<str>) -> Arc<Self> {
         Arc::new(Self {
             store: Arc::new(store),
             deadline,
             prepaid: PrepaidAccounts::default(),
-            credit: Credit::default(),
+            credit: Credit::new(label),
             reaper: Mutex::default(),
             charging: watch::Sender::new(0),
         })

@@ -116,14 +116,14 @@ pub(crate) fn paid(limit: &str, units: u64, above_limit: u64) {
 }
 
 /// Notes how many keys have units that are to be paid.
-pub(crate) fn unpaid(level: &mut GaugeLevel, keys: usize) {
-    level.set(&names::UNPAID_KEYS, &[], keys);
+pub(crate) fn unpaid(store: &str, level: &mut GaugeLevel, keys: usize) {
+    level.set(&names::UNPAID_KEYS, &[("store", store)], keys);
 }
 
 /// Notes how many processes share the overshoot of limits.
-pub(crate) fn shared_with(level: &mut GaugeLevel, replicas: u32) {
+pub(crate) fn shared_with(store: &str, level: &mut GaugeLevel, replicas: u32) {
     let replicas = usize::try_from(replicas).unwrap_or(usize::MAX);
-    level.set(&names::REPLICAS, &[], replicas);
+    level.set(&names::REPLICAS, &[("store", store)], replicas);
 }
 
 /// Counts a request as waiting, until the level is dropped.

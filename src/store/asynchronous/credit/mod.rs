@@ -39,6 +39,8 @@ pub(super) struct Credit {
     due: Mutex<DuePayments>,
     /// How many processes share the overshoot, in the metrics.
     replicas: Mutex<GaugeLevel>,
+    /// The name of the store in metrics.
+    label: Arc<str>,
 }
 
 /// The share of the lease, for threads that decide. A thread reads it under the lock of an account.
@@ -74,8 +76,8 @@ impl ShareInUse {
     }
 }
 
-impl Default for Credit {
-    fn default() -> Self {
+impl Credit {
+    pub(super) fn new(label: Arc<str>) -> Self {
         let start = Instant::now();
         let lease = Lease::new(random_id(), start);
         let share = ShareInUse {
@@ -90,6 +92,7 @@ impl Default for Credit {
             payer: random_id(),
             due: Mutex::default(),
             replicas: Mutex::default(),
+            label,
         }
     }
 }

@@ -49,8 +49,8 @@ impl DuePayments {
         self.due.pop_front().map(|(_, budget)| budget)
     }
 
-    fn report(&mut self) {
-        telemetry::unpaid(&mut self.in_metrics, self.due.len());
+    fn report(&mut self, store: &str) {
+        telemetry::unpaid(store, &mut self.in_metrics, self.due.len());
     }
 }
 
@@ -254,7 +254,7 @@ impl<S: Store> Asynchronous<S> {
         }
         self.renew().await;
         let mut due = credit.due.lock();
-        due.report();
+        due.report(&credit.label);
         let is_over = due.due.is_empty() && credit.accounts.is_empty();
         if is_over {
             due.task.end();
@@ -283,12 +283,12 @@ async fn pay_and_renew<S: Store>(asynchronous: Weak<Asynchronous<S>>, task: u64)
         }
         asynchronous.beat();
         asynchronous.pay_due(&mut timer).await;
-        asynchronous.credit.due.lock().report();
+        let credit = &asynchronous.credit;
+        credit.due.lock().report(&credit.label);
         let now = Instant::now();
         if now.saturating_duration_since(forgot_at) >= FORGET_EVERY {
             forgot_at = now;
-            let accounts = &asynchronous.credit.accounts;
-            accounts.forget(|account| account.is_unused(now));
+            credit.accounts.forget(|account| account.is_unused(now));
         }
         if asynchronous.is_over().await {
             return;

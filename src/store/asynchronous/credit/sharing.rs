@@ -72,8 +72,10 @@ impl<S: Store> Asynchronous<S> {
     pub(super) fn update<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> T {
         let mut lease = self.credit.lease.lock();
         let changed = change(&mut lease);
-        self.credit.share.set(&lease.usable());
-        telemetry::shared_with(&mut self.credit.replicas.lock(), lease.replicas());
+        let credit = &self.credit;
+        credit.share.set(&lease.usable());
+        let mut level = credit.replicas.lock();
+        telemetry::shared_with(&credit.label, &mut level, lease.replicas());
         changed
     }
 

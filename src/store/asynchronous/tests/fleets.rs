@@ -277,6 +277,7 @@ async fn run(fleet: &Fleet, groups: u64) -> (Arc<Passed>, u64) {
             Asynchronous::new(
                 WithDenyCache::new(store.clone()),
                 Duration::from_millis(2 * fleet.way),
+                "test".into(),
             )
         })
         .collect();
@@ -383,7 +384,7 @@ fn units_that_are_not_spent_are_given_back_also_after_an_outage() {
             let peek = Operation::Peek(Check::new(&limit, "alice").with_cost(0).into());
             1_000 - store.store.apply(peek).await.unwrap().remaining()
         };
-        let replica = Asynchronous::new(store.clone(), Duration::from_millis(1));
+        let replica = Asynchronous::new(store.clone(), Duration::from_millis(1), "test".into());
         for _ in 0..20 {
             assert!(replica.apply(charge()).await.unwrap().allowed());
             sleep(Duration::from_millis(10)).await;
@@ -406,7 +407,7 @@ fn key_is_decided_here_again_after_blocks_failed() {
             .and_then(Limit::asynchronous)
             .unwrap();
         let store = Distant::new(0, 0, 1);
-        let replica = Asynchronous::new(store.clone(), Duration::from_millis(1));
+        let replica = Asynchronous::new(store.clone(), Duration::from_millis(1), "test".into());
         let check_for = async |seconds: u64| {
             let mut last = Source::Store;
             for _ in 0..seconds * 10 {
@@ -485,7 +486,7 @@ fn replica_that_joins_soon_has_its_share() {
             }
             last
         };
-        let replica = || Asynchronous::new(store.clone(), Duration::from_millis(10));
+        let replica = || Asynchronous::new(store.clone(), Duration::from_millis(10), "test".into());
         let (first, second) = (replica(), replica());
         let alone = check_for(&first, Duration::from_millis(400)).await;
         assert_eq!(alone, Source::Asynchronous);
@@ -500,7 +501,8 @@ fn share_outlasts_an_outage_of_three_seconds() {
         let limit = large_bucket();
         for millis in (0..1_700).step_by(100) {
             let store = Distant::new(1, 0, 1);
-            let replica = Asynchronous::new(store.clone(), Duration::from_millis(10));
+            let replica =
+                Asynchronous::new(store.clone(), Duration::from_millis(10), "test".into());
             // Returns whether this process decided all checks.
             let check_for = async |time: Duration| {
                 let start = Instant::now();
@@ -530,7 +532,7 @@ fn units_that_are_allowed_during_a_reset_are_charged() {
     runtime().block_on(async {
         let limit = large_bucket();
         let store = Distant::new(20, 0, 1);
-        let replica = Asynchronous::new(store.clone(), Duration::from_millis(100));
+        let replica = Asynchronous::new(store.clone(), Duration::from_millis(100), "test".into());
         let allow_here = async |units: u32| {
             for _ in 0..units {
                 let charge = Operation::Charge(Check::new(&limit, "alice").into());

@@ -62,12 +62,13 @@ impl RedisStoreBuilder {
             client_name: self.client_name.map(Into::into),
             tags,
         };
+        let label: Arc<str> = self.label.into();
         let nodes = Nodes {
             terms: Arc::new(terms),
             deadline: self.deadline,
             breaker: self.breaker,
             on_opened: Arc::clone(&on_opened),
-            label: self.label.into(),
+            label: Arc::clone(&label),
         };
         let settings = |lanes: usize| LaneSettings {
             deadline: self.deadline,
@@ -124,7 +125,7 @@ impl RedisStoreBuilder {
         };
         RedisStore {
             notes: Arc::new(Notes::new(lanes.clone(), prefix)),
-            asynchronous: Asynchronous::new(lanes, self.deadline),
+            asynchronous: Asynchronous::new(lanes, self.deadline, label),
         }
     }
 
