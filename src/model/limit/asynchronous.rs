@@ -189,8 +189,8 @@ impl Limit {
         self.shared.asynchronous.is_some()
     }
 
-    /// How far all replicas together may exceed the limit, in percent. Default: 0. See
-    /// [`with_overshoot_percent`](Self::with_overshoot_percent).
+    /// Returns the most by which all replicas together may exceed the limit, in percent. Default:
+    /// 0. See [`with_overshoot_percent`](Self::with_overshoot_percent).
     #[must_use]
     pub fn overshoot_percent(&self) -> u8 {
         match self.shared.asynchronous {

@@ -19,7 +19,7 @@ const MAX_ACCOUNTS: usize = 100_000;
 
 const MAX_PER_SHARD: usize = MAX_ACCOUNTS / SHARDS;
 
-/// How many accounts are looked at for one that can be forgotten, which makes room for a new one.
+/// The most accounts that are looked at for one that can be forgotten, to make room for a new one.
 /// An account with units is never forgotten, so a flood of keys takes nothing from the keys in use.
 const LOOKS: usize = 16;
 

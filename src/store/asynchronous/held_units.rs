@@ -17,12 +17,12 @@ use crate::units::later;
 pub(super) struct HeldUnits<S: Store> {
     asynchronous: Arc<Asynchronous<S>>,
     group: Group,
-    /// Whether the units were taken. They stay in their accounts if the operation is a peek.
+    /// Set if the units were taken. They stay in their accounts if the operation is a peek.
     are_taken: bool,
     /// The units of each check.
     here: Vec<Option<DecidedHere>>,
     sent: Instant,
-    /// How often the share of the overshoot had grown by then.
+    /// The growths of the share of the overshoot by then.
     growths: u64,
 }
 

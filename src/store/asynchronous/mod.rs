@@ -128,7 +128,7 @@ impl<S: Store> Asynchronous<S> {
         }
         match of.0.decided_ahead() {
             Some(rule) => self.spend(rule, of, cost),
-            None => self.lend(of, cost),
+            None => self.decide_on_credit(of, cost),
         }
     }
 
@@ -205,9 +205,9 @@ impl<S: Store> Drop for Asynchronous<S> {
 struct Forget<S: Store> {
     asynchronous: Arc<Asynchronous<S>>,
     budget: Budget,
-    /// Whether the store still counts its units.
+    /// Set if the store still counts its units.
     gives_back: bool,
-    /// Whether the store has reset the budget. Then what was owed before is void.
+    /// Set if the store has reset the budget. Then what was owed before is void.
     is_reset: bool,
 }
 

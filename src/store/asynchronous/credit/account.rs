@@ -55,8 +55,8 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CreditTerms {
     capacity: u64,
-    /// How fast a bucket drains. Other algorithms free units at times that this process does not
-    /// know.
+    /// The rate at which a bucket drains. Other algorithms free units at times that this process
+    /// does not know.
     rate: Option<Rate>,
     /// The longest time until a unit that is charged now is free again, in a window or a log.
     period: Micros,
@@ -77,7 +77,7 @@ pub(crate) struct CreditAccount {
     /// Units of groups that are not decided yet.
     held: u64,
     payment: Option<Payable>,
-    /// Whether a payment is planned.
+    /// Set while a payment is planned.
     pub(super) is_planned: bool,
     /// The overshoot of the last check, in units.
     overshoot: u64,
@@ -96,7 +96,7 @@ struct KnownLevel {
     /// The time of the decision, by the clock of the store.
     as_of: Timestamp,
     answered: Instant,
-    /// How often the share of this process had grown when the request was sent.
+    /// The growths of the share of this process when the request was sent.
     growths: u64,
 }
 
@@ -148,7 +148,7 @@ impl FullAt {
 pub(crate) struct LevelReport {
     /// When the request was sent, by the clock of this process.
     pub(crate) sent: Instant,
-    /// How often the share of this process had grown by then.
+    /// The growths of the share of this process by then.
     pub(crate) growths: u64,
     pub(crate) answered: Instant,
     /// When the store decided, by its own clock.
@@ -285,7 +285,7 @@ impl CreditAccount {
 
     /// Allows a check, if it fits what is known, and the credit. The units are owed from now on.
     #[inline]
-    pub(crate) fn lend(
+    pub(crate) fn allow(
         &mut self,
         units: u64,
         overshoot: u64,
@@ -361,7 +361,7 @@ impl CreditAccount {
         is_owed
     }
 
-    /// Allows a check of a group that is not decided yet, as `lend` does.
+    /// Allows a check of a group that is not decided yet, as `allow` does.
     pub(crate) fn hold(
         &mut self,
         units: u64,
@@ -369,10 +369,10 @@ impl CreditAccount {
         share: &UsableShare,
         clock: impl FnOnce() -> Instant,
     ) -> Option<DecidedHere> {
-        let lent = self.lend(units, overshoot, share, clock)?;
+        let allowed = self.allow(units, overshoot, share, clock)?;
         self.owed -= units;
         self.held += units;
-        Some(lent)
+        Some(allowed)
     }
 
     fn decision(&self, units: u64, left: u64, at: Instant) -> DecidedHere {
@@ -396,13 +396,13 @@ impl CreditAccount {
     }
 
     /// The units of a group that was allowed are owed, and otherwise they are not.
-    pub(crate) fn end_hold(&mut self, lent: &DecidedHere, is_allowed: bool) {
-        if lent.account != self.number {
+    pub(crate) fn end_hold(&mut self, held: &DecidedHere, is_allowed: bool) {
+        if held.account != self.number {
             return;
         }
-        self.held -= lent.units;
+        self.held -= held.units;
         if is_allowed {
-            self.owed += lent.units;
+            self.owed += held.units;
         }
     }
 

@@ -52,14 +52,14 @@ pub(crate) struct UsableShare {
 pub(crate) struct Lease {
     claim: Claim,
     usable: UsableShare,
-    /// How many replicas there are, with this one. 0: not known.
+    /// The number of replicas, with this one. 0: not known.
     holders: u32,
     /// The number of the last claim, and when it was sent, until it is answered.
     claims: u64,
     sent: Option<Instant>,
     /// When the lease in the store is over, unless a claim that was not answered prolongs it.
     lapses: Instant,
-    /// Whether this process needs no share.
+    /// Set while this process needs no share.
     is_closed: bool,
 }
 
@@ -102,7 +102,7 @@ impl Lease {
         self.usable
     }
 
-    /// How many replicas share the overshoot. 0 while this one has no share.
+    /// The number of replicas that share the overshoot. 0 while this one has no share.
     pub(super) const fn replicas(&self) -> u32 {
         match self.usable.parts {
             0 => 0,

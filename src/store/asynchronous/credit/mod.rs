@@ -37,7 +37,7 @@ pub(super) struct Credit {
     /// The id of this process in its payments.
     payer: [u8; 8],
     due: Mutex<DuePayments>,
-    /// How many processes share the overshoot, in the metrics.
+    /// The number of processes that share the overshoot, in the metrics.
     replicas: Mutex<GaugeLevel>,
     /// The name of the store in metrics.
     label: Arc<str>,
@@ -107,13 +107,14 @@ fn random_id() -> [u8; 8] {
 struct Next {
     /// A payment to be sent now.
     payment: Option<Payable>,
-    /// Whether the account has to be looked at again. It may still owe, or the task that sends the
+    /// Set if the account has to be looked at again. It may still owe, or the task that sends the
     /// payment may have stopped.
     is_planned: bool,
 }
 
 impl Credit {
-    /// How often the share grew. An answer is noted with the number from before its request.
+    /// The number of times that the share grew. An answer is noted with the number from before its
+    /// request.
     pub(super) fn growths(&self) -> u64 {
         self.share.get().growths
     }
@@ -190,29 +191,29 @@ impl Credit {
 impl<S: Store> Asynchronous<S> {
     /// Decides a check, if its account can: allows it on credit, or denies it.
     #[inline]
-    pub(super) fn lend(
+    pub(super) fn decide_on_credit(
         self: &Arc<Self>,
         (limit, key): (&Limit, &Key),
         cost: u32,
     ) -> Option<DecidedHere> {
         let overshoot = limit.overshoot()?;
-        let lend = |account: &mut CreditAccount| {
+        let decide = |account: &mut CreditAccount| {
             let share = self.credit.share.get();
-            match account.lend(cost.into(), overshoot, &share, Instant::now) {
-                Some(lent) => Some((lent, self.credit.next(account, &share))),
+            match account.allow(cost.into(), overshoot, &share, Instant::now) {
+                Some(allowed) => Some((allowed, self.credit.next(account, &share))),
                 None => Some((account.deny(cost.into(), Instant::now())?, Next::default())),
             }
         };
-        let (lent, next) = self.credit.under((limit, key), lend)??;
+        let (decided, next) = self.credit.under((limit, key), decide)??;
         self.start(next, (limit, key));
-        Some(lent)
+        Some(decided)
     }
 
     /// Ends the hold on the units of a check. If its group was allowed, the units are owed.
-    pub(super) fn end_hold(self: &Arc<Self>, check: &Check, lent: &DecidedHere, is_allowed: bool) {
+    pub(super) fn end_hold(self: &Arc<Self>, check: &Check, held: &DecidedHere, is_allowed: bool) {
         let of = (check.limit(), check.key());
         let end = |account: &mut CreditAccount| {
-            account.end_hold(lent, is_allowed);
+            account.end_hold(held, is_allowed);
             let share = self.credit.share.get();
             self.credit.next(account, &share)
         };

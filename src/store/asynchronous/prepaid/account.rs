@@ -69,7 +69,7 @@ pub(crate) struct PrepaidAccount {
     in_flight: Option<u64>,
     /// No block is charged until then.
     paused_until: Instant,
-    /// How many blocks in a row were not charged.
+    /// The number of blocks in a row that were not charged.
     failures: u32,
     /// When the last block was charged.
     granted_at: Instant,

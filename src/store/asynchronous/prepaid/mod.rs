@@ -27,7 +27,7 @@ use crate::store::{Store, answer};
 use crate::telemetry;
 use crate::units::{Receipt, spawn_for};
 
-/// How often units that are not spent are looked for.
+/// The interval at which units that are not spent are looked for.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// A round of that task that takes longer is taken for its end.
@@ -218,7 +218,7 @@ struct BlockCharge<S: Store> {
     asynchronous: Arc<Asynchronous<S>>,
     budget: Budget,
     block: Block,
-    /// Whether the store may have charged the block, although it is not granted.
+    /// Set if the store may have charged the block, although it is not granted.
     may_be_charged: bool,
 }
 

@@ -45,7 +45,7 @@ struct World {
     accounts: Vec<Option<PrepaidAccount>>,
     /// Units that were taken for a group of which another part is asked for.
     held: Vec<Option<DecidedHere>>,
-    /// Whether they were taken before a reset was answered. They may pass all the same.
+    /// Set if they were taken before a reset was answered. They may pass all the same.
     held_before_reset: bool,
     /// Numbers accounts and blocks.
     numbers: u64,
@@ -153,7 +153,7 @@ impl Model {
             {
                 account.fail(refill, true, self.local(message.replica, world.now));
             }
-            // Whether another message is lost, or never arrives, is the same.
+            // Another message that is lost is the same as one that never arrives.
             if matches!(message.what, What::Block(_) | What::Answer(Some(_), _)) {
                 next.push((WorldEvent::IsLost(index), lost));
             }
@@ -361,7 +361,7 @@ impl Model {
             .remaining
     }
 
-    /// What tells a world from others.
+    /// The hash that tells a world from others.
     fn hash(&self, world: &World, hasher: &RandomState) -> u64 {
         let left = self.left(world);
         let counts = (

@@ -267,7 +267,7 @@ impl CreditModel {
         let mut after = world.clone();
         let now = self.local(replica, after.now);
         let account = after.replicas[replica].account.as_mut()?;
-        account.lend(1, self.bounds.overshoot, share, || now)?;
+        account.allow(1, self.bounds.overshoot, share, || now)?;
         after.passed += self.bounds.drains_in;
         let event = CreditEvent::Allows {
             replica,
@@ -396,7 +396,7 @@ impl CreditModel {
         for index in 0..world.messages.len() {
             let mut after = world.clone();
             let message = after.messages.remove(index);
-            // Whether a check or its answer is lost, or never arrives, is the same.
+            // A check or an answer that is lost is the same as one that never arrives.
             let is_noticed = !matches!(message.what, Content::Ask(_) | Content::Level(None, _));
             if is_noticed && world.lost < self.bounds.lost {
                 let mut lost = after.clone();
@@ -479,7 +479,7 @@ impl CreditModel {
         world.messages.push(answer);
     }
 
-    /// What the store has left.
+    /// The units that the store has left.
     fn level(&self, world: &CreditWorld, message: &CreditMessage) -> LevelReport {
         let now = Self::store_time(world.now);
         let mut state = world.budget.clone();
@@ -536,7 +536,7 @@ impl CreditModel {
             .is_some_and(|at| message.sent <= at)
     }
 
-    /// What tells a world from others.
+    /// The hash that tells a world from others.
     fn hash(&self, world: &CreditWorld, hasher: &RandomState) -> u64 {
         let states = format!("{:?} {:?}", world.budget, world.shares);
         let counts = (
@@ -721,8 +721,8 @@ fn explore(bounds: CreditBounds) -> i64 {
     nearest
 }
 
-/// How often an event is chosen in a random history. Shares move only if claims are answered often,
-/// and units drain with each tick.
+/// The weight of an event when a random history chooses one. Shares move only if claims are
+/// answered often, and units drain with each tick.
 const fn weight(event: CreditEvent) -> u64 {
     match event {
         CreditEvent::Arrives(_) => 8,

@@ -23,11 +23,11 @@ struct Distant {
     store: Arc<MemoryStore>,
     /// The longest way, in milliseconds.
     way: u64,
-    /// Of a thousand messages.
+    /// The number of lost ones of a thousand messages.
     lost: u64,
     random: Arc<AtomicU64>,
     asked: Arc<AtomicU64>,
-    /// Whether it cannot be reached.
+    /// Set while it cannot be reached.
     away: Arc<AtomicBool>,
     /// The last payment of each payer. Only one budget is paid.
     paid: Arc<Mutex<HashMap<[u8; 8], u64>>>,
@@ -123,7 +123,7 @@ impl Passed {
         all
     }
 
-    /// What passed in each window of this length from the epoch on, by its number.
+    /// The units that passed in each window of this length from the epoch on, by its number.
     fn by_window(&self, length: Duration) -> HashMap<u128, u64> {
         let mut windows = HashMap::new();
         for (at, units) in self.all() {
@@ -204,7 +204,7 @@ impl FleetLimit {
         limit.unwrap().with_overshoot_percent(OVERSHOOT).unwrap()
     }
 
-    /// What passed above the limit, in units.
+    /// The units that passed above the limit.
     fn excess(self, passed: &Passed, fleet: &Fleet) -> f64 {
         let limit = fleet.limit as f64;
         let most = match self {
