@@ -10,9 +10,10 @@ use crate::report::median_of;
 use crate::sample::Sample;
 use crate::scenario::Outcome;
 
-const WIDTH: u32 = 860;
-const NAMES: f64 = 260.0;
+/// The length of the longest bar.
+const LONGEST: f64 = 490.0;
 const NUMBERS: f64 = 110.0;
+const CHARACTER: f64 = 6.7;
 const BAR: f64 = 20.0;
 const TITLE: f64 = 40.0;
 const LEGEND: f64 = 34.0;
@@ -51,19 +52,23 @@ fn write(path: &Path, measured: &Measured<'_>) -> std::io::Result<()> {
     let bars: usize = measured.iter().map(|(_, outcomes)| outcomes.len()).sum();
     let height = LEGEND + bars as f64 * BAR + measured.len() as f64 * TITLE + 12.0;
     let description = "Decisions a second of tollgate and its peers, on one machine and one Redis.";
-    let mut chart = Chart::new(WIDTH, height as u32, description);
+    let all = measured.iter().flat_map(|(_, outcomes)| outcomes);
+    let longest_name = all.map(|it| it.name.len()).max().unwrap_or(0);
+    let names = longest_name as f64 * CHARACTER + 12.0;
+    let width = names + LONGEST + NUMBERS;
+    let mut chart = Chart::new(width as u32, height as u32, description);
     let meaning = [
         (Ink::Allowed, "tollgate"),
         (Ink::Faint, "others"),
         (Ink::Level, "no rate limiting"),
     ];
-    chart.legend((NAMES, 24.0), meaning);
+    chart.legend((names, 24.0), meaning);
     let mut y = LEGEND;
     for (title, outcomes) in measured {
         y += TITLE;
         chart.heading(
             Align::Start,
-            (NAMES, y - 10.0),
+            (names, y - 10.0),
             &format!("{title}: decisions a second"),
         );
         let rates: Vec<_> = outcomes
@@ -72,17 +77,17 @@ fn write(path: &Path, measured: &Measured<'_>) -> std::io::Result<()> {
             .collect();
         let most = rates.iter().copied().fold(1.0, f64::max);
         for (outcome, rate) in outcomes.iter().zip(rates) {
-            let length = rate / most * (f64::from(WIDTH) - NAMES - NUMBERS);
+            let length = rate / most * LONGEST;
             let ink = match outcome.side {
                 Side::Tollgate => Ink::Allowed,
                 Side::Bare => Ink::Level,
                 Side::Peer | Side::Reporter => Ink::Faint,
             };
-            chart.rectangle(ink, (NAMES, y + 2.0), (NAMES + length, y + BAR - 3.0));
+            chart.rectangle(ink, (names, y + 2.0), (names + length, y + BAR - 3.0));
             let line = y + BAR - 6.0;
-            chart.text(Ink::Text, Align::End, (NAMES - 8.0, line), &outcome.name);
+            chart.text(Ink::Text, Align::End, (names - 8.0, line), &outcome.name);
             let rate = grouped(rate);
-            chart.text(Ink::Text, Align::Start, (NAMES + length + 6.0, line), &rate);
+            chart.text(Ink::Text, Align::Start, (names + length + 6.0, line), &rate);
             y += BAR;
         }
     }
