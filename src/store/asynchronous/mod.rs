@@ -39,6 +39,7 @@ pub(crate) struct Asynchronous<S: Store> {
     store: Arc<S>,
     /// The longest time until the store answers.
     deadline: Duration,
+    started: Instant,
     prepaid: PrepaidAccounts,
     credit: Credit,
     /// The task that gives back units that are not spent.
@@ -53,6 +54,7 @@ impl<S: Store> Asynchronous<S> {
         Arc::new(Self {
             store: Arc::new(store),
             deadline,
+            started: Instant::now(),
             prepaid: PrepaidAccounts::default(),
             credit: Credit::new(label),
             reaper: Mutex::default(),

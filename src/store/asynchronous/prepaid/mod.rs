@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use self::account::{Block, PrepaidAccount, ReturnedUnits, WindowReport};
 use super::accounts::{Accounts, StoredAccount};
@@ -25,7 +25,11 @@ use crate::algorithm::FixedWindow;
 use crate::model::{Budget, Change, Check, Decision, Error, Key, Limit, Operation, Source};
 use crate::store::{Store, answer};
 use crate::telemetry;
-use crate::units::{Receipt, spawn_for};
+use crate::units::{Receipt, later, micros, spawn_for};
+
+/// Blocks are charged at multiples of this time, so that the blocks of many keys leave in one call.
+/// Meanwhile the other half of the last block is spent.
+const TOGETHER: Duration = Duration::from_millis(4);
 
 /// The interval at which units that are not spent are looked for.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -181,6 +185,13 @@ impl<S: Store> Asynchronous<S> {
         }
     }
 
+    /// The next time at which blocks are charged.
+    fn next_round(&self, now: Instant) -> Instant {
+        let elapsed = micros(now.saturating_duration_since(self.started));
+        let round = micros(TOGETHER);
+        later(now, Duration::from_micros(round - elapsed % round))
+    }
+
     /// Gives units back in the background.
     #[cold]
     pub(super) fn start_give_back(self: &Arc<Self>, units: Vec<(Budget, ReturnedUnits)>) {
@@ -224,6 +235,7 @@ struct BlockCharge<S: Store> {
 
 impl<S: Store> BlockCharge<S> {
     async fn run(mut self) {
+        sleep_until(self.asynchronous.next_round(Instant::now())).await;
         let check = Check::new(self.budget.limit(), self.budget.key()).with_cost(self.block.units);
         self.may_be_charged = true;
         let sent = Instant::now();
