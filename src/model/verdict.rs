@@ -110,9 +110,14 @@ impl Verdict {
     }
 
     /// The same verdict, where this process has more units of the budget.
-    pub(crate) fn with_more_remaining(mut self, units: u64) -> Self {
+    pub(crate) fn with_more_remaining(self, units: u64) -> Self {
         let remaining = self.outcome.remaining.saturating_add(units);
-        self.outcome.remaining = remaining.min(self.limit.quota().capacity());
+        self.with_remaining(remaining)
+    }
+
+    /// The same verdict, where so many units are left in the store and in this process.
+    pub(crate) fn with_remaining(mut self, units: u64) -> Self {
+        self.outcome.remaining = units.min(self.limit.quota().capacity());
         self
     }
 

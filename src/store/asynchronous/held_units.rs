@@ -163,8 +163,8 @@ impl<S: Store> HeldUnits<S> {
         let verdict = verdict.ok_or_else(|| Error::store("a verdict is missing"))?;
         let check = &self.group[index];
         Ok(if check.limit().decided_ahead().is_some() {
-            let ahead = self.ahead(index, asked, place);
-            verdict.clone().with_more_remaining(ahead)
+            let left = self.left_in_window(index, asked, place, verdict);
+            verdict.clone().with_remaining(left)
         } else if check.limit().is_asynchronous() {
             let unpaid = self.unpaid(check, asked, place);
             let terms = CreditTerms::of(check.limit().rule());
@@ -175,11 +175,18 @@ impl<S: Store> HeldUnits<S> {
         })
     }
 
-    /// The units of a fixed window that stay here, after its answer is noted.
-    fn ahead(&self, index: usize, asked: &Decision, place: usize) -> u64 {
+    /// The units of a fixed window that are left in the store and here, after its answer is noted.
+    fn left_in_window(
+        &self,
+        index: usize,
+        asked: &Decision,
+        place: usize,
+        verdict: &Verdict,
+    ) -> u64 {
         let check = &self.group[index];
+        let left_in_store = verdict.outcome().remaining;
         let Some(rule) = check.limit().decided_ahead() else {
-            return 0;
+            return left_in_store;
         };
         let report = WindowReport::of(asked, place, self.sent).filter(|_| self.are_taken);
         if let Some(report) = report {
@@ -187,11 +194,10 @@ impl<S: Store> HeldUnits<S> {
         }
         let of = (check.limit(), check.key());
         let ahead = self.asynchronous.prepaid.under(of, rule, |it| it.ahead());
+        let left = left_in_store.saturating_add(ahead.unwrap_or(0));
         // A peek leaves its units in the account.
         let seen = self.here[index].filter(|_| !self.are_taken);
-        ahead
-            .unwrap_or(0)
-            .saturating_sub(seen.map_or(0, |here| here.units))
+        left.saturating_sub(seen.map_or(0, |here| here.units))
     }
 
     /// The units of a check that are owed, after its answer is noted.

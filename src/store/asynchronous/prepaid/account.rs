@@ -188,6 +188,11 @@ impl PrepaidAccount {
         self.ahead
     }
 
+    /// The units that are left in the store and here, as far as this process knows.
+    pub(crate) fn left(&self) -> u64 {
+        self.window.left.saturating_add(self.ahead)
+    }
+
     /// Returns whether the window is over.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.in_flight.is_none() && now >= self.window.closes
@@ -328,9 +333,15 @@ impl PrepaidAccount {
                 0 => known.charged_at,
                 _ => answered.charged_at,
             };
+            // The order of two checks of one call is not known.
+            let left = match answered.as_of == known.as_of {
+                true => known.left.min(answered.left),
+                false => answered.left,
+            };
             *known = KnownWindow {
                 closes,
                 charged_at,
+                left,
                 ..answered
             };
         }

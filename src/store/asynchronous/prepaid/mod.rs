@@ -41,10 +41,9 @@ const LONGEST_ROUND: Duration = Duration::from_secs(3);
 pub(super) type PrepaidAccounts = Accounts<PrepaidAccount>;
 
 /// The account after an answer.
-#[derive(Default)]
 struct Noted {
-    /// The units that are here.
-    ahead: u64,
+    /// The units that are left in the store and here.
+    left: u64,
     /// The block that is needed now.
     block: Option<Block>,
     /// Units that were charged under another quota, and are not spent under this one.
@@ -75,12 +74,16 @@ impl PrepaidAccounts {
         let new = || PrepaidAccount::new(self.next_number(), *rule, report);
         let Some(stored) = place.get() else {
             place.add(budget, new(), report.answered);
-            return Noted::default();
+            return Noted {
+                left: report.left,
+                block: None,
+                returned: None,
+            };
         };
         if stored.account.is_of(rule) {
             stored.account.note(report);
             return Noted {
-                ahead: stored.account.ahead(),
+                left: stored.account.left(),
                 block: self.next_block(&mut stored.account, report.answered),
                 returned: None,
             };
@@ -89,8 +92,9 @@ impl PrepaidAccounts {
         stored.account = new();
         let old = std::mem::replace(&mut stored.budget, budget.clone());
         Noted {
+            left: report.left,
+            block: None,
             returned: returned.map(|returned| (old, returned)),
-            ..Noted::default()
         }
     }
 
@@ -152,7 +156,7 @@ impl<S: Store> Asynchronous<S> {
         Some(spent)
     }
 
-    /// Notes the answer to a check of a fixed window. Returns the units that are here.
+    /// Notes the answer to a check of a fixed window. Returns the units that are left.
     pub(super) fn note_window(
         self: &Arc<Self>,
         budget: &Budget,
@@ -166,7 +170,7 @@ impl<S: Store> Asynchronous<S> {
         if let Some(returned) = noted.returned {
             self.start_give_back(vec![returned]);
         }
-        noted.ahead
+        noted.left
     }
 
     /// Charges a block in the background.
