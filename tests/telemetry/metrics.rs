@@ -211,6 +211,26 @@ async fn units_that_are_charged_later_and_the_replicas_that_share_are_counted() 
 }
 
 #[tokio::test]
+async fn time_for_which_units_cannot_be_charged_is_a_gauge() {
+    let recorded = Recorded::start();
+    let server = RedisServer::start();
+    let limit = Limit::token_bucket("api", Quota::per_day(10_000))
+        .and_then(|limit| limit.with_overshoot_percent(10))
+        .unwrap();
+    let store = server.store().deadline(SECOND).connect().await;
+    let limiter = RateLimiter::new(store.unwrap());
+    let is_here = async || {
+        let decision = limiter.check(&limit, &Key::global()).await;
+        decision.is_ok_and(|it| it.source() == Source::Asynchronous)
+    };
+    until(is_here).await;
+    server.pause(true);
+    until(async || recorded.one("tollgate_unpaid_seconds", "redis") >= 2.0).await;
+    server.pause(false);
+    until(async || recorded.one("tollgate_unpaid_seconds", "redis") == 0.0).await;
+}
+
+#[tokio::test]
 async fn units_that_replicas_allow_above_the_limit_are_counted() {
     let recorded = Recorded::start();
     let server = RedisServer::start();

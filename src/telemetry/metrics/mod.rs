@@ -120,6 +120,12 @@ pub(crate) fn unpaid(store: &str, level: &mut GaugeLevel, keys: usize) {
     level.set(&names::UNPAID_KEYS, &[("store", store)], keys);
 }
 
+/// Notes for how long the oldest of these payments has not been answered.
+pub(crate) fn unpaid_for(store: &str, level: &mut GaugeLevel, seconds: u64) {
+    let seconds = usize::try_from(seconds).unwrap_or(usize::MAX);
+    level.set(&names::UNPAID_SECONDS, &[("store", store)], seconds);
+}
+
 /// Notes how many processes share the overshoot of limits.
 pub(crate) fn shared_with(store: &str, level: &mut GaugeLevel, replicas: u32) {
     let replicas = usize::try_from(replicas).unwrap_or(usize::MAX);

@@ -85,6 +85,11 @@ pub(super) static UNPAID_KEYS: Metric = Metric::new(
      last 4 seconds.",
 );
 
+pub(super) static UNPAID_SECONDS: Metric = Metric::new(
+    "tollgate_unpaid_seconds",
+    "Seconds for which this process has tried in vain to charge units that it allowed by itself.",
+);
+
 pub(super) static REPLICAS: Metric = Metric::new(
     "tollgate_replicas",
     "Processes that share the overshoot of limits, as this process knows. 0: it has no share.",
@@ -167,12 +172,13 @@ pub(super) static COUNTERS: [&Metric; 14] = [
 ];
 
 /// The gauges, for their descriptions.
-pub(super) static GAUGES: [&Metric; 7] = [
+pub(super) static GAUGES: [&Metric; 8] = [
     &CONFIGURATIONS_REJECTED,
     &PERMITS_HELD,
     &WAITING_REQUESTS,
     &QUEUED_CHECKS,
     &BREAKERS,
     &UNPAID_KEYS,
+    &UNPAID_SECONDS,
     &REPLICAS,
 ];

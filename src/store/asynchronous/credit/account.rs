@@ -412,6 +412,11 @@ impl CreditAccount {
         self.payment.is_none() && 2 * self.owed > share.credit(self.overshoot)
     }
 
+    /// The number of the payment that is not answered.
+    pub(super) fn payment_number(&self) -> Option<u64> {
+        self.payment.map(|payment| payment.number)
+    }
+
     pub(super) const fn owes(&self) -> bool {
         self.owed > 0
     }

@@ -34,23 +34,56 @@ const LONGEST_ROUND: Duration = Duration::from_secs(3);
 /// pays them.
 #[derive(Default)]
 pub(super) struct DuePayments {
-    due: VecDeque<(Instant, Budget)>,
+    due: VecDeque<DueBudget>,
     task: Heartbeat,
-    /// The length of `due`, in the metrics.
-    in_metrics: GaugeLevel,
+    /// The payment that has not been answered for the longest time.
+    oldest: Option<Unanswered>,
+    /// The length of `due`, and the seconds since the start of `oldest`, in the metrics.
+    keys_in_metrics: GaugeLevel,
+    seconds_in_metrics: GaugeLevel,
     /// The number of the task that is at work. Another one ends.
     number: u64,
 }
 
+/// A budget whose units are to be paid at a time.
+struct DueBudget {
+    at: Instant,
+    budget: Budget,
+    /// Its payment at the last look.
+    payment: Option<Unanswered>,
+}
+
+/// A payment that is sent until it is answered.
+#[derive(Clone, Copy)]
+struct Unanswered {
+    number: u64,
+    since: Instant,
+}
+
 impl DuePayments {
     /// The next budget that is due.
-    fn take_due(&mut self, now: Instant) -> Option<Budget> {
-        self.due.front().filter(|(at, _)| *at <= now)?;
-        self.due.pop_front().map(|(_, budget)| budget)
+    fn take_due(&mut self, now: Instant) -> Option<DueBudget> {
+        self.due.front().filter(|it| it.at <= now)?;
+        self.due.pop_front()
+    }
+
+    fn note_unanswered(&mut self, payment: Unanswered) {
+        if self.oldest.is_none_or(|it| payment.since < it.since) {
+            self.oldest = Some(payment);
+        }
+    }
+
+    fn note_answered(&mut self, number: u64) {
+        self.oldest.take_if(|it| it.number == number);
     }
 
     fn report(&mut self, store: &str) {
-        telemetry::unpaid(store, &mut self.in_metrics, self.due.len());
+        if self.due.is_empty() {
+            self.oldest = None;
+        }
+        let seconds = self.oldest.map_or(0, |it| it.since.elapsed().as_secs());
+        telemetry::unpaid(store, &mut self.keys_in_metrics, self.due.len());
+        telemetry::unpaid_for(store, &mut self.seconds_in_metrics, seconds);
     }
 }
 
@@ -96,6 +129,7 @@ impl<S: Store> SentPayment<S> {
         if let Some(next) = next.flatten() {
             // The store tells in the delay how many units did not fit.
             let above_limit = decision.deciding().outcome().delay;
+            credit.due.lock().note_answered(number);
             telemetry::paid(self.budget.limit().name(), units.into(), above_limit);
             let of = (self.budget.limit(), self.budget.key());
             self.asynchronous.start(next, of);
@@ -136,9 +170,20 @@ impl<S: Store> Asynchronous<S> {
 
     /// Has the units of a budget paid in a while.
     pub(super) fn plan_payment(self: &Arc<Self>, budget: Budget) {
-        let due = later(Instant::now(), PAY_AFTER);
-        self.credit.due.lock().due.push_back((due, budget));
+        self.look_again(budget, None);
         self.ensure_task();
+    }
+
+    fn look_again(&self, budget: Budget, payment: Option<Unanswered>) {
+        let mut due = self.credit.due.lock();
+        due.due.push_back(DueBudget {
+            at: later(Instant::now(), PAY_AFTER),
+            budget,
+            payment,
+        });
+        if let Some(payment) = payment {
+            due.note_unanswered(payment);
+        }
     }
 
     /// Starts the task that pays and renews the lease, if there is none, or if its runtime does not
@@ -169,7 +214,12 @@ impl<S: Store> Asynchronous<S> {
     fn take_due(self: &Arc<Self>, now: Instant) -> Vec<SentPayment<S>> {
         let mut due = Vec::new();
         while due.len() < AT_ONCE {
-            let Some(budget) = self.credit.due.lock().take_due(now) else {
+            let Some(DueBudget {
+                budget,
+                payment: last,
+                ..
+            }) = self.credit.due.lock().take_due(now)
+            else {
                 break;
             };
             let of = (budget.limit(), budget.key());
@@ -177,13 +227,18 @@ impl<S: Store> Asynchronous<S> {
                 let payment = account.pay(|| self.credit.accounts.next_number(), now);
                 // Until it is answered, it may have to be sent again.
                 account.is_planned = !account.is_paid();
-                (payment, account.is_planned)
+                (payment, account.is_planned, account.payment_number())
             };
-            let Some((payment, is_planned)) = self.credit.under(of, pay) else {
+            let Some((payment, is_planned, number)) = self.credit.under(of, pay) else {
                 continue;
             };
             if is_planned {
-                self.plan_payment(budget.clone());
+                let unanswered = number.map(|number| {
+                    let is_same = |it: &Unanswered| it.number == number;
+                    let new = Unanswered { number, since: now };
+                    last.filter(is_same).unwrap_or(new)
+                });
+                self.look_again(budget.clone(), unanswered);
             }
             if let Some(payment) = payment {
                 due.push(SentPayment::new(self, budget, payment));
