@@ -427,3 +427,51 @@ fn scaled(units: u64, part: u64, of: u64) -> u64 {
     let scaled = u128::from(units) * u128::from(part) / u128::from(of);
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Limit;
+    use crate::units::Quota;
+
+    /// The answer to a charge of a limit of 200, so long after the start of a window of a minute.
+    fn report(start: Instant, millis: u64, left: u64, charged: u64) -> WindowReport {
+        let elapsed = Duration::from_millis(millis);
+        WindowReport {
+            sent: start + elapsed,
+            answered: start + elapsed,
+            as_of: Timestamp::from_micros(1_790_000_000_000_000 + micros(elapsed)),
+            ends_after: 60_000_000 - micros(elapsed),
+            left,
+            charged,
+        }
+    }
+
+    #[test]
+    fn units_of_a_block_count_once_if_a_check_was_decided_before_it() {
+        let start = Instant::now();
+        let limit = Limit::fixed_window("api", Quota::per_minute(200))
+            .and_then(Limit::asynchronous)
+            .unwrap();
+        let rule = limit.decided_ahead().unwrap();
+        for (is_in_one_call, block_is_first) in
+            [(true, true), (true, false), (false, true), (false, false)]
+        {
+            let mut account = PrepaidAccount::new(0, *rule, &report(start, 0, 199, 1));
+            let block = account.next_block(|| 7, start).unwrap();
+            assert_eq!(block.units, 4);
+            let checked = report(start, 20, 198, 1);
+            let charged = report(start, if is_in_one_call { 20 } else { 21 }, 194, 4);
+
+            if block_is_first {
+                account.grant(block, &charged);
+                account.note(&checked);
+            } else {
+                account.note(&checked);
+                account.grant(block, &charged);
+            }
+
+            assert_eq!(account.left(), 198);
+        }
+    }
+}
