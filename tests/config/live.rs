@@ -454,6 +454,11 @@ async fn replacing_under_load_never_allows_more_than_the_largest_quota() {
         }
     }
     assert!(limits.version() > 3);
+    // On a busy machine, all requests may have come under a smaller quota.
+    limits.replace(config(&limit("api", 50, ""))).unwrap();
+    while status(&app, get("/")).await == 200 {
+        allowed.fetch_add(1, Ordering::Relaxed);
+    }
     assert_eq!(allowed.load(Ordering::Relaxed), 50);
 }
 
