@@ -156,6 +156,11 @@ impl<A: Account> AccountPlace<'_, A> {
         self.shard.forgot_at
     }
 
+    /// Notes that answers to earlier requests do not create an account.
+    pub(super) fn note_forgotten(&mut self) {
+        self.shard.note_forgotten();
+    }
+
     /// Adds an account to a place that has none, if there is room for it.
     pub(super) fn add(&mut self, budget: &Budget, account: A, now: Instant) {
         if self.shard.table.len() < MAX_PER_SHARD || self.shard.evict(now) {

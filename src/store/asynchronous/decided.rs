@@ -10,13 +10,13 @@ use crate::units::{Outcome, Timestamp};
 pub(super) struct DecidedHere {
     /// The number of the account.
     pub(super) account: u64,
-    /// The units that were spent, or that are owed.
+    /// The units of the check that are decided here. 0: it is denied.
     pub(super) units: u64,
     /// The time of the check.
     pub(super) at: Instant,
     /// The same by the clock of the store, as far as this process knows.
     pub(super) now: Timestamp,
-    /// The time of the charge that a refund names, by the clock of the store.
+    /// The time that a refund names, by the clock of the store.
     pub(super) charged_at: Timestamp,
     /// The outcome of a check that costs these units.
     pub(super) outcome: Outcome,

@@ -107,7 +107,7 @@ impl<S: Store> HeldUnits<S> {
         let mut timestamp = asked.as_ref().map(Decision::timestamp);
         let is_late = |here: &DecidedHere| match here.window {
             Some(window) => timestamp.is_some_and(|decided| decided >= window.ends),
-            None => !self.asynchronous.credit.is_leased(),
+            None => self.asynchronous.credit.is_late(here),
         };
         if is_allowed && self.here.iter().flatten().any(is_late) {
             // The caller was stopped, and the answer came after the end of the window or the lease.

@@ -39,6 +39,7 @@ pub(crate) struct Asynchronous<S: Store> {
     store: Arc<S>,
     /// The longest time until the store answers.
     deadline: Duration,
+    /// Blocks are charged at multiples of a time since then.
     started: Instant,
     prepaid: PrepaidAccounts,
     credit: Credit,
@@ -164,8 +165,8 @@ impl<S: Store> Asynchronous<S> {
         let Ok(runtime) = Runtime::try_current() else {
             return;
         };
-        // If it takes longer, what is owed is not charged, and the rest of the units is lost until
-        // the windows end.
+        // If it takes longer and the process ends, what is owed is not charged, and the rest of the
+        // units is lost until the windows end.
         let asynchronous = Arc::clone(self);
         let pay = async move { asynchronous.pay_all().await };
         let paying = runtime.spawn(timeout(LONGEST_RELEASE, pay));

@@ -12,8 +12,8 @@
 //! - **Parts that are given up are not used any more.** They are released when no account owes more
 //!   than the remaining parts allow.
 //! - **After a lease is over, all units are paid and all parts released.** Then the process claims
-//!   again. If it cannot pay, it was cut off, and claims again when its lease in the store is over
-//!   as well. What it owes counts against its next share.
+//!   again. If some units stay unpaid, it claims again when its lease in the store is over as well.
+//!   These units count against its next share.
 //! - **Only the answer to the last claim counts**, and only once.
 
 use std::time::Duration;
@@ -28,14 +28,14 @@ pub(crate) const ALL_SHARES: u32 = 1_000;
 /// The time for which a share may be used.
 pub(super) const LEASE: Duration = Duration::from_secs(5);
 
-/// The same, less 0.2 %, because clocks run at different speeds.
+/// [`LEASE`], less 0.2 %, because clocks run at different speeds.
 const SAFE_LEASE: Duration = Duration::from_millis(4_990);
 
-/// The lease in the store. The part of a process is still its own ten seconds after it was cut off,
-/// although its last claim is older than that.
+/// The lease in the store. A process renews it every 1.25 seconds, so its part stays its own for ten
+/// seconds after it is cut off.
 const STORED_LEASE: Duration = Duration::from_secs(12);
 
-/// The same, and 0.2 %.
+/// [`STORED_LEASE`], and 0.2 %.
 const LAPSES_AFTER: Duration = Duration::from_millis(12_024);
 
 /// The share that may be used.
@@ -169,8 +169,10 @@ impl Lease {
         let has_ended = self.granted() > 0 && !self.usable.is_leased(now);
         let is_all_paid = self.usable.parts == 0 && paid_to.is_some_and(|share| share.parts == 0);
         let has_nothing = self.is_closed && self.holders == 0;
+        // The next share is a share that grew, so no older answer is used with it.
+        let is_used = self.usable.parts > 0;
         let is_in_store = now < self.lapses;
-        if has_nothing || (has_ended && !is_all_paid && is_in_store) {
+        if has_nothing || (has_ended && (is_used || (!is_all_paid && is_in_store))) {
             return None;
         }
         if has_ended {
@@ -244,6 +246,23 @@ mod tests {
         lease.granted_more(number, 1_000, 1, now);
         assert_eq!(lease.usable().parts(), ALL_SHARES);
         assert_eq!(lease.usable().growths, 3, "older answers are not used");
+    }
+
+    #[test]
+    fn share_from_before_a_lapse_grows_also_if_the_process_stopped_after_it_gave_up_a_part() {
+        let start = Instant::now();
+        let mut lease = lease_of_all(start);
+        let (number, _) = lease.claim(Some(lease.usable()), start).unwrap();
+        lease.granted_more(number, 0, 2, start);
+        let (kept, _) = lease.give_up(start);
+        assert_eq!(kept.parts(), 500);
+        let now = after(start, 20_000);
+        assert!(lease.claim(Some(kept), now).is_none(), "it uses a part yet");
+        let growths = lease.usable().growths;
+        lease.give_up(now);
+        let (number, _) = lease.claim(None, now).unwrap();
+        lease.granted_more(number, 500, 2, now);
+        assert_eq!(lease.usable().growths, growths + 1);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::account::{CreditAccount, CreditTerms, LevelReport, Payable};
-use self::lease::{Lease, UsableShare};
+use self::lease::{LEASE, Lease, UsableShare};
 use self::payments::DuePayments;
 use super::Asynchronous;
 use super::accounts::{Account, Accounts};
@@ -147,9 +147,11 @@ impl Credit {
         Operation::Change(budget.clone(), Change::Pay(payment))
     }
 
-    /// Returns whether the lease of the share still lasts.
-    pub(super) fn is_leased(&self) -> bool {
-        self.share.get().is_leased(Instant::now())
+    /// Returns whether it is too late to allow units that were held, because the lease of their
+    /// share is over. A later lease is of another share.
+    pub(super) fn is_late(&self, held: &DecidedHere) -> bool {
+        let now = Instant::now();
+        now >= later(held.at, LEASE) || !self.share.get().is_leased(now)
     }
 
     /// Returns the next steps for an account.
@@ -292,14 +294,17 @@ impl<S: Store> Asynchronous<S> {
 
     /// Notes that a reset or a block of a budget has ended. The next check asks the store.
     pub(super) fn end_change(&self, budget: &Budget, is_reset: bool) {
-        let of = (budget.limit(), budget.key());
-        self.credit.under(of, |account| {
-            let now = Instant::now();
-            if is_reset {
-                account.end_reset(now);
-            }
-            account.forget_level(now);
-        });
+        let mut place = self.credit.accounts.place(budget.limit(), budget.key());
+        let Some(stored) = place.get() else {
+            // An answer from before the change does not create an account.
+            place.note_forgotten();
+            return;
+        };
+        let now = Instant::now();
+        if is_reset {
+            stored.account.end_reset(now);
+        }
+        stored.account.forget_level(now);
     }
 }
 

@@ -36,7 +36,7 @@ const LONGEST_ROUND: Duration = Duration::from_secs(3);
 pub(super) struct DuePayments {
     due: VecDeque<DueBudget>,
     task: Heartbeat,
-    /// The payment that has not been answered for the longest time.
+    /// The payment that has not been answered for the longest time, of those that were looked at.
     oldest: Option<Unanswered>,
     /// The length of `due`, and the seconds since the start of `oldest`, in the metrics.
     keys_in_metrics: GaugeLevel,
@@ -229,7 +229,12 @@ impl<S: Store> Asynchronous<S> {
                 account.is_planned = !account.is_paid();
                 (payment, account.is_planned, account.payment_number())
             };
-            let Some((payment, is_planned, number)) = self.credit.under(of, pay) else {
+            let looked = self.credit.under(of, pay);
+            let number = looked.and_then(|(.., number)| number);
+            if let Some(last) = last.filter(|last| number != Some(last.number)) {
+                self.credit.due.lock().note_answered(last.number);
+            }
+            let Some((payment, is_planned, _)) = looked else {
                 continue;
             };
             if is_planned {

@@ -349,6 +349,11 @@ impl PrepaidAccount {
         true
     }
 
+    /// Returns whether a block is still to be charged.
+    pub(crate) fn awaits(&self, block: Block) -> bool {
+        self.in_flight == Some(block.number)
+    }
+
     /// Adds a block that the store charged. Returns whether it may be spent here. It may not if it
     /// is not the one in flight, or if it is of an older window.
     pub(crate) fn grant(&mut self, block: Block, report: &WindowReport) -> bool {

@@ -240,6 +240,10 @@ struct BlockCharge<S: Store> {
 impl<S: Store> BlockCharge<S> {
     async fn run(mut self) {
         sleep_until(self.asynchronous.next_round(Instant::now())).await;
+        // After a reset or a flush, nobody would spend it.
+        if self.with_account(|account| account.awaits(self.block)) != Some(true) {
+            return;
+        }
         let check = Check::new(self.budget.limit(), self.budget.key()).with_cost(self.block.units);
         self.may_be_charged = true;
         let sent = Instant::now();
