@@ -49,7 +49,7 @@ models: ## all orders in which threads may run through what has no lock, or seve
 	RUSTFLAGS="--cfg tollgate_loom" CARGO_TARGET_DIR=target/models \
 	  cargo test -p tollgate --no-default-features --features redis --lib interleavings
 
-histories: ## 100,000 random histories of each kind of asynchronous limit, against its bound (`HISTORIES`)
+histories: ## 100,000 random histories in each random test of asynchronous limits, against their bounds (`HISTORIES`)
 	HISTORIES=$(HISTORIES) cargo test --release --all-features -p tollgate --lib asynchronous
 
 lint-lua: luacheck ## luacheck over scripts/

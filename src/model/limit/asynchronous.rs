@@ -221,8 +221,8 @@ impl Limit {
 /// The error of a limit that has both settings.
 pub(super) fn blocks_keys() -> ConfigError {
     ConfigError::new(
-        "it blocks keys and is asynchronous, and a blocked key could spend units that replicas \
-         have; remove one of the two settings",
+        "it blocks keys and is asynchronous, and replicas would decide without the store, which \
+         alone knows of a block; remove one of the two settings",
     )
 }
 
