@@ -12,7 +12,8 @@
 //!
 //! > capacity + rate x t + overshoot
 //!
-//! If a process is killed, or loses its share before it can pay, the units that it owed are added. The following rules are needed:
+//! If a process is killed, or loses its share before it can pay, the units that it owed are added.
+//! The following rules are needed:
 //!
 //! - **All unpaid units count as owed.** This includes the units of a payment in flight, and of a
 //!   group that is not decided yet. A payment is repeated until it is answered.

@@ -31,8 +31,8 @@ pub(super) const LEASE: Duration = Duration::from_secs(5);
 /// [`LEASE`], less 0.2 %, because clocks run at different speeds.
 const SAFE_LEASE: Duration = Duration::from_millis(4_990);
 
-/// The lease in the store. A process renews it every 1.25 seconds, so its part stays its own for ten
-/// seconds after it is cut off.
+/// The lease in the store. A process renews it every 1.25 seconds, so its part stays its own for
+/// ten seconds after it is cut off.
 const STORED_LEASE: Duration = Duration::from_secs(12);
 
 /// [`STORED_LEASE`], and 0.2 %.
