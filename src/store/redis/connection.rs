@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, timeout};
 
 use super::backoff::Backoff;
@@ -162,10 +163,11 @@ impl KeptConnection {
         }
         self.lock().attempt.beat(Instant::now());
         let kept = Arc::clone(self);
-        let connecting = tokio::spawn(async move {
-            let _only_one = only_one;
-            kept.connect().await
-        });
+        let attempt = Attempt {
+            kept,
+            _only_one: only_one,
+        };
+        let connecting = tokio::spawn(async move { attempt.kept.connect().await });
         connecting.await.unwrap_or_else(|error| {
             // A server is not unreachable because a runtime shuts down. The next check, in another
             // runtime, connects at once.
@@ -282,7 +284,6 @@ impl KeptConnection {
             Ok(link) => {
                 let now = Instant::now();
                 let mut state = self.lock();
-                state.attempt.end();
                 state.generation += 1;
                 let opened = Arc::new(Opened {
                     connection: link.connection.clone(),
@@ -315,12 +316,23 @@ impl KeptConnection {
     fn failed(&self, reason: &str) -> String {
         let failure = format!("{}: {reason}", self.events.server());
         let mut state = self.lock();
-        state.attempt.end();
         state.backoff.failed(Instant::now());
         state.failure.clone_from(&failure);
         drop(state);
         self.events.unreachable(&reason);
         failure
+    }
+}
+
+/// An attempt to connect. It also ends if its task panics, or ends with its runtime.
+struct Attempt {
+    kept: Arc<KeptConnection>,
+    _only_one: OwnedMutexGuard<()>,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.kept.lock().attempt.end();
     }
 }
 
