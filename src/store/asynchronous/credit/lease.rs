@@ -28,6 +28,9 @@ pub(crate) const ALL_SHARES: u32 = 1_000;
 /// The time for which a share may be used.
 pub(super) const LEASE: Duration = Duration::from_secs(5);
 
+/// The interval at which the lease is renewed. Two claims in a row may be lost.
+pub(super) const RENEW_EVERY: Duration = Duration::from_millis(LEASE.as_millis() as u64 / 4);
+
 /// [`LEASE`], less 0.2 %, because clocks run at different speeds.
 const SAFE_LEASE: Duration = Duration::from_millis(4_990);
 
@@ -156,29 +159,36 @@ impl Lease {
         (self.usable, kept < self.granted())
     }
 
-    /// Returns the next claim with its number. No account owes more than the share `paid_to`
-    /// allows. Returns `None` if units are unpaid after the lease, for as long as the store has it,
-    /// or if a closed process has no parts to release.
+    /// Returns whether the usable share should be renewed.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        let rest = LEASE.saturating_sub(RENEW_EVERY);
+        self.usable.parts > 0 && later(now, rest) >= self.usable.ends
+    }
+
+    /// Returns the next claim with its number, or `None` if this is not the time for one. `paid_to`
+    /// is the share that no account exceeds, and `None` if one does.
     pub(crate) fn claim(
         &mut self,
         paid_to: Option<UsableShare>,
         now: Instant,
     ) -> Option<(u64, Claim)> {
-        // If the share grew since, more may be owed.
-        let paid_to = paid_to.filter(|share| share.growths == self.usable.growths);
-        let has_ended = self.granted() > 0 && !self.usable.is_leased(now);
-        let is_all_paid = self.usable.parts == 0 && paid_to.is_some_and(|share| share.parts == 0);
-        let has_nothing = self.is_closed && self.holders == 0;
-        // The next share is a share that grew, so no older answer is used with it.
-        let is_used = self.usable.parts > 0;
-        let is_in_store = now < self.lapses;
-        if has_nothing || (has_ended && (is_used || (!is_all_paid && is_in_store))) {
+        if self.is_closed && self.holders == 0 {
+            // The store counts no part for this process.
             return None;
         }
-        if has_ended {
+        // If the share grew since, more may be owed.
+        let paid_to = paid_to.filter(|share| share.growths == self.usable.growths);
+        if self.granted() > 0 && !self.usable.is_leased(now) {
+            if self.usable.parts > 0 {
+                // The parts are given up first, so that the next share is one that grew.
+                return None;
+            }
+            let is_all_paid = paid_to.is_some_and(|share| share.parts == 0);
+            if !is_all_paid && now < self.lapses {
+                return None;
+            }
             self.claim.released = self.claim.granted;
-        }
-        if let Some(share) = paid_to {
+        } else if let Some(share) = paid_to {
             let given_up = self.granted().saturating_sub(share.parts);
             self.claim.released += u64::from(given_up);
         }

@@ -287,6 +287,7 @@ impl<S: Store> Asynchronous<S> {
                 SentPayment::new(self, budget.clone(), *payment)
             };
             send_all(some.iter().map(sent).collect()).await;
+            self.renew_meanwhile().await;
             self.beat();
         }
     }

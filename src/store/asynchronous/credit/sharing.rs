@@ -5,15 +5,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::lease::{ALL_SHARES, LEASE, Lease, UsableShare};
+use super::lease::{ALL_SHARES, Lease, RENEW_EVERY, UsableShare};
 use crate::model::{Budget, Change, Limit, Operation};
 use crate::store::Store;
 use crate::store::asynchronous::Asynchronous;
 use crate::telemetry;
 use crate::units::{later, micros};
-
-/// The interval at which the lease is renewed. Two claims in a row may be lost.
-const RENEW_EVERY: Duration = Duration::from_millis(LEASE.as_millis() as u64 / 4);
 
 /// The pause after a claim that was not answered.
 const RETRY_AFTER: Duration = Duration::from_millis(300);
@@ -53,7 +50,13 @@ impl<S: Store> Asynchronous<S> {
     pub(super) async fn renew(self: &Arc<Self>) -> bool {
         let (kept, gives_up) = self.update(|lease| lease.give_up(Instant::now()));
         let is_paid = !gives_up || self.pay_above(&kept).await;
-        let claim = self.update(|lease| lease.claim(is_paid.then_some(kept), Instant::now()));
+        self.claim(is_paid.then_some(kept)).await
+    }
+
+    /// Claims, and releases parts down to the share that no account exceeds. Returns whether the
+    /// store answered.
+    async fn claim(self: &Arc<Self>, paid_to: Option<UsableShare>) -> bool {
+        let claim = self.update(|lease| lease.claim(paid_to, Instant::now()));
         let Some((number, claim)) = claim else {
             return false;
         };
@@ -66,6 +69,13 @@ impl<S: Store> Asynchronous<S> {
             lease.granted_more(number, decision.remaining(), holders, Instant::now());
         });
         true
+    }
+
+    /// Renews the lease, if that is due, while units are paid so that parts can be released.
+    pub(super) async fn renew_meanwhile(self: &Arc<Self>) {
+        if self.credit.lease.lock().is_due(Instant::now()) {
+            self.claim(None).await;
+        }
     }
 
     /// Changes the lease, and lets all threads use the share that it has then.
