@@ -58,13 +58,15 @@ impl<S: Store> HeldUnits<S> {
         are_taken: bool,
         find: impl Fn(&Check) -> Option<DecidedHere>,
     ) -> Self {
+        // First this, so that the share had grown no more when a unit was held.
+        let growths = asynchronous.credit.growths();
         let here = group.iter().map(find).collect();
         Self {
             asynchronous: Arc::clone(asynchronous),
             group,
             are_taken,
             here,
-            growths: asynchronous.credit.growths(),
+            growths,
             sent: Instant::now(),
         }
     }
@@ -107,7 +109,7 @@ impl<S: Store> HeldUnits<S> {
         let mut timestamp = asked.as_ref().map(Decision::timestamp);
         let is_late = |here: &DecidedHere| match here.window {
             Some(window) => timestamp.is_some_and(|decided| decided >= window.ends),
-            None => self.asynchronous.credit.is_late(here),
+            None => self.asynchronous.credit.is_late(here, self.growths),
         };
         if is_allowed && self.here.iter().flatten().any(is_late) {
             // The caller was stopped, and the answer came after the end of the window or the lease.

@@ -147,11 +147,12 @@ impl Credit {
         Operation::Change(budget.clone(), Change::Pay(payment))
     }
 
-    /// Returns whether it is too late to allow units that were held, because the lease of their
-    /// share is over. A later lease is of another share.
-    pub(super) fn is_late(&self, held: &DecidedHere) -> bool {
-        let now = Instant::now();
-        now >= later(held.at, LEASE) || !self.share.get().is_leased(now)
+    /// Returns whether it is too late to allow units that were held when the share had grown so
+    /// often. Its lease is over, or a lease in between may have been, because the share grew since.
+    pub(super) fn is_late(&self, held: &DecidedHere, growths: u64) -> bool {
+        let (now, share) = (Instant::now(), self.share.get());
+        let has_grown = share.growths != growths && now >= later(held.at, LEASE);
+        has_grown || !share.is_leased(now)
     }
 
     /// Returns the next steps for an account.

@@ -43,6 +43,10 @@ const MIN_BLOCK: u64 = 2;
 /// The pause after a block was not charged. Each further failure doubles it.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// If an answer to the charge of a block takes longer, it counts as a failure. The runtime of its task
+/// may stand still.
+const LONGEST_ANSWER: Duration = Duration::from_secs(5);
+
 /// The most failures that prolong the pause.
 const MOST_FAILURES: u32 = 7;
 
@@ -65,8 +69,8 @@ pub(crate) struct PrepaidAccount {
     /// The units that this process charged in this window, and since when.
     own: u64,
     began: Instant,
-    /// The number of the charge of a block that is in flight.
-    in_flight: Option<u64>,
+    /// The block that is being charged, and since when.
+    in_flight: Option<(Block, Instant)>,
     /// No block is charged until then.
     paused_until: Instant,
     /// The number of blocks in a row that were not charged.
@@ -195,7 +199,12 @@ impl PrepaidAccount {
 
     /// Returns whether the window is over.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
-        self.in_flight.is_none() && now >= self.window.closes
+        !self.is_charging(now) && now >= self.window.closes
+    }
+
+    fn is_charging(&self, now: Instant) -> bool {
+        let is_late = |since: Instant| now.saturating_duration_since(since) >= LONGEST_ANSWER;
+        self.in_flight.is_some_and(|(_, since)| !is_late(since))
     }
 
     /// Spends the units of a check, if all are here.
@@ -275,6 +284,10 @@ impl PrepaidAccount {
         number: impl FnOnce() -> u64,
         now: Instant,
     ) -> Option<Block> {
+        let late = self.in_flight.filter(|_| !self.is_charging(now));
+        if let Some((late, _)) = late {
+            self.fail(late, true, now);
+        }
         let suffices = self.ahead > self.last_block / 2;
         let waits = self.in_flight.is_some() || now < self.paused_until;
         if suffices || waits || now >= self.window.closes {
@@ -288,9 +301,12 @@ impl PrepaidAccount {
         // The smallest block shows that the store charges again.
         let block = (block >> self.failures).max(MIN_BLOCK);
         let units = u32::try_from(block).unwrap_or(u32::MAX);
-        let number = number();
-        self.in_flight = Some(number);
-        Some(Block { units, number })
+        let block = Block {
+            units,
+            number: number(),
+        };
+        self.in_flight = Some((block, now));
+        Some(block)
     }
 
     /// Half of this replica's part of what the store has left. Its part of all requests is about
@@ -350,14 +366,19 @@ impl PrepaidAccount {
     }
 
     /// Returns whether a block is still to be charged.
-    pub(crate) fn awaits(&self, block: Block) -> bool {
-        self.in_flight == Some(block.number)
+    pub(crate) fn needs(&self, block: Block, now: Instant) -> bool {
+        self.awaits(block) && now < self.window.closes
+    }
+
+    /// Returns whether a block is in flight.
+    fn awaits(&self, block: Block) -> bool {
+        self.in_flight.is_some_and(|(it, _)| it == block)
     }
 
     /// Adds a block that the store charged. Returns whether it may be spent here. It may not if it
     /// is not the one in flight, or if it is of an older window.
     pub(crate) fn grant(&mut self, block: Block, report: &WindowReport) -> bool {
-        if self.in_flight != Some(block.number) {
+        if !self.awaits(block) {
             return false;
         }
         self.in_flight = None;
@@ -375,7 +396,7 @@ impl PrepaidAccount {
     /// block may be charged all the same, its units count as charged. So a slow store does not lose
     /// one block after another.
     pub(crate) fn fail(&mut self, block: Block, may_be_charged: bool, now: Instant) {
-        if self.in_flight != Some(block.number) {
+        if !self.awaits(block) {
             return;
         }
         self.in_flight = None;
@@ -389,7 +410,7 @@ impl PrepaidAccount {
     /// Takes out units that were not spent for a while.
     pub(crate) fn take_stale(&mut self, now: Instant) -> Option<ReturnedUnits> {
         let is_stale = now.saturating_duration_since(self.granted_at) >= STALE;
-        let has_units = self.ahead > 0 && self.in_flight.is_none();
+        let has_units = self.ahead > 0 && !self.is_charging(now);
         if is_stale && has_units {
             self.take_all(now)
         } else {
@@ -423,7 +444,7 @@ impl PrepaidAccount {
 
 impl Account for PrepaidAccount {
     fn is_empty(&self, now: Instant) -> bool {
-        self.in_flight.is_none() && (self.ahead == 0 || now >= self.window.closes)
+        !self.is_charging(now) && (self.ahead == 0 || now >= self.window.closes)
     }
 }
 
@@ -452,17 +473,26 @@ mod tests {
         }
     }
 
+    fn limit() -> Limit {
+        Limit::fixed_window("api", Quota::per_minute(200))
+            .and_then(Limit::asynchronous)
+            .unwrap()
+    }
+
+    /// An account after a check of a unit.
+    fn account_of(limit: &Limit, start: Instant) -> PrepaidAccount {
+        let rule = limit.decided_ahead().unwrap();
+        PrepaidAccount::new(0, *rule, &report(start, 0, 199, 1))
+    }
+
     #[test]
     fn units_of_a_block_count_once_if_a_check_was_decided_before_it() {
         let start = Instant::now();
-        let limit = Limit::fixed_window("api", Quota::per_minute(200))
-            .and_then(Limit::asynchronous)
-            .unwrap();
-        let rule = limit.decided_ahead().unwrap();
+        let limit = limit();
         for (is_in_one_call, block_is_first) in
             [(true, true), (true, false), (false, true), (false, false)]
         {
-            let mut account = PrepaidAccount::new(0, *rule, &report(start, 0, 199, 1));
+            let mut account = account_of(&limit, start);
             let block = account.next_block(|| 7, start).unwrap();
             assert_eq!(block.units, 4);
             let checked = report(start, 20, 198, 1);
@@ -478,5 +508,31 @@ mod tests {
 
             assert_eq!(account.left(), 198);
         }
+    }
+
+    #[test]
+    fn block_that_is_not_answered_for_five_seconds_is_replaced_and_not_spent() {
+        let start = Instant::now();
+        let limit = limit();
+        let mut account = account_of(&limit, start);
+        let late = account.next_block(|| 7, start).unwrap();
+        account.note(&report(start, 4_000, 100, 99));
+        let mut block_at = |millis| {
+            let now = start + Duration::from_millis(millis);
+            account.next_block(|| 8, now)
+        };
+        assert_eq!(block_at(4_999), None);
+        assert_eq!(block_at(5_000), None, "the next one comes after a pause");
+        assert_eq!(block_at(5_050).unwrap().number, 8);
+        assert!(!account.grant(late, &report(start, 5_060, 190, 4)));
+    }
+
+    #[test]
+    fn block_is_not_needed_when_its_window_is_over() {
+        let start = Instant::now();
+        let mut account = account_of(&limit(), start);
+        let block = account.next_block(|| 7, start).unwrap();
+        assert!(account.needs(block, start + Duration::from_millis(4)));
+        assert!(!account.needs(block, start + Duration::from_secs(60)));
     }
 }

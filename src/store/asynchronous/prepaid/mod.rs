@@ -27,8 +27,8 @@ use crate::store::{Store, answer};
 use crate::telemetry;
 use crate::units::{Receipt, later, micros, spawn_for};
 
-/// Blocks are charged at multiples of this time, so that the blocks of many keys leave in one call.
-/// Meanwhile the other half of the last block is spent.
+/// Blocks of keys that have units are charged at multiples of this time. So the blocks of many keys
+/// leave in one call, and meanwhile the other half of the last block is spent.
 const TOGETHER: Duration = Duration::from_millis(4);
 
 /// The interval at which units that are not spent are looked for.
@@ -239,9 +239,12 @@ struct BlockCharge<S: Store> {
 
 impl<S: Store> BlockCharge<S> {
     async fn run(mut self) {
-        sleep_until(self.asynchronous.next_round(Instant::now())).await;
-        // After a reset or a flush, nobody would spend it.
-        if self.with_account(|account| account.awaits(self.block)) != Some(true) {
+        if self.with_account(|account| account.ahead() > 0) == Some(true) {
+            sleep_until(self.asynchronous.next_round(Instant::now())).await;
+        }
+        // A reset or a flush takes the account, and the window may be over.
+        let is_needed = |account: &mut PrepaidAccount| account.needs(self.block, Instant::now());
+        if self.with_account(is_needed) != Some(true) {
             return;
         }
         let check = Check::new(self.budget.limit(), self.budget.key()).with_cost(self.block.units);
