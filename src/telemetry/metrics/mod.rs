@@ -14,6 +14,8 @@ mod names;
 mod recorder;
 pub(super) mod store;
 
+use std::time::Duration;
+
 pub(crate) use self::label::OutcomeLabel;
 pub(super) use self::label::source_name;
 pub(crate) use self::limits::{denied_from_cache, found_key, hold_permit};
@@ -115,15 +117,19 @@ pub(crate) fn paid(limit: &str, units: u64, above_limit: u64) {
     recorder::add(&names::UNITS_ABOVE_LIMIT, &labels, above_limit);
 }
 
-/// Notes how many keys have units that are to be paid.
-pub(crate) fn unpaid(store: &str, level: &mut GaugeLevel, keys: usize) {
-    level.set(&names::UNPAID_KEYS, &[("store", store)], keys);
-}
-
-/// Notes for how long the oldest of these payments has not been answered.
-pub(crate) fn unpaid_for(store: &str, level: &mut GaugeLevel, seconds: u64) {
-    let seconds = usize::try_from(seconds).unwrap_or(usize::MAX);
-    level.set(&names::UNPAID_SECONDS, &[("store", store)], seconds);
+/// Notes how many keys have units that are to be paid, and for how long a payment was repeated.
+/// `levels` are the parts in both gauges.
+pub(crate) fn unpaid(
+    store: &str,
+    levels: &mut [GaugeLevel; 2],
+    keys: usize,
+    repeated_for: Duration,
+) {
+    let label = [("store", store)];
+    let [unpaid_keys, unpaid_seconds] = levels;
+    let seconds = usize::try_from(repeated_for.as_secs()).unwrap_or(usize::MAX);
+    unpaid_keys.set(&names::UNPAID_KEYS, &label, keys);
+    unpaid_seconds.set(&names::UNPAID_SECONDS, &label, seconds);
 }
 
 /// Notes how many processes share the overshoot of limits.

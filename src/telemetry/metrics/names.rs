@@ -87,7 +87,8 @@ pub(super) static UNPAID_KEYS: Metric = Metric::new(
 
 pub(super) static UNPAID_SECONDS: Metric = Metric::new(
     "tollgate_unpaid_seconds",
-    "Seconds for which this process has tried in vain to charge units that it allowed by itself.",
+    "Seconds for which the store has not answered the oldest charge of units that this process \
+     allowed by itself. 0 until two attempts had no answer.",
 );
 
 pub(super) static REPLICAS: Metric = Metric::new(

@@ -7,6 +7,7 @@
 //! overshoot, and [`lease`] how replicas share it.
 
 pub(super) mod account;
+mod due;
 pub(super) mod lease;
 mod payments;
 mod sharing;

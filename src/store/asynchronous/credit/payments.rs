@@ -1,6 +1,5 @@
 //! Payments, and the task that sends them when they are due.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep};
 
 use super::account::{CreditAccount, LevelReport, Payable};
+use super::due::{DueBudget, DueBudgets, UnansweredPayment};
 use super::lease::Lease;
 use super::sharing::ClaimTimer;
 use crate::model::{Budget, Decision, Error};
@@ -30,60 +30,27 @@ const FORGET_EVERY: Duration = Duration::from_secs(10);
 /// If a round of the task takes longer, another task replaces it.
 const LONGEST_ROUND: Duration = Duration::from_secs(3);
 
-/// The budgets whose units are to be paid, in the order in which that is due, and the task that
-/// pays them.
+/// The payments that are due, and the task that sends them.
 #[derive(Default)]
 pub(super) struct DuePayments {
-    due: VecDeque<DueBudget>,
+    budgets: DueBudgets,
     task: Heartbeat,
-    /// The payment that has not been answered for the longest time, of those that were looked at.
-    oldest: Option<Unanswered>,
-    /// The length of `due`, and the seconds since the start of `oldest`, in the metrics.
-    keys_in_metrics: GaugeLevel,
-    seconds_in_metrics: GaugeLevel,
+    /// The number of budgets, and the time for which a payment was repeated, in the metrics.
+    in_metrics: [GaugeLevel; 2],
     /// The number of the task that is at work. Another one ends.
     number: u64,
 }
 
-/// A budget whose units are to be paid at a time.
-struct DueBudget {
-    at: Instant,
-    budget: Budget,
-    /// Its payment at the last look.
-    payment: Option<Unanswered>,
-}
-
-/// A payment that is sent until it is answered.
-#[derive(Clone, Copy)]
-struct Unanswered {
-    number: u64,
-    since: Instant,
-}
-
 impl DuePayments {
-    /// The next budget that is due.
-    fn take_due(&mut self, now: Instant) -> Option<DueBudget> {
-        self.due.front().filter(|it| it.at <= now)?;
-        self.due.pop_front()
-    }
-
-    fn note_unanswered(&mut self, payment: Unanswered) {
-        if self.oldest.is_none_or(|it| payment.since < it.since) {
-            self.oldest = Some(payment);
-        }
-    }
-
-    fn note_answered(&mut self, number: u64) {
-        self.oldest.take_if(|it| it.number == number);
-    }
-
     fn report(&mut self, store: &str) {
-        if self.due.is_empty() {
-            self.oldest = None;
-        }
-        let seconds = self.oldest.map_or(0, |it| it.since.elapsed().as_secs());
-        telemetry::unpaid(store, &mut self.keys_in_metrics, self.due.len());
-        telemetry::unpaid_for(store, &mut self.seconds_in_metrics, seconds);
+        let oldest = self.budgets.oldest_repeated();
+        let repeated_for = oldest.map_or(Duration::ZERO, |since| since.elapsed());
+        telemetry::unpaid(
+            store,
+            &mut self.in_metrics,
+            self.budgets.len(),
+            repeated_for,
+        );
     }
 }
 
@@ -129,7 +96,6 @@ impl<S: Store> SentPayment<S> {
         if let Some(next) = next.flatten() {
             // The store tells in the delay how many units did not fit.
             let above_limit = decision.deciding().outcome().delay;
-            credit.due.lock().note_answered(number);
             telemetry::paid(self.budget.limit().name(), units.into(), above_limit);
             let of = (self.budget.limit(), self.budget.key());
             self.asynchronous.start(next, of);
@@ -174,16 +140,13 @@ impl<S: Store> Asynchronous<S> {
         self.ensure_task();
     }
 
-    fn look_again(&self, budget: Budget, payment: Option<Unanswered>) {
-        let mut due = self.credit.due.lock();
-        due.due.push_back(DueBudget {
-            at: later(Instant::now(), PAY_AFTER),
+    fn look_again(&self, budget: Budget, unanswered: Option<UnansweredPayment>) {
+        let at = later(Instant::now(), PAY_AFTER);
+        self.credit.due.lock().budgets.add(DueBudget {
+            at,
             budget,
-            payment,
+            unanswered,
         });
-        if let Some(payment) = payment {
-            due.note_unanswered(payment);
-        }
     }
 
     /// Starts the task that pays and renews the lease, if there is none, or if its runtime does not
@@ -211,17 +174,13 @@ impl<S: Store> Asynchronous<S> {
     }
 
     /// Takes out the payments that are due.
-    fn take_due(self: &Arc<Self>, now: Instant) -> Vec<SentPayment<S>> {
+    fn payments_due(self: &Arc<Self>, now: Instant) -> Vec<SentPayment<S>> {
         let mut due = Vec::new();
         while due.len() < AT_ONCE {
-            let Some(DueBudget {
-                budget,
-                payment: last,
-                ..
-            }) = self.credit.due.lock().take_due(now)
-            else {
+            let Some(looked_at) = self.credit.due.lock().budgets.take(now) else {
                 break;
             };
+            let budget = looked_at.budget;
             let of = (budget.limit(), budget.key());
             let pay = |account: &mut CreditAccount| {
                 let payment = account.pay(|| self.credit.accounts.next_number(), now);
@@ -229,20 +188,12 @@ impl<S: Store> Asynchronous<S> {
                 account.is_planned = !account.is_paid();
                 (payment, account.is_planned, account.payment_number())
             };
-            let looked = self.credit.under(of, pay);
-            let number = looked.and_then(|(.., number)| number);
-            if let Some(last) = last.filter(|last| number != Some(last.number)) {
-                self.credit.due.lock().note_answered(last.number);
-            }
-            let Some((payment, is_planned, _)) = looked else {
+            let Some((payment, is_planned, number)) = self.credit.under(of, pay) else {
                 continue;
             };
             if is_planned {
-                let unanswered = number.map(|number| {
-                    let is_same = |it: &Unanswered| it.number == number;
-                    let new = Unanswered { number, since: now };
-                    last.filter(is_same).unwrap_or(new)
-                });
+                let last = looked_at.unanswered;
+                let unanswered = number.map(|it| UnansweredPayment::after(last, it, now));
                 self.look_again(budget.clone(), unanswered);
             }
             if let Some(payment) = payment {
@@ -255,7 +206,7 @@ impl<S: Store> Asynchronous<S> {
     /// Pays what is due. The lease is renewed meanwhile, however much that is.
     async fn pay_due(self: &Arc<Self>, timer: &mut ClaimTimer) {
         loop {
-            let due = self.take_due(Instant::now());
+            let due = self.payments_due(Instant::now());
             let is_last = due.len() < AT_ONCE;
             send_all(due).await;
             self.renew_when_due(timer).await;
@@ -316,7 +267,7 @@ impl<S: Store> Asynchronous<S> {
         self.renew().await;
         let mut due = credit.due.lock();
         due.report(&credit.label);
-        let is_over = due.due.is_empty() && credit.accounts.is_empty();
+        let is_over = due.budgets.is_empty() && credit.accounts.is_empty();
         if is_over {
             due.task.end();
         }

@@ -1,0 +1,124 @@
+//! The budgets whose units are to be paid, in the order in which that is due. No I/O.
+
+use std::collections::VecDeque;
+
+use tokio::time::Instant;
+
+use crate::model::Budget;
+
+#[derive(Default)]
+pub(super) struct DueBudgets {
+    queue: VecDeque<DueBudget>,
+    /// The number of budgets in the queue whose payment was repeated.
+    repeated: usize,
+}
+
+/// A budget, and when to look at its account.
+pub(super) struct DueBudget {
+    pub(super) at: Instant,
+    pub(super) budget: Budget,
+    /// The payment without an answer at the last look.
+    pub(super) unanswered: Option<UnansweredPayment>,
+}
+
+/// A payment that is sent until it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct UnansweredPayment {
+    number: u64,
+    /// The first look that found it.
+    since: Instant,
+    is_repeated: bool,
+}
+
+impl UnansweredPayment {
+    /// The payment of this number, after the last look found the payment `last`.
+    pub(super) fn after(last: Option<Self>, number: u64, now: Instant) -> Self {
+        let since = last.filter(|it| it.number == number).map(|it| it.since);
+        Self {
+            number,
+            since: since.unwrap_or(now),
+            is_repeated: since.is_some(),
+        }
+    }
+}
+
+impl DueBudget {
+    fn repeated_since(&self) -> Option<Instant> {
+        let repeated = self.unanswered.filter(|it| it.is_repeated)?;
+        Some(repeated.since)
+    }
+}
+
+impl DueBudgets {
+    /// Adds a budget. Each is due later than those before.
+    pub(super) fn add(&mut self, due: DueBudget) {
+        self.repeated += usize::from(due.repeated_since().is_some());
+        self.queue.push_back(due);
+    }
+
+    /// Takes out the next budget that is due.
+    pub(super) fn take(&mut self, now: Instant) -> Option<DueBudget> {
+        self.queue.front().filter(|it| it.at <= now)?;
+        let due = self.queue.pop_front()?;
+        self.repeated -= usize::from(due.repeated_since().is_some());
+        Some(due)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// When the oldest payment began that was repeated and is not answered, or was not answered at
+    /// the last look.
+    pub(super) fn oldest_repeated(&self) -> Option<Instant> {
+        if self.repeated == 0 {
+            return None;
+        }
+        self.queue
+            .iter()
+            .filter_map(DueBudget::repeated_since)
+            .min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::model::{Key, Limit};
+    use crate::units::Quota;
+
+    #[test]
+    fn oldest_payment_is_the_first_one_that_was_repeated() {
+        let limit = Limit::token_bucket("api", Quota::per_second(9)).unwrap();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut due = DueBudgets::default();
+        // Looks at a budget every four seconds. Payment 1 has no answer until the fourth look.
+        let mut unanswered = None;
+        for (seconds, number, oldest) in [
+            (0, Some(1), None),
+            (4, Some(1), Some(0)),
+            (8, Some(1), Some(0)),
+            (12, Some(2), None),
+            (16, None, None),
+        ] {
+            let now = at(seconds);
+            unanswered = number.map(|it| UnansweredPayment::after(unanswered, it, now));
+            due.add(DueBudget {
+                at: at(seconds + 4),
+                budget: Budget::new(&limit, Key::new("alice")),
+                unanswered,
+            });
+            assert_eq!(due.oldest_repeated(), oldest.map(at), "after {seconds} s");
+            assert!(due.take(now).is_none(), "it is not due yet");
+            assert!(due.take(at(seconds + 4)).is_some());
+        }
+        assert!(due.is_empty());
+    }
+}
