@@ -40,6 +40,9 @@ enum Start {
     TookOver,
     /// The first one had all of it, and owes it. Its lease is over in the store.
     CutOff,
+    /// The first one gave up a half, and stopped until its lease was over. Meanwhile the second one
+    /// passed as much as can pass, and left.
+    Stopped,
 }
 
 /// So many things of a kind happen in a history.
@@ -76,7 +79,7 @@ struct CreditWorld {
     /// The units that passed and would be in a bucket without a capacity, in parts that drain in a
     /// tick.
     passed: u64,
-    /// Units of processes that were killed.
+    /// Units that processes owed when they were killed or cut off.
     orphaned: u64,
     asks: u8,
     holds: u8,
@@ -98,9 +101,38 @@ struct CreditReplica {
     paid: u64,
     /// When the store ends its lease, in ticks.
     lease_ends: u64,
+    /// The parts that the store knows as released.
+    released: u64,
+    /// The units that it owes and that were counted as orphaned.
+    orphaned: u64,
 }
 
 impl CreditReplica {
+    fn new(holder: u64, now: Instant) -> Self {
+        Self {
+            account: None,
+            forgot_at: None,
+            lease: Lease::new(holder.to_be_bytes(), now),
+            kept: None,
+            held: None,
+            paid: 0,
+            lease_ends: 0,
+            released: 0,
+            orphaned: 0,
+        }
+    }
+
+    fn unpaid(&self) -> u64 {
+        self.account.as_ref().map_or(0, CreditAccount::unpaid)
+    }
+
+    /// Counts what it owes as orphaned. Returns how many units were not counted before.
+    fn cut_off(&mut self) -> u64 {
+        let more = self.unpaid().saturating_sub(self.orphaned);
+        self.orphaned += more;
+        more
+    }
+
     /// Returns whether it owes no more than its share allows.
     fn is_paid(&self, share: &UsableShare) -> bool {
         let account = self.account.as_ref();
@@ -281,9 +313,7 @@ impl CreditModel {
         world.passed = world.passed.saturating_sub(1);
         for replica in &mut world.replicas {
             if replica.lease_ends == world.now {
-                // Cut off with debts.
-                let unpaid = replica.account.as_ref().map(CreditAccount::unpaid);
-                world.orphaned += unpaid.unwrap_or(0);
+                world.orphaned += replica.cut_off();
             }
         }
     }
@@ -301,8 +331,10 @@ impl CreditModel {
         if let Some(held) = it.held.take() {
             for is_allowed in [true, false] {
                 let mut after = after.clone();
-                if let Some(account) = &mut after.replicas[replica].account {
+                let it = &mut after.replicas[replica];
+                if let Some(account) = &mut it.account {
                     account.end_hold(&held, is_allowed);
+                    it.orphaned = it.orphaned.min(it.unpaid());
                 }
                 after.passed += u64::from(is_allowed) * self.bounds.drains_in;
                 let event = CreditEvent::EndsHold {
@@ -374,20 +406,15 @@ impl CreditModel {
     fn kill(&self, world: &mut CreditWorld, replica: usize) {
         world.killed += 1;
         world.numbers += 1;
-        let holder = (replica as u64 + 100 * world.numbers).to_be_bytes();
+        let holder = replica as u64 + 100 * world.numbers;
         let now = self.local(replica, world.now);
         let killed = &mut world.replicas[replica];
-        let unpaid = killed.account.as_ref().map_or(0, CreditAccount::unpaid);
         // A group that is not decided passes nothing.
-        world.orphaned += unpaid - killed.held.map_or(0, |held| held.units);
+        let held = killed.held.map_or(0, |held| held.units);
+        world.orphaned += killed.cut_off().saturating_sub(held);
         *killed = CreditReplica {
-            account: None,
             forgot_at: Some(now),
-            lease: Lease::new(holder, now),
-            kept: None,
-            held: None,
-            paid: 0,
-            lease_ends: 0,
+            ..CreditReplica::new(holder, now)
         };
     }
 
@@ -457,13 +484,15 @@ impl CreditModel {
             Content::Claim(number, claim) => {
                 let rule = self.shares.rule();
                 let outcome = rule.claim(&mut world.shares, now, claim);
-                let it = &mut world.replicas[replica];
-                if claim.released == claim.granted && world.now < it.lease_ends {
-                    // Cut off with debts, while a claim that was not answered prolonged the lease.
-                    let unpaid = it.account.as_ref().map_or(0, CreditAccount::unpaid);
-                    world.orphaned += unpaid;
+                if !self.was_killed(world, &message) {
+                    let it = &mut world.replicas[replica];
+                    if claim.released == claim.granted && claim.released > it.released {
+                        // It may owe units, if its lease was over.
+                        world.orphaned += it.cut_off();
+                    }
+                    it.released = claim.released.max(it.released);
+                    it.lease_ends = world.now + STORE_LEASE;
                 }
-                it.lease_ends = world.now + STORE_LEASE;
                 Content::Granted {
                     claim: *number,
                     parts: outcome.remaining,
@@ -498,7 +527,7 @@ impl CreditModel {
     fn hear(&self, world: &mut CreditWorld, message: &CreditMessage) {
         let now = self.local(message.replica, world.now);
         let number = world.numbers;
-        if message.process != world.killed && self.was_killed(world, message) {
+        if self.was_killed(world, message) {
             return;
         }
         let it = &mut world.replicas[message.replica];
@@ -510,7 +539,11 @@ impl CreditModel {
                 };
                 match (payment, &mut it.account) {
                     (Some(number), Some(account)) => {
+                        let unpaid = account.unpaid();
                         account.paid(*number, Some(&report));
+                        // The oldest units are paid first.
+                        let paid = unpaid - account.unpaid();
+                        it.orphaned = it.orphaned.saturating_sub(paid);
                     }
                     (None, Some(account)) => account.note(&report),
                     (None, account) if it.forgot_at.is_none_or(|at| report.sent > at) => {
@@ -531,9 +564,8 @@ impl CreditModel {
 
     /// In these bounds one process is killed at most, so messages from before are of that one.
     fn was_killed(&self, world: &CreditWorld, message: &CreditMessage) -> bool {
-        world.replicas[message.replica]
-            .forgot_at
-            .is_some_and(|at| message.sent <= at)
+        let it = &world.replicas[message.replica];
+        message.process != world.killed && it.forgot_at.is_some_and(|at| message.sent <= at)
     }
 
     /// The hash that tells a world from others.
@@ -552,15 +584,8 @@ impl CreditModel {
     }
 
     fn first(&self) -> CreditWorld {
-        let replicas = (0..self.bounds.replicas).map(|replica| CreditReplica {
-            account: None,
-            forgot_at: None,
-            lease: Lease::new((replica as u64).to_be_bytes(), self.local(replica, 0)),
-            kept: None,
-            held: None,
-            paid: 0,
-            lease_ends: 0,
-        });
+        let replicas = (0..self.bounds.replicas)
+            .map(|replica| CreditReplica::new(replica as u64, self.local(replica, 0)));
         let mut world = CreditWorld {
             now: 0,
             budget: None,
@@ -629,6 +654,26 @@ impl CreditModel {
                 }
                 (0..STORE_LEASE).for_each(|_| self.tick(&mut world));
             }
+            Start::Stopped => {
+                (0..3).for_each(|_| self.share(&mut world, 0));
+                self.share(&mut world, 1);
+                self.share(&mut world, 0);
+                (0..2).for_each(|replica| self.ask(&mut world, replica, 0));
+                let it = &mut world.replicas[0];
+                it.kept = Some((it.lease.usable(), true));
+                (0..STORE_LEASE).for_each(|_| self.tick(&mut world));
+                while world.replicas[1].lease.usable().parts() < ALL_SHARES {
+                    self.share(&mut world, 1);
+                }
+                self.ask(&mut world, 1, 0);
+                while let Some((_, owes)) = self.allows(&world, 1) {
+                    world = owes;
+                }
+                self.ask(&mut world, 1, self.bounds.capacity);
+                self.pay_all(&mut world, 1);
+                world.replicas[1].lease.close();
+                self.share(&mut world, 1);
+            }
         }
         world
     }
@@ -648,6 +693,15 @@ impl CreditModel {
     /// A replica asks for units and is answered.
     fn ask(&self, world: &mut CreditWorld, replica: usize, units: u64) {
         self.send(world, replica, Content::Ask(units));
+        self.answer_all(world);
+    }
+
+    fn pay_all(&self, world: &mut CreditWorld, replica: usize) {
+        let mut paid = Vec::new();
+        self.pay(world, replica, &mut paid);
+        if let Some((_, after)) = paid.pop() {
+            *world = after;
+        }
         self.answer_all(world);
     }
 
@@ -842,6 +896,19 @@ fn replica_that_was_cut_off_adds_at_most_what_it_owed() {
 }
 
 #[test]
+fn replica_that_was_stopped_uses_no_answer_from_before_it() {
+    let nearest = explore(CreditBounds {
+        worlds: 50_000,
+        drains_in: 16,
+        start: Start::Stopped,
+        ticks: 0,
+        asks: 3,
+        ..TWO_REPLICAS
+    });
+    assert_eq!(nearest, 0, "the bound is reached");
+}
+
+#[test]
 fn killed_replica_adds_at_most_what_it_owed() {
     explore(CreditBounds {
         killed: 1,
@@ -883,6 +950,7 @@ fn random_histories_stay_within_the_overshoot() {
         Start::HandsOver { is_full: false },
         Start::TookOver,
         Start::CutOff,
+        Start::Stopped,
     ] {
         let slow = CreditBounds {
             start,
