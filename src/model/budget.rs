@@ -53,6 +53,12 @@ impl Budget {
         &self.key
     }
 
+    /// Its limit and its key.
+    #[inline]
+    pub(crate) const fn parts(&self) -> (&Limit, &Key) {
+        (&self.limit, &self.key)
+    }
+
     /// Returns whether its limit is in shadow mode for the key.
     #[inline]
     pub(crate) fn is_shadow(&self) -> bool {

@@ -21,7 +21,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::asynchronous::ChargesUnits;
+use self::asynchronous::ChargeTime;
 #[cfg(feature = "config")]
 pub(crate) use self::block::BlockFields;
 pub use self::block::BlockPolicy;
@@ -133,7 +133,7 @@ struct Definition {
     share: Option<Limit>,
     enforced: Enforced,
     /// `None` if each check waits for the store.
-    asynchronous: Option<ChargesUnits>,
+    asynchronous: Option<ChargeTime>,
     /// In units.
     max_debt: Option<u64>,
     /// The policy, with its numbers.

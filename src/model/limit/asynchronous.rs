@@ -9,7 +9,7 @@ const LEAST_OVERSHOOT: u64 = 2;
 
 /// When replicas charge the units of checks that they decide without waiting for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChargesUnits {
+pub(super) enum ChargeTime {
     /// Before they spend them, so they exceed nothing.
     Ahead,
     /// Later. All replicas together may exceed the limit by so much.
@@ -23,9 +23,9 @@ impl Limit {
     /// [`with_overshoot_percent`](Self::with_overshoot_percent).
     ///
     /// A replica charges *blocks* of units of a key that is in use. Its checks spend them in about
-    /// a microsecond, and a task charges the next block before the last one is spent. Blocks get
-    /// smaller with the rest of the window, and its last units are charged one by one. Checks of a
-    /// key without units wait for Redis, as without this setting.
+    /// a microsecond, and a task charges the next block when half of the last one is spent. Blocks
+    /// get smaller with the rest of the window, and its last units are charged one by one. Checks
+    /// of a key without units wait for Redis, as without this setting.
     ///
     /// **Guarantee.** In each window at most the limit passes, however many replicas there are,
     /// because Redis charges each unit before it is spent, and it is spent in the same window. A
@@ -76,7 +76,7 @@ impl Limit {
             ))),
         };
         check().map_err(|error| error.at("asynchronous").of_limit(self.name()))?;
-        Ok(self.with(|definition| definition.asynchronous = Some(ChargesUnits::Ahead)))
+        Ok(self.with(|definition| definition.asynchronous = Some(ChargeTime::Ahead)))
     }
 
     /// Lets each replica decide without waiting for Redis, and all replicas together allow up to
@@ -91,9 +91,10 @@ impl Limit {
     /// **Guarantee.** In any time `t`, at most `capacity + rate x t + overshoot` passes, however
     /// many replicas there are. With 1,000 a minute and 5 percent, at most 1,050 pass at once, and
     /// then 1,000 a minute. A sliding window or log exceeds what it allows without this
-    /// setting by at most the overshoot. If a process is killed, or cut off from
-    /// Redis for 10 seconds, the units that it owed pass in addition, at most its part of the
-    /// overshoot for each key. Exceptions are a Redis whose clock jumps or that loses writes, and a
+    /// setting by at most the overshoot. If a process is killed, or cut off from Redis for 10
+    /// seconds, the units that it owed pass in addition, at most its part of the overshoot for each
+    /// key. So do units that it could not charge before it lost its part, because one master of a
+    /// cluster is away. Exceptions are a Redis whose clock jumps or that loses writes, and a
     /// machine that is suspended, because its clock stands still.
     ///
     /// **Price.** 5 percent of 100 units are 5. Each of 4 replicas may owe one of them. On 6
@@ -144,7 +145,7 @@ impl Limit {
         }
     }
 
-    fn charged_later(&self, percent: u8) -> Result<ChargesUnits, ConfigError> {
+    fn charged_later(&self, percent: u8) -> Result<ChargeTime, ConfigError> {
         let reason = match self.rule() {
             Rule::FixedWindow(_) => {
                 Some("a fixed window needs no overshoot; use `asynchronous` in its place")
@@ -177,7 +178,7 @@ impl Limit {
                  replicas could decide nothing; use a larger percentage or remove it"
             )));
         }
-        Ok(ChargesUnits::Later { percent, overshoot })
+        Ok(ChargeTime::Later { percent, overshoot })
     }
 
     /// Returns whether replicas decide without waiting for Redis. See
@@ -194,8 +195,8 @@ impl Limit {
     #[must_use]
     pub fn overshoot_percent(&self) -> u8 {
         match self.shared.asynchronous {
-            Some(ChargesUnits::Later { percent, .. }) => percent,
-            Some(ChargesUnits::Ahead) | None => 0,
+            Some(ChargeTime::Later { percent, .. }) => percent,
+            Some(ChargeTime::Ahead) | None => 0,
         }
     }
 
@@ -203,14 +204,14 @@ impl Limit {
     #[inline]
     pub(crate) fn overshoot(&self) -> Option<u64> {
         match self.shared.asynchronous {
-            Some(ChargesUnits::Later { overshoot, .. }) => Some(overshoot),
-            Some(ChargesUnits::Ahead) | None => None,
+            Some(ChargeTime::Later { overshoot, .. }) => Some(overshoot),
+            Some(ChargeTime::Ahead) | None => None,
         }
     }
 
     /// The rule, if units are charged ahead.
     #[inline]
-    pub(crate) fn decided_ahead(&self) -> Option<&FixedWindow> {
+    pub(crate) fn charged_ahead(&self) -> Option<&FixedWindow> {
         match self.rule() {
             Rule::FixedWindow(rule) if self.is_asynchronous() => Some(rule),
             _ => None,
@@ -275,7 +276,7 @@ mod tests {
             let limit = limit.with_overshoot_percent(5).unwrap();
             assert_eq!(limit.overshoot(), Some(capacity / 20));
             assert_eq!(limit.overshoot_percent(), 5);
-            assert!(limit.is_asynchronous() && limit.decided_ahead().is_none());
+            assert!(limit.is_asynchronous() && limit.charged_ahead().is_none());
         }
     }
 

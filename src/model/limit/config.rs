@@ -199,7 +199,7 @@ impl From<Limit> for LimitFields {
             anchor,
             on_store_failure: limit.on_store_failure(),
             shadow_percent: Some(limit.shadow_percent()).filter(|percent| *percent > 0),
-            asynchronous: limit.decided_ahead().is_some(),
+            asynchronous: limit.charged_ahead().is_some(),
             overshoot_percent: Some(limit.overshoot_percent()).filter(|percent| *percent > 0),
             retry_after: retry_after.map(|wait| Written(period::write(wait))),
             max_debt: limit.max_debt(),

@@ -26,7 +26,7 @@ const LOOKS: usize = 16;
 /// The knowledge that a process has of a budget.
 pub(super) trait Account {
     /// Returns whether nothing is lost if this is forgotten.
-    fn is_empty(&self, now: Instant) -> bool;
+    fn can_be_forgotten(&self, now: Instant) -> bool;
 }
 
 pub(super) struct Accounts<A> {
@@ -52,7 +52,7 @@ pub(super) struct StoredAccount<A> {
 
 /// The place of a budget's account, under the lock of its shard.
 pub(super) struct AccountPlace<'a, A> {
-    of: u128,
+    fingerprint: u128,
     shard: MutexGuard<'a, AccountShard<A>>,
 }
 
@@ -76,20 +76,20 @@ impl<A: Account> Accounts<A> {
     #[inline]
     pub(super) fn with<T>(
         &self,
-        (limit, key): (&Limit, &Key),
+        budget: (&Limit, &Key),
         call: impl FnOnce(&mut A) -> T,
     ) -> Option<T> {
-        let mut place = self.place(limit, key);
+        let mut place = self.place(budget);
         place.get().map(|stored| call(&mut stored.account))
     }
 
     #[inline]
-    pub(super) fn place(&self, limit: &Limit, key: &Key) -> AccountPlace<'_, A> {
-        let of = fingerprint(&self.secrets, limit, key);
+    pub(super) fn place(&self, (limit, key): (&Limit, &Key)) -> AccountPlace<'_, A> {
+        let fingerprint = fingerprint(&self.secrets, limit, key);
         // The table uses the lower half.
-        let index = strong(of) as usize & (SHARDS - 1);
+        let index = strong(fingerprint) as usize & (SHARDS - 1);
         AccountPlace {
-            of,
+            fingerprint,
             shard: self.shards[index].lock(),
         }
     }
@@ -100,11 +100,13 @@ impl<A: Account> Accounts<A> {
 
     /// Removes the account of a budget.
     pub(super) fn remove(&self, budget: &Budget) -> Option<StoredAccount<A>> {
-        let AccountPlace { of, mut shard } = self.place(budget.limit(), budget.key());
+        let AccountPlace {
+            fingerprint,
+            mut shard,
+        } = self.place(budget.parts());
         shard.note_forgotten();
-        shard
-            .table
-            .remove(of as u64, |stored| stored.strong == strong(of))
+        let is_it = |stored: &StoredAccount<A>| stored.strong == strong(fingerprint);
+        shard.table.remove(fingerprint as u64, is_it)
     }
 
     /// Calls a function with each account.
@@ -145,10 +147,9 @@ impl<A: Account> Accounts<A> {
 impl<A: Account> AccountPlace<'_, A> {
     #[inline]
     pub(super) fn get(&mut self) -> Option<&mut StoredAccount<A>> {
-        let of = self.of;
-        self.shard
-            .table
-            .find_mut(of as u64, |stored| stored.strong == strong(of))
+        let fingerprint = self.fingerprint;
+        let is_it = |stored: &StoredAccount<A>| stored.strong == strong(fingerprint);
+        self.shard.table.find_mut(fingerprint as u64, is_it)
     }
 
     /// When an account of the shard was forgotten last. It may have been the one of this place.
@@ -165,17 +166,17 @@ impl<A: Account> AccountPlace<'_, A> {
     pub(super) fn add(&mut self, budget: &Budget, account: A, now: Instant) {
         if self.shard.table.len() < MAX_PER_SHARD || self.shard.evict(now) {
             let stored = StoredAccount {
-                strong: strong(self.of),
+                strong: strong(self.fingerprint),
                 budget: budget.clone(),
                 account,
             };
-            self.shard.table.insert(self.of as u64, stored);
+            self.shard.table.insert(self.fingerprint as u64, stored);
         }
     }
 }
 
 impl<A: Account> AccountShard<A> {
-    /// Removes an empty account. Returns whether it found one.
+    /// Removes an account that can be forgotten. Returns whether it found one.
     fn evict(&mut self, now: Instant) -> bool {
         let mut looked_at = 0;
         while looked_at < LOOKS {
@@ -183,7 +184,7 @@ impl<A: Account> AccountShard<A> {
             let Some(stored) = self.table.get(self.hand) else {
                 continue;
             };
-            if stored.account.is_empty(now) {
+            if stored.account.can_be_forgotten(now) {
                 self.table.remove_at(self.hand);
                 self.note_forgotten();
                 return true;
@@ -207,6 +208,6 @@ impl<A: Account> AccountShard<A> {
     }
 }
 
-const fn strong(of: u128) -> u64 {
-    (of >> 64) as u64
+const fn strong(fingerprint: u128) -> u64 {
+    (fingerprint >> 64) as u64
 }

@@ -10,7 +10,7 @@ use crate::units::{Outcome, Timestamp};
 pub(super) struct DecidedHere {
     /// The number of the account.
     pub(super) account: u64,
-    /// The units of the check that are decided here. 0: it is denied.
+    /// The units of the check that are taken here.
     pub(super) units: u64,
     /// The time of the check.
     pub(super) at: Instant,
@@ -34,6 +34,11 @@ pub(super) struct WindowOfUnits {
 }
 
 impl DecidedHere {
+    /// Returns whether its units are charged later.
+    pub(super) const fn is_on_credit(&self) -> bool {
+        self.window.is_none()
+    }
+
     pub(super) fn is_all_of(&self, check: &Check) -> bool {
         self.units == u64::from(check.cost())
     }

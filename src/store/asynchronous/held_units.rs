@@ -8,6 +8,7 @@ use super::Asynchronous;
 use super::credit::account::{CreditTerms, LevelReport};
 use super::decided::DecidedHere;
 use super::prepaid::account::{PrepaidAccount, WindowReport};
+use crate::algorithm::FixedWindow;
 use crate::model::{Check, Decision, Error, Group, Operation, Source, Verdict};
 use crate::store::{Answer, Store};
 use crate::units::later;
@@ -31,7 +32,7 @@ impl<S: Store> HeldUnits<S> {
     pub(super) fn take(asynchronous: &Arc<Asynchronous<S>>, group: Group) -> Self {
         let is_alone = group.len() == 1;
         Self::new(asynchronous, group, true, |check| {
-            if check.limit().decided_ahead().is_none() {
+            if check.limit().charged_ahead().is_none() {
                 // The account of a lone check has already been tried.
                 return match is_alone {
                     true => None,
@@ -135,7 +136,7 @@ impl<S: Store> HeldUnits<S> {
             verdicts.push(match here {
                 Some(here) if is_spent && self.are_taken => {
                     self.here[index] = None;
-                    if here.window.is_none() {
+                    if here.is_on_credit() {
                         self.asynchronous.end_hold(check, &here, true);
                     }
                     verdict.charged(check.cost(), here.charged_at)
@@ -164,8 +165,8 @@ impl<S: Store> HeldUnits<S> {
         let verdict = asked.verdicts().get(place);
         let verdict = verdict.ok_or_else(|| Error::store("a verdict is missing"))?;
         let check = &self.group[index];
-        Ok(if check.limit().decided_ahead().is_some() {
-            let left = self.left_in_window(index, asked, place, verdict);
+        Ok(if let Some(rule) = check.limit().charged_ahead() {
+            let left = self.left_in_window(index, rule, asked, place);
             verdict.clone().with_remaining(left)
         } else if check.limit().is_asynchronous() {
             let unpaid = self.unpaid(check, asked, place);
@@ -181,22 +182,20 @@ impl<S: Store> HeldUnits<S> {
     fn left_in_window(
         &self,
         index: usize,
+        rule: &FixedWindow,
         asked: &Decision,
         place: usize,
-        verdict: &Verdict,
     ) -> u64 {
-        let check = &self.group[index];
-        let left_in_store = verdict.outcome().remaining;
-        let Some(rule) = check.limit().decided_ahead() else {
-            return left_in_store;
-        };
+        let budget = self.group[index].budget();
         let report = WindowReport::of(asked, place, self.sent).filter(|_| self.are_taken);
         if let Some(report) = report {
-            return self.asynchronous.note_window(check.budget(), rule, &report);
+            return self.asynchronous.note_window(budget, rule, &report);
         }
-        let of = (check.limit(), check.key());
-        let ahead = self.asynchronous.prepaid.under(of, rule, |it| it.ahead());
-        let left = left_in_store.saturating_add(ahead.unwrap_or(0));
+        let prepaid = &self.asynchronous.prepaid;
+        let ahead = prepaid.under(budget.parts(), rule, |it| it.ahead());
+        let verdict = asked.verdicts().get(place);
+        let in_store = verdict.map_or(0, |verdict| verdict.outcome().remaining);
+        let left = in_store.saturating_add(ahead.unwrap_or(0));
         // A peek leaves its units in the account.
         let seen = self.here[index].filter(|_| !self.are_taken);
         left.saturating_sub(seen.map_or(0, |here| here.units))
@@ -207,10 +206,7 @@ impl<S: Store> HeldUnits<S> {
         let report = LevelReport::of(asked, place, self.sent, self.growths);
         match report.filter(|_| self.are_taken) {
             Some(report) => self.asynchronous.note_level(check.budget(), &report),
-            None => {
-                let of = (check.limit(), check.key());
-                self.asynchronous.credit.unpaid(of)
-            }
+            None => self.asynchronous.credit.unpaid(check.budget()),
         }
     }
 
@@ -220,7 +216,7 @@ impl<S: Store> HeldUnits<S> {
             let Some(here) = here.take_if(|here| which(here)) else {
                 continue;
             };
-            if here.window.is_none() {
+            if here.is_on_credit() {
                 self.asynchronous.end_hold(check, &here, false);
             } else if self.are_taken {
                 self.asynchronous.put_back(check, &here);
@@ -238,17 +234,17 @@ impl<S: Store> Asynchronous<S> {
     ) -> Option<DecidedHere> {
         // Only the store knows the answer to a cost above the capacity.
         let units = u64::from(check.cost());
-        let rule = check.limit().decided_ahead();
+        let rule = check.limit().charged_ahead();
         let rule = rule.filter(|rule| units <= rule.limit)?;
-        let of = (check.limit(), check.key());
-        self.prepaid.under(of, rule, |it| find(it, units))?
+        let budget = check.budget().parts();
+        self.prepaid.under(budget, rule, |it| find(it, units))?
     }
 
     /// Puts prepaid units back into their account.
     fn put_back(&self, check: &Check, spent: &DecidedHere) {
-        if let Some(rule) = check.limit().decided_ahead() {
-            let of = (check.limit(), check.key());
-            self.prepaid.under(of, rule, |it| it.put_back(spent));
+        if let Some(rule) = check.limit().charged_ahead() {
+            let budget = check.budget().parts();
+            self.prepaid.under(budget, rule, |it| it.put_back(spent));
         }
     }
 }

@@ -94,7 +94,7 @@ impl<S: Store> Asynchronous<S> {
     }
 
     fn charge_one(self: &Arc<Self>, check: Check) -> Answer {
-        let here = self.decide_here((check.limit(), check.key()), check.cost());
+        let here = self.decide_here(check.budget().parts(), check.cost());
         // Only the store knows the turn of a check that waits.
         let waits = check.asked() != Cost::units(check.cost().into());
         match here.filter(|here| here.outcome.allowed || !waits) {
@@ -124,14 +124,15 @@ impl<S: Store> Asynchronous<S> {
     }
 
     #[inline]
-    fn decide_here(self: &Arc<Self>, of: (&Limit, &Key), cost: u32) -> Option<DecidedHere> {
+    fn decide_here(self: &Arc<Self>, budget: (&Limit, &Key), cost: u32) -> Option<DecidedHere> {
+        let (limit, _) = budget;
         // The store answers checks of cost 0.
-        if cost == 0 || !of.0.is_asynchronous() {
+        if cost == 0 || !limit.is_asynchronous() {
             return None;
         }
-        match of.0.decided_ahead() {
-            Some(rule) => self.spend(rule, of, cost),
-            None => self.decide_on_credit(of, cost),
+        match limit.charged_ahead() {
+            Some(rule) => self.spend(rule, budget, cost),
+            None => self.decide_on_credit(budget, cost),
         }
     }
 

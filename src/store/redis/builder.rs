@@ -87,7 +87,8 @@ impl RedisStoreBuilder {
     }
 
     /// Sets the label `store` of this store in metrics (feature `metrics`): 1 to 64 printable ASCII
-    /// characters without spaces. Default: `redis`. A service with two stores gives each its own.
+    /// characters without spaces. Default: `redis`. A service with two stores gives each its own,
+    /// because gauges of one label add up.
     pub fn metrics_label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self

@@ -370,8 +370,8 @@ fn run_with_faults(algorithm: Algorithm, time: Duration) {
         Algorithm::TokenBucket | Algorithm::SlidingLog => bound_with_lost(kills + cut_off),
     };
     eprintln!(
-        "{kills} killed, {stops} stopped, {pauses} paused, {cut_off} of them for {CUT_OFF:?}: at \
-         most {bound:.1} %"
+        "{kills} killed, {stops} stopped, {pauses} paused, and {cut_off} of these for {CUT_OFF:?} \
+         or longer: at most {bound:.1} %"
     );
     let highest = measured.excess.iter().copied().fold(0.0, f64::max);
     assert!(

@@ -124,13 +124,13 @@ impl Credit {
     #[inline]
     fn under<T>(
         &self,
-        (limit, key): (&Limit, &Key),
+        budget: (&Limit, &Key),
         call: impl FnOnce(&mut CreditAccount) -> T,
     ) -> Option<T> {
+        let (limit, _) = budget;
         let terms = CreditTerms::of(limit.rule())?;
-        self.accounts.with((limit, key), |account| {
-            account.is_of(&terms).then(|| call(account))
-        })?
+        let call = |account: &mut CreditAccount| account.is_of(&terms).then(|| call(account));
+        self.accounts.with(budget, call)?
     }
 
     /// Payments of all that is owed.
@@ -172,16 +172,16 @@ impl Credit {
     }
 
     /// The units of a budget that are allowed here and not charged.
-    pub(super) fn unpaid(&self, of: (&Limit, &Key)) -> u64 {
-        self.under(of, |account| account.unpaid()).unwrap_or(0)
+    pub(super) fn unpaid(&self, budget: &Budget) -> u64 {
+        self.under(budget.parts(), |account| account.unpaid())
+            .unwrap_or(0)
     }
 
     /// Holds the units of a check, whose group is not decided yet.
     pub(super) fn hold(&self, check: &Check) -> Option<DecidedHere> {
         // The store answers checks of cost 0.
         let overshoot = check.limit().overshoot().filter(|_| check.cost() > 0)?;
-        let of = (check.limit(), check.key());
-        self.under(of, |account| {
+        self.under(check.budget().parts(), |account| {
             account.hold(
                 check.cost().into(),
                 overshoot,
@@ -215,14 +215,14 @@ impl<S: Store> Asynchronous<S> {
 
     /// Ends the hold on the units of a check. If its group was allowed, the units are owed.
     pub(super) fn end_hold(self: &Arc<Self>, check: &Check, held: &DecidedHere, is_allowed: bool) {
-        let of = (check.limit(), check.key());
+        let budget = check.budget().parts();
         let end = |account: &mut CreditAccount| {
             account.end_hold(held, is_allowed);
             let share = self.credit.share.get();
             self.credit.next(account, &share)
         };
-        if let Some(next) = self.credit.under(of, end) {
-            self.start(next, of);
+        if let Some(next) = self.credit.under(budget, end) {
+            self.start(next, budget);
         }
     }
 
@@ -244,7 +244,7 @@ impl<S: Store> Asynchronous<S> {
         self.open_lease();
         self.ensure_task();
         let accounts = &self.credit.accounts;
-        let mut place = accounts.place(budget.limit(), budget.key());
+        let mut place = accounts.place(budget.parts());
         let new = || CreditAccount::new(accounts.next_number(), terms, report);
         if let Some(stored) = place.get() {
             let account = &mut stored.account;
@@ -271,9 +271,8 @@ impl<S: Store> Asynchronous<S> {
         receipt: Receipt,
         cost: u32,
     ) -> Option<Decision> {
-        let of = (budget.limit(), budget.key());
         let units = receipt.cost.checked_sub(cost)?;
-        let settled = self.credit.under(of, |account| {
+        let settled = self.credit.under(budget.parts(), |account| {
             account.deny_nothing();
             let is_taken = account.take_back(units.into(), receipt.at);
             is_taken.then(|| account.look(Instant::now()))
@@ -290,13 +289,13 @@ impl<S: Store> Asynchronous<S> {
 
     /// Notes that a reset of a budget is sent.
     pub(super) fn begin_reset(&self, budget: &Budget) {
-        let of = (budget.limit(), budget.key());
-        self.credit.under(of, CreditAccount::begin_reset);
+        self.credit
+            .under(budget.parts(), CreditAccount::begin_reset);
     }
 
     /// Notes that a reset or a block of a budget has ended. The next check asks the store.
     pub(super) fn end_change(&self, budget: &Budget, is_reset: bool) {
-        let mut place = self.credit.accounts.place(budget.limit(), budget.key());
+        let mut place = self.credit.accounts.place(budget.parts());
         let Some(stored) = place.get() else {
             // An answer from before the change does not create an account.
             place.note_forgotten();
@@ -335,7 +334,7 @@ impl LevelReport {
 }
 
 impl Account for CreditAccount {
-    fn is_empty(&self, _now: Instant) -> bool {
+    fn can_be_forgotten(&self, _now: Instant) -> bool {
         self.is_paid()
     }
 }

@@ -97,14 +97,12 @@ impl<S: Store> SentPayment<S> {
             // The store tells in the delay how many units did not fit.
             let above_limit = decision.deciding().outcome().delay;
             telemetry::paid(self.budget.limit().name(), units.into(), above_limit);
-            let of = (self.budget.limit(), self.budget.key());
-            self.asynchronous.start(next, of);
+            self.asynchronous.start(next, self.budget.parts());
         }
     }
 
     fn with_account<T>(&self, call: impl FnOnce(&mut CreditAccount) -> T) -> Option<T> {
-        let of = (self.budget.limit(), self.budget.key());
-        self.asynchronous.credit.under(of, call)
+        self.asynchronous.credit.under(self.budget.parts(), call)
     }
 }
 
@@ -181,14 +179,13 @@ impl<S: Store> Asynchronous<S> {
                 break;
             };
             let budget = looked_at.budget;
-            let of = (budget.limit(), budget.key());
             let pay = |account: &mut CreditAccount| {
                 let payment = account.pay(|| self.credit.accounts.next_number(), now);
                 // Until it is answered, it may have to be sent again.
                 account.is_planned = !account.is_paid();
                 (payment, account.is_planned, account.payment_number())
             };
-            let Some((payment, is_planned, number)) = self.credit.under(of, pay) else {
+            let Some((payment, is_planned, number)) = self.credit.under(budget.parts(), pay) else {
                 continue;
             };
             if is_planned {

@@ -443,7 +443,7 @@ impl PrepaidAccount {
 }
 
 impl Account for PrepaidAccount {
-    fn is_empty(&self, now: Instant) -> bool {
+    fn can_be_forgotten(&self, now: Instant) -> bool {
         !self.is_charging(now) && (self.ahead == 0 || now >= self.window.closes)
     }
 }
@@ -481,7 +481,7 @@ mod tests {
 
     /// An account after a check of a unit.
     fn account_of(limit: &Limit, start: Instant) -> PrepaidAccount {
-        let rule = limit.decided_ahead().unwrap();
+        let rule = limit.charged_ahead().unwrap();
         PrepaidAccount::new(0, *rule, &report(start, 0, 199, 1))
     }
 

@@ -1,7 +1,7 @@
 //! Fixed windows: units that are charged before they are spent.
 //!
 //! The first checks of a key ask the store. A key with more checks gets a *block* of units, which a
-//! task charges. Its checks spend them, and the next block is charged before the last one is spent.
+//! task charges. Its checks spend them, and when half of them are spent, the next block is charged.
 //! Blocks get smaller with the rest of the window, and near its end each check asks. A check that
 //! costs more than is here asks for the rest. The module [`account`] says why nothing passes above
 //! the limit.
@@ -55,11 +55,11 @@ impl PrepaidAccounts {
     #[inline]
     pub(super) fn under<T>(
         &self,
-        of: (&Limit, &Key),
+        budget: (&Limit, &Key),
         rule: &FixedWindow,
         call: impl FnOnce(&mut PrepaidAccount) -> T,
     ) -> Option<T> {
-        self.with(of, |account| account.is_of(rule).then(|| call(account)))?
+        self.with(budget, |account| account.is_of(rule).then(|| call(account)))?
     }
 
     /// The block that an account needs now.
@@ -70,7 +70,7 @@ impl PrepaidAccounts {
 
     /// Notes the answer to a check.
     fn note(&self, budget: &Budget, rule: &FixedWindow, report: &WindowReport) -> Noted {
-        let mut place = self.place(budget.limit(), budget.key());
+        let mut place = self.place(budget.parts());
         let new = || PrepaidAccount::new(self.next_number(), *rule, report);
         let Some(stored) = place.get() else {
             place.add(budget, new(), report.answered);
@@ -208,10 +208,9 @@ impl<S: Store> Asynchronous<S> {
     /// Gives units back to the store. If it has certainly not taken them, they are kept.
     pub(super) async fn give_back(&self, units: Vec<(Budget, ReturnedUnits)>) {
         for (budget, kept) in give_back(&*self.store, units).await {
-            let limit = budget.limit();
-            if let Some(rule) = limit.decided_ahead() {
-                let of = (limit, budget.key());
-                self.prepaid.under(of, rule, |it| it.keep(&kept));
+            if let Some(rule) = budget.limit().charged_ahead() {
+                self.prepaid
+                    .under(budget.parts(), rule, |it| it.keep(&kept));
             }
         }
     }
@@ -271,11 +270,9 @@ impl<S: Store> BlockCharge<S> {
     }
 
     fn with_account<T>(&self, call: impl FnOnce(&mut PrepaidAccount) -> T) -> Option<T> {
-        let limit = self.budget.limit();
-        let of = (limit, self.budget.key());
-        self.asynchronous
-            .prepaid
-            .under(of, limit.decided_ahead()?, call)
+        let rule = self.budget.limit().charged_ahead()?;
+        let prepaid = &self.asynchronous.prepaid;
+        prepaid.under(self.budget.parts(), rule, call)
     }
 }
 

@@ -105,7 +105,7 @@ impl Model {
         let limit = Limit::fixed_window_aligned("api", quota)
             .and_then(Limit::asynchronous)
             .unwrap();
-        let rule = *limit.decided_ahead().unwrap();
+        let rule = *limit.charged_ahead().unwrap();
         Self {
             bounds,
             limit,
@@ -130,7 +130,7 @@ impl Model {
             let now = self.local(replica, world.now);
             let evictable = world.accounts[replica]
                 .as_ref()
-                .is_some_and(|it| it.is_empty(now));
+                .is_some_and(|it| it.can_be_forgotten(now));
             if evictable {
                 let mut after = world.clone();
                 after.accounts[replica] = None;
