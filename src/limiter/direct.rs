@@ -88,7 +88,8 @@ impl RateLimiter {
             .verdicts()
             .iter()
             .filter(|verdict| !verdict.is_unlimited());
-        Ok(known.map(Usage::from).collect())
+        let decided_at = peeked.timestamp();
+        Ok(known.map(|it| Usage::of(it, decided_at)).collect())
     }
 
     /// Decides several checks as one [group](Group), in one call to the store. All are charged, or

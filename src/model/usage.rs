@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::Verdict;
+use crate::units::Timestamp;
 
-/// The remaining budget of a key under a limit, for a page or an API of the user. A limit in shadow
-/// mode is reported as if it were enforced.
+/// The used and the remaining budget of a key under a limit, for a page or an API of the user. A
+/// limit in shadow mode is reported as if it were enforced.
 ///
 /// See [`RateLimiter::usage`](crate::RateLimiter::usage). With the feature `serde` it can be
 /// serialized. Times are whole seconds then, rounded up, and `null` stands for none:
@@ -21,9 +22,23 @@ use super::Verdict;
 /// let api = Limit::fixed_window("api", Quota::per_hour(50))?;
 /// limiter.check_n(&api, "alice", 8).await?;
 /// let usage = limiter.usage(Check::new(&api, "alice")).await?;
+/// let [api_usage] = &*usage else { unreachable!() };
+/// let mut json = serde_json::to_value(api_usage)?;
+/// // The time by the clock, which differs with each run.
+/// assert!(json["reset_at"].take().is_u64());
 /// assert_eq!(
-///     serde_json::to_string(&usage)?,
-///     r#"[{"limit":"api","capacity":50,"remaining":42,"reset_after":3600,"blocked_for":null}]"#
+///     json,
+///     serde_json::json!({
+///         "limit": "api",
+///         "capacity": 50,
+///         "used": 8,
+///         "used_percent": 16,
+///         "remaining": 42,
+///         "reset_after": 3600,
+///         "reset_at": null,
+///         "blocked_for": null,
+///         "shadow": false,
+///     })
 /// );
 ///
 /// limiter.block(&api, "alice", Duration::from_secs(7_200)).await?;
@@ -43,26 +58,47 @@ pub struct Usage {
     pub limit: String,
     /// The most units that the budget holds, the burst, or else the limit of the quota.
     pub capacity: u64,
+    /// The units that are used now: the capacity without [`remaining`](Self::remaining).
+    pub used: u64,
+    /// The same in percent of the capacity, 0 to 100, rounded down.
+    pub used_percent: u8,
     /// The units that are left now, rounded down. 0 while the key is blocked, or has consumed more
     /// than it had.
     pub remaining: u64,
     /// The time until the budget is full again, and no block stands.
     #[cfg_attr(feature = "serde", serde(serialize_with = "in_seconds"))]
     pub reset_after: Duration,
+    /// The same as a time since the Unix epoch, by the clock of the store.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "in_seconds"))]
+    pub reset_at: Duration,
     /// The time until the block of the key ends. `None` if it is not blocked.
     #[cfg_attr(feature = "serde", serde(serialize_with = "in_seconds_if_any"))]
     pub blocked_for: Option<Duration>,
+    /// Whether the limit is in [shadow mode](crate::Limit::with_shadow_mode) for the key, and never
+    /// denies.
+    pub shadow: bool,
 }
 
-impl From<&Verdict> for Usage {
+impl Usage {
     /// The usage that the verdict of a check of cost 0 says.
-    fn from(verdict: &Verdict) -> Self {
+    pub(crate) fn of(verdict: &Verdict, decided_at: Timestamp) -> Self {
+        let (capacity, remaining) = (verdict.capacity(), verdict.remaining());
+        let used = capacity.saturating_sub(remaining);
+        let percent = u128::from(used) * 100 / u128::from(capacity.max(1));
+        let reset_after = verdict.reset_after();
         Self {
             limit: verdict.limit().name().to_owned(),
-            capacity: verdict.capacity(),
-            remaining: verdict.remaining(),
-            reset_after: verdict.reset_after(),
+            capacity,
+            used,
+            used_percent: u8::try_from(percent).unwrap_or(100),
+            remaining,
+            reset_after,
+            reset_at: decided_at
+                .or_now()
+                .saturating_add(verdict.outcome().reset_after)
+                .since_epoch(),
             blocked_for: verdict.blocked_for(),
+            shadow: verdict.is_shadow(),
         }
     }
 }

@@ -32,6 +32,15 @@ impl Timestamp {
         Duration::from_micros(self.0)
     }
 
+    /// This time, or now if a store does not tell the time of its decisions.
+    #[inline]
+    pub(crate) fn or_now(self) -> Self {
+        match self {
+            Self::EPOCH => Self(micros(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default())),
+            known => known,
+        }
+    }
+
     /// The time from an earlier point to this one. 0 if that one is later.
     pub(crate) const fn saturating_since(self, earlier: Self) -> Micros {
         self.0.saturating_sub(earlier.0)

@@ -6,7 +6,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::super::number::{number, repeated, seconds};
-use super::{HeaderSettings, UsedUp, is_later, is_stricter, known_time, numbers, set};
+use super::{HeaderSettings, UsedUp, is_later, is_stricter, numbers, set};
 use crate::model::Limit;
 use crate::units::{Outcome, Timestamp, later};
 
@@ -46,8 +46,8 @@ impl XRateLimit {
             Reset::At(reset_at(outcome, retry_after))
         } else {
             let reset_after = reset_after(outcome, retry_after);
-            let reset_at = known_time(decided_at).saturating_add(reset_after);
-            Reset::Epoch(reset_at.div_ceil(1_000_000))
+            let reset_at = decided_at.or_now().saturating_add(reset_after);
+            Reset::Epoch(reset_at.as_micros().div_ceil(1_000_000))
         };
         Self {
             capacity: limit.quota().capacity(),

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use tollgate::RedisStore;
+use tollgate::config::Format;
 use tollgate::store::RedisStoreBuilder;
 
 use crate::limit::{Algorithm, LimitSpec};
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     Show(ShowArguments),
     /// Shows the clients that all replicas denied most often in the last minutes
     Top(TopArguments),
+    /// Shows what a client has used and has left under each limit of a configuration
+    Usage(UsageArguments),
     /// Asks how many units a client has left under a limit, without consuming any
     Peek(PeekArguments),
     /// Gives a client its budgets back
@@ -231,6 +234,53 @@ pub(crate) struct TopArguments {
     /// Prints one JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UsageArguments {
+    #[command(flatten)]
+    pub(crate) redis: RedisArguments,
+    /// The client's key, as `keys` prints it
+    ///
+    /// Limits whose key is made of other parts, such as an address, show a full budget.
+    pub(crate) key: String,
+    /// The file of limits of the services: TOML, JSON or YAML
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present = "limits_in_redis",
+        conflicts_with = "limits_in_redis"
+    )]
+    pub(crate) limits: Option<PathBuf>,
+    /// The name of the limits in Redis, if the services follow them there
+    #[arg(long, value_name = "NAME")]
+    pub(crate) limits_in_redis: Option<String>,
+    /// The format of limits in Redis
+    #[arg(long, default_value = "toml", requires = "limits_in_redis")]
+    pub(crate) format: LimitsFormat,
+    /// The client's plan. Default: none, so it has the quotas of the limits
+    #[arg(long, value_name = "NAME")]
+    pub(crate) plan: Option<String>,
+    /// Prints JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LimitsFormat {
+    Toml,
+    Json,
+    Yaml,
+}
+
+impl From<LimitsFormat> for Format {
+    fn from(format: LimitsFormat) -> Self {
+        match format {
+            LimitsFormat::Toml => Self::Toml,
+            LimitsFormat::Json => Self::Json,
+            LimitsFormat::Yaml => Self::Yaml,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -1,33 +1,21 @@
 //! `tollgate check-config`: whether a service would accept a file of limits.
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tollgate::Quota;
-use tollgate::config::{Config, LimitSet, Names};
-use tollgate::key::Global;
+use tollgate::config::{Config, LimitSet};
 
 use crate::arguments::CheckConfigArguments;
 use crate::output::{self, counted, printable, printable_lines};
+use crate::placeholders::{Used, list};
 use crate::table::{self, cell};
-
-/// The names that a file uses, and that the application has to define.
-#[derive(Default)]
-struct Used {
-    keys: BTreeSet<String>,
-    plans: BTreeSet<String>,
-    costs: BTreeSet<String>,
-}
 
 /// The number of requests that makes a log worth a warning: about half a megabyte for each client.
 const LONG_LOG: u64 = 100_000;
 
 /// The bytes of a request in a log. A slot has 2 to 13, depending on the period and the limit.
 const BYTES_PER_REQUEST: u64 = 6;
-
-/// The names that every application has.
-const BUILT_IN: [&str; 3] = ["global", "peer_ip", "route"];
 
 pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> {
     let checked = Config::read(&arguments.file).and_then(|config| {
@@ -121,10 +109,6 @@ fn long_logs(limits: &[Value]) -> Vec<String> {
     logs.filter_map(warning).collect()
 }
 
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
 /// A limit in words.
 fn row(limit: &Value) -> [String; 5] {
     let text = |name: &str| limit[name].as_str().unwrap_or_default().to_owned();
@@ -205,44 +189,5 @@ fn compact(value: &Value) -> String {
             }
         },
         value => value.to_string(),
-    }
-}
-
-impl Used {
-    fn of(config: &Config) -> Self {
-        let mut used = Self::default();
-        // What a configuration serializes to is its own format.
-        let config = serde_json::to_value(config).unwrap_or_default();
-        for limit in list(&config["limits"]) {
-            collect(&limit["key"], &mut used.keys);
-            collect(&limit["plan"], &mut used.plans);
-            collect(&limit["cost"], &mut used.costs);
-        }
-        used.keys.retain(|name| !BUILT_IN.contains(&name.as_str()));
-        used
-    }
-
-    fn names(&self) -> Names {
-        let names = self
-            .keys
-            .iter()
-            .fold(Names::new(), |names, key| names.key(key, Global));
-        let names = self
-            .plans
-            .iter()
-            .fold(names, |names, plan| names.plan(plan, |_| None::<&str>));
-        self.costs
-            .iter()
-            .fold(names, |names, cost| names.cost(cost, |_| 1))
-    }
-}
-
-/// All texts of a value: a name, a list of names, or `{ first_of = [...] }`.
-fn collect(value: &Value, into: &mut BTreeSet<String>) {
-    match value {
-        Value::String(name) => drop(into.insert(name.clone())),
-        Value::Array(values) => values.iter().for_each(|value| collect(value, into)),
-        Value::Object(fields) => fields.values().for_each(|value| collect(value, into)),
-        _ => {}
     }
 }

@@ -6,6 +6,7 @@ mod duration;
 mod generate;
 mod limit;
 mod output;
+mod placeholders;
 mod redis;
 mod replay;
 mod table;
@@ -38,6 +39,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Command::Keys(arguments) => redis::keys::run(arguments).await,
             Command::Show(arguments) => redis::show::run(arguments).await,
             Command::Top(arguments) => redis::top::run(arguments).await,
+            Command::Usage(arguments) => redis::usage::run(arguments).await,
             Command::Peek(arguments) => redis::peek::run(arguments).await,
             Command::Reset(arguments) => redis::reset::run(arguments).await,
             Command::Block(arguments) => redis::block::run(arguments).await,

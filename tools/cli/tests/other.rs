@@ -82,11 +82,12 @@ fn error_names_the_line_and_the_field() {
     );
 }
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "replay",
     "keys",
     "show",
     "top",
+    "usage",
     "peek",
     "reset",
     "block",

@@ -2,13 +2,16 @@
 
 mod support;
 
+use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use tollgate::config::{Format, RedisSource};
 use tollgate::key::PeerIp;
 use tollgate::limit::BlockPolicy;
 use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
-use self::support::budgets::{HOUR, charge, limiter, limits, run, shown};
+use self::support::budgets::{HOUR, charge, limiter, limits, run, shown, store};
 use self::support::{RedisServer, tollgate};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,6 +81,85 @@ async fn budgets_of_every_kind_are_listed_and_shown() {
     assert!(some.err.contains("there are more"), "{some:?}");
     assert_eq!(server.calls("keys"), 0, "SCAN, never KEYS");
     drop((first, second));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_of_a_client_is_shown_under_each_limit_of_a_file_or_of_a_key_in_redis() {
+    let text = r#"
+        [[limits]]
+        name = "bucket"
+        algorithm = "token_bucket"
+        quota = "100/h"
+        burst = 50
+        key = "user"
+        plan = "account"
+        plans = { pro = { quota = "1000/h" }, internal = { unlimited = true } }
+
+        [[limits]]
+        name = "log"
+        algorithm = "sliding_log"
+        quota = "100/h"
+        key = "user"
+        shadow_percent = 100
+
+        [[limits]]
+        name = "exports"
+        algorithm = "concurrency"
+        limit = 3
+        key = "user"
+    "#;
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("usage.toml");
+    fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let server = RedisServer::start();
+    let url = server.url();
+    charge(&limiter(&url).await, "alice").await;
+
+    let table = run(&url, &["usage", "alice", "--limits", file]).out;
+    for part in [
+        "| bucket | 100 per 1h, burst 50 (token bucket)      |    7 |   43 |     14 | 4m 1",
+        "in shadow mode",
+    ] {
+        assert!(table.contains(part), "{table}");
+    }
+    assert!(!table.contains("exports"), "{table}");
+
+    let json = |arguments: &[&str]| {
+        let run = run(
+            &url,
+            &[&["usage", "alice", "--json"][..], arguments].concat(),
+        );
+        assert_eq!(run.code, 0, "{run:?}");
+        run.json()
+    };
+    let pro = json(&["--limits", file, "--plan", "pro"]);
+    assert_eq!(pro[0]["remaining"], 993, "a plan has the quota of its own");
+    assert_eq!(
+        (&pro[0]["used"], &pro[0]["used_percent"]),
+        (&7.into(), &0.into())
+    );
+    assert!(pro[0]["reset_at"].as_u64() > Some(1_700_000_000));
+    let internal = json(&["--limits", file, "--plan", "internal"]);
+    assert_eq!(internal.as_array().unwrap().len(), 1);
+    assert_eq!(internal[0]["limit"], "log");
+
+    let source = RedisSource::new(&store(&url).await, "limits", Format::Toml);
+    source.unwrap().publish(text).await.unwrap();
+    let in_redis = json(&["--limits-in-redis", "limits"]);
+    assert_eq!(in_redis[0]["remaining"], 43);
+
+    let full = run(&url, &["usage", "nobody", "--limits", file]);
+    assert!(full.err.contains("no charge of this key"), "{full:?}");
+    let neither = run(&url, &["usage", "alice"]);
+    assert!(
+        neither.code == 2 && neither.err.contains("--limits"),
+        "{neither:?}"
+    );
+    let missing = run(&url, &["usage", "alice", "--limits-in-redis", "other"]);
+    assert!(
+        missing.code == 2 && missing.err.contains("other"),
+        "{missing:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,6 +14,7 @@ mod scan;
 mod servers;
 pub(crate) mod show;
 pub(crate) mod top;
+pub(crate) mod usage;
 mod value;
 
 pub(crate) use self::certificates::{Certificates, is_tls};

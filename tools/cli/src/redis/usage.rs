@@ -1,0 +1,91 @@
+//! `tollgate usage`: what a client has left under each limit of a configuration.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tollgate::config::{Config, LimitSet, RedisSource};
+use tollgate::decision::Usage;
+use tollgate::limit::Algorithm;
+use tollgate::{Check, Limit, RateLimiter, RedisStore};
+
+use super::limiter::store;
+use super::name::{client, hint};
+use crate::arguments::UsageArguments;
+use crate::duration::rounded;
+use crate::output;
+use crate::placeholders::{Used, list};
+use crate::table::{self, cell};
+
+pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
+    let store = store(&arguments.redis).await?;
+    let limits = limits(&arguments, &store).await?;
+    let key = client(&arguments.key);
+    let checks: Vec<_> = limits.iter().map(|it| Check::new(it, &key)).collect();
+    if checks.is_empty() {
+        anyhow::bail!("the configuration has no limit of rates for this client");
+    }
+    let usage = RateLimiter::new(store).usage(checks).await?;
+    if arguments.json {
+        output::print(&output::json(&usage, false)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let heads = [
+        "limit", "allows", "used", "left", "used %", "full in", "state",
+    ];
+    let mut table = table::markdown(&heads, &["used", "left", "used %"]);
+    for (limit, usage) in limits.iter().zip(&usage) {
+        table.add_row(row(limit, usage));
+    }
+    output::print(&table.to_string())?;
+    if usage.iter().all(|it| it.used == 0) {
+        output::note(
+            "Redis has no charge of this key. If you expect one, check the key: `tollgate keys` \
+             lists them",
+        );
+        hint(&arguments.key).iter().for_each(|it| output::note(it));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The limits of rates, as they are for the plan.
+async fn limits(arguments: &UsageArguments, store: &RedisStore) -> anyhow::Result<Vec<Limit>> {
+    let config = match (&arguments.limits, &arguments.limits_in_redis) {
+        (_, Some(name)) => {
+            let format = arguments.format.into();
+            RedisSource::new(store, name, format)?.read().await?
+        }
+        (Some(file), None) => Config::read(file)?,
+        (None, None) => anyhow::bail!("give --limits or --limits-in-redis"),
+    };
+    let written = serde_json::to_value(&config)?;
+    let set = LimitSet::new(config.clone(), Used::of(&config).names())?;
+    let names = list(&written["limits"]).iter();
+    let names = names.filter_map(|it| it["name"].as_str());
+    let limits = names.filter_map(|name| match &arguments.plan {
+        Some(plan) => set.limit_of_plan(name, plan),
+        None => set.limit(name),
+    });
+    let is_rate = |limit: &Limit| limit.algorithm() != Algorithm::Concurrency;
+    Ok(limits.filter(is_rate).collect())
+}
+
+fn row(limit: &Limit, usage: &Usage) -> [String; 7] {
+    let state = match usage.blocked_for {
+        Some(time) => format!("blocked for {}", rounded(time)),
+        None if usage.remaining == 0 => "used up".to_owned(),
+        None => String::new(),
+    };
+    let full_in = match usage.reset_after {
+        Duration::ZERO => String::new(),
+        time => rounded(time),
+    };
+    [
+        cell(&usage.limit),
+        cell(&limit.to_string()),
+        usage.used.to_string(),
+        usage.remaining.to_string(),
+        usage.used_percent.to_string(),
+        full_in,
+        state,
+    ]
+}
