@@ -177,6 +177,14 @@ pub(crate) struct LimitConfig {
         deserialize_with = "value::maybe_number"
     )]
     pub(crate) max_debt: Option<u64>,
+    /// The used percentage at which a key is near the limit. Default: none.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "value::maybe_number"
+    )]
+    #[cfg_attr(feature = "schema", schemars(range(min = 50, max = 99)))]
+    pub(crate) warn_at_percent: Option<u8>,
     /// When keys that keep being denied are blocked. An empty table means that only operators
     /// block. Default: no key is blocked.
     #[serde(
@@ -206,6 +214,7 @@ impl LimitConfig {
             overshoot_percent: self.overshoot_percent,
             retry_after: self.retry_after.clone(),
             max_debt: self.max_debt,
+            warn_at_percent: self.warn_at_percent,
             block: self.block.clone(),
         }
     }

@@ -47,9 +47,11 @@ impl RequestLimiter {
             }
         };
         self.compare_one(keyed, key, cost, request);
-        // A used-up budget and a delay are for the whole decision to report.
+        // A used-up budget, a delay and a warning are for the whole decision to report.
         let is_plain = |outcome: &Outcome| {
-            outcome.allowed && outcome.remaining >= cost.into() && outcome.delay == 0
+            let left = outcome.remaining;
+            let is_used_up = left < cost.into() || outcome.delay > 0;
+            outcome.allowed && !is_used_up && !self.rate_limiter.may_warn(limit, left)
         };
         let (outcome, now) = match &charged {
             Ok((outcome, now)) if is_plain(outcome) => (outcome, *now),

@@ -7,9 +7,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::failover::Failover;
+use super::near_limit::NearLimit;
 use super::registry::Registry;
 use super::waiting::Turns;
 use super::{DeniedKeys, RateLimiter, Shared};
+use crate::model::{Key, Verdict};
 use crate::store::Store;
 use crate::telemetry::Throttles;
 use crate::units::ConfigError;
@@ -41,6 +43,7 @@ pub struct RateLimiterBuilder {
     failover: Arc<Failover>,
     permit_lease: Duration,
     denied_keys: Option<DeniedKeys>,
+    near_limit: NearLimit,
 }
 
 impl RateLimiterBuilder {
@@ -49,6 +52,7 @@ impl RateLimiterBuilder {
             failover: Failover::new(store),
             permit_lease: DEFAULT_LEASE,
             denied_keys: None,
+            near_limit: NearLimit::default(),
         }
     }
 
@@ -56,6 +60,21 @@ impl RateLimiterBuilder {
     /// units, and those without a permit. Default: none are counted.
     pub fn count_denied_keys(mut self, keys: &DeniedKeys) -> Self {
         self.denied_keys = Some(keys.clone());
+        self
+    }
+
+    /// Calls a function when a key is near a limit that
+    /// [warns](crate::Limit::with_warn_at_percent). The verdict has the limit, and the units that
+    /// are left. Default: none, and only the event `key near a limit` says so.
+    ///
+    /// The function runs while the request waits, so it should only start what takes longer, such
+    /// as to spawn a task or to send to a channel. It is called once for each key, as the limit
+    /// says. Of more than 50,000 keys that are near a limit, some may be reported again.
+    pub fn on_near_limit(
+        mut self,
+        function: impl Fn(&Key, &Verdict) + Send + Sync + 'static,
+    ) -> Self {
+        self.near_limit.set(function);
         self
     }
 
@@ -94,6 +113,7 @@ impl RateLimiterBuilder {
             blocked: Throttles::default(),
             exceeded: Throttles::default(),
             denied_keys: self.denied_keys,
+            near_limit: self.near_limit,
             agents: OnceLock::new(),
             permit_lease: self.permit_lease,
             unanswered: watch::Sender::default(),
@@ -111,6 +131,7 @@ impl fmt::Debug for RateLimiterBuilder {
             .field("store", &self.failover)
             .field("permit_lease", &self.permit_lease)
             .field("denied_keys", &self.denied_keys)
+            .field("near_limit", &self.near_limit)
             .finish()
     }
 }

@@ -12,6 +12,7 @@ mod permits;
 
 mod blocks;
 mod denied_keys;
+mod near_limit;
 
 mod failover;
 mod observation;
@@ -29,6 +30,7 @@ use tokio::sync::watch;
 pub use self::builder::RateLimiterBuilder;
 pub use self::denied_keys::{DeniedKey, DeniedKeys, DeniedSummary};
 use self::failover::Failover;
+use self::near_limit::NearLimit;
 pub(crate) use self::observation::Observation;
 use self::permits::Agents;
 pub use self::permits::Permit;
@@ -107,6 +109,7 @@ struct Shared {
     exceeded: Throttles,
     /// Where denials are counted by key.
     denied_keys: Option<DeniedKeys>,
+    near_limit: NearLimit,
     /// The permits of this process.
     agents: OnceLock<Agents>,
     permit_lease: Duration,
@@ -148,6 +151,13 @@ impl RateLimiter {
         cost: u32,
     ) -> Option<(Outcome, Timestamp)> {
         self.shared.failover.charge_here(limit, key, cost)
+    }
+
+    /// Returns whether a decision that leaves a key so many units has to be observed as a whole,
+    /// because the limit warns.
+    #[inline]
+    pub(crate) fn may_warn(&self, limit: &Limit, remaining: u64) -> bool {
+        self.shared.near_limit.observes(limit, remaining)
     }
 
     /// Changes a budget. Wakes its waiters when the store has answered.

@@ -12,6 +12,12 @@ use crate::model::{Check, Decision, Error, Group, Operation, Source};
 use crate::store::Answer;
 use crate::telemetry::{self, CheckSpan, OutcomeLabel};
 
+/// Returns whether a limit of a group warns before it is reached.
+fn warns(group: &Group) -> bool {
+    let warns = |check: &Check| check.limit().warn_at_percent().is_some();
+    group.iter().any(warns)
+}
+
 /// A check that is asked.
 pub(crate) struct Observation {
     pub(crate) span: CheckSpan,
@@ -26,7 +32,7 @@ impl RateLimiter {
         // An error of the embedded store has its limit, so that no request in memory copies its
         // group.
         let names_limits = cfg!(feature = "metrics") && !self.shared.failover.is_embedded();
-        let is_kept = names_limits || self.shared.denied_keys.is_some();
+        let is_kept = names_limits || self.shared.denied_keys.is_some() || warns(group);
         Observation {
             span,
             group: is_kept.then(|| Box::new(group.clone())),
@@ -37,6 +43,9 @@ impl RateLimiter {
     #[inline]
     pub(crate) fn observe_decision(&self, observation: &Observation, decision: &Decision) {
         telemetry::decided(&observation.span, decision);
+        if let Some(group) = observation.group.as_deref().filter(|group| warns(group)) {
+            self.shared.near_limit.observe(group, decision);
+        }
         if decision.allowed() {
             return;
         }

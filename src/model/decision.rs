@@ -161,6 +161,13 @@ impl Decision {
             .any(|verdict| verdict.is_blocked() && !verdict.is_shadow())
     }
 
+    /// Returns whether the key is near a limit of the group that
+    /// [warns](crate::Limit::with_warn_at_percent). The [verdicts](Self::verdicts) say which.
+    #[must_use]
+    pub fn is_near_limit(&self) -> bool {
+        self.verdicts().iter().any(Verdict::is_near_limit)
+    }
+
     /// The most units that the deciding limit's budget holds.
     #[must_use]
     pub fn capacity(&self) -> u64 {

@@ -101,6 +101,7 @@ use crate::units::{ConfigError, Quota};
 /// | `asynchronous`: [whether replicas decide without waiting](Self::asynchronous) | `fixed_window` | false |
 /// | `overshoot_percent`: [the same, and up to so many percent above the limit](Self::with_overshoot_percent) | `token_bucket`, `gcra`, `leaky_bucket` as a meter, `sliding_window`, `sliding_log` | checks wait |
 /// | `max_debt`: [units](Self::with_max_debt) | all but `concurrency` | no bound |
+/// | `warn_at_percent`: [when a key is near the limit](Self::with_warn_at_percent) | all but `concurrency` | never |
 /// | `block`: [when keys are blocked](Self::with_block_policy), such as `{"after": "20/5min", "for": "10m", "factor": 2, "max": "1d"}`. Without `after`, only operators block | all but `concurrency` | no key is blocked |
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -136,6 +137,7 @@ struct Definition {
     asynchronous: Option<ChargeTime>,
     /// In units.
     max_debt: Option<u64>,
+    warn_at_percent: Option<u8>,
     /// The policy, with its numbers.
     block: Option<(BlockPolicy, Blocking)>,
     /// The `Retry-After` of a concurrency limit.
@@ -209,6 +211,7 @@ impl Limit {
             enforced: Enforced::default(),
             asynchronous: None,
             max_debt: None,
+            warn_at_percent: None,
             block: None,
             retry_after: DEFAULT_RETRY_AFTER,
             sheds_load: false,

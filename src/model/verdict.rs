@@ -19,6 +19,7 @@ use crate::units::{Micros, Outcome, Receipt, Timestamp};
 /// | [`delay`](Self::delay) | the time that an allowed check waits for its turn (leaky bucket as a queue) or for [reserved units](crate::Check::with_max_wait) |
 /// | [`exceeds_capacity`](Self::exceeds_capacity) | whether the cost is above the capacity, so that no wait helps |
 /// | [`is_blocked`](Self::is_blocked) | whether the key is blocked, for [`blocked_for`](Self::blocked_for): then `remaining` is 0, and `retry_after` is at least that. A check of cost 0 is allowed all the same |
+/// | [`is_near_limit`](Self::is_near_limit) | whether most of the units are used, as the limit defines it |
 /// | [`would_deny`](Self::would_deny) | whether a limit in shadow mode would have denied the check |
 ///
 /// Durations are exact to the microsecond.
@@ -268,6 +269,19 @@ impl Verdict {
         } else {
             self.outcome.delay
         }
+    }
+
+    /// Returns whether the key has used the percentage of its units at which the limit
+    /// [warns](crate::Limit::with_warn_at_percent), after this check. `false` for a limit that does
+    /// not warn, or is in shadow mode for the key.
+    #[must_use]
+    pub fn is_near_limit(&self) -> bool {
+        !self.is_shadow && self.limit.is_near(self.outcome.remaining) == Some(true)
+    }
+
+    /// The units that were charged.
+    pub(crate) fn units_charged(&self) -> u64 {
+        self.charged.into()
     }
 
     /// Returns whether fewer units are left than this charge consumed.

@@ -13,7 +13,7 @@ use crate::model::{Key, Limit};
 
 /// The fingerprint of the budget of a key. The first hash is SipHash, and has the upper half.
 #[inline]
-pub(super) fn fingerprint(
+pub(crate) fn fingerprint(
     secrets: &(RandomState, DefaultHashBuilder),
     limit: &Limit,
     key: &Key,

@@ -19,7 +19,7 @@ mod breaker;
 pub mod conformance;
 #[cfg(feature = "redis")]
 mod deny_cache;
-mod fingerprint;
+pub(crate) mod fingerprint;
 mod group;
 pub(crate) mod heartbeat;
 mod memory;

@@ -1,9 +1,9 @@
-//! Events of keys that are denied often, and of blocks.
+//! Events of keys that are near a limit or denied often, and of blocks.
 
 use std::time::Duration;
 
 use super::{TARGET, Throttles, metrics, milliseconds};
-use crate::model::{Budget, Check, Decision, Key, Limit};
+use crate::model::{Budget, Check, Decision, Key, Limit, Verdict};
 
 /// A key was denied too often, and a block of it begins.
 pub(crate) fn blocked(at_most: &Throttles, budget: &Budget, length: Duration) {
@@ -33,6 +33,22 @@ pub(crate) fn blocks_of(
             let length = verdict.blocked_for().unwrap_or_default();
             blocked(at_most, check.budget(), length);
         }
+    }
+}
+
+/// A key has used most of its units.
+pub(crate) fn near_limit(at_most: &Throttles, key: &Key, verdict: &Verdict) {
+    let limit = verdict.limit().name();
+    if let Some(unreported) = at_most.for_subject(key).report() {
+        tracing::info!(
+            target: TARGET,
+            limit,
+            %key,
+            remaining = verdict.remaining(),
+            capacity = verdict.capacity(),
+            unreported,
+            "key near a limit"
+        );
     }
 }
 

@@ -214,6 +214,21 @@ PUT     *              api      user             9 per 1s (token bucket)
 }
 
 #[test]
+fn limit_and_its_plans_warn_at_a_percentage_of_their_quotas() {
+    let text = limit(
+        "quota = \"10/min\"\nkey = \"user\"\nwarn_at_percent = 80\nplan = \"account\"\n\
+         plans = { pro = { quota = \"900/min\" } }",
+    );
+    let limits = parse(&text, Format::Toml).unwrap();
+    let limit = limits.limit_of_plan("api", "pro").unwrap();
+    assert_eq!(limit.warn_at_percent(), Some(80));
+    let wrong = text.replace("80", "100");
+    let message = error(&wrong, Format::Toml);
+    assert!(message.contains("use 50 to 99"), "{message}");
+    assert!(message.contains("limits[0].warn_at_percent"), "{message}");
+}
+
+#[test]
 fn overshoot_of_a_plan_is_a_part_of_its_quota_and_a_small_plan_waits() {
     let text = limit(
         "quota = \"1000/min\"\nkey = \"user\"\novershoot_percent = 5\nplan = \"account\"\n\

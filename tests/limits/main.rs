@@ -3,6 +3,7 @@
 mod blocked_keys;
 mod limiter;
 mod memory;
+mod near_limit;
 mod offenders;
 mod plans;
 mod ranges;

@@ -189,6 +189,24 @@ async fn requests_that_are_decided_without_redis_are_counted_and_report_what_is_
 }
 
 #[tokio::test]
+async fn allowed_requests_near_a_limit_have_an_outcome_of_their_own() {
+    let recorded = Recorded::start();
+    let limiter = RateLimiter::in_memory();
+    let limit = an_hour("api", 10).with_warn_at_percent(80).unwrap();
+    let layer = RateLimitLayer::new(&limiter, limit, Global).unwrap();
+    let app = app(layer);
+    for _ in 0..12 {
+        status(&app, plain("/")).await;
+    }
+    let expected = [
+        ("api allowed store", 7),
+        ("api denied store", 2),
+        ("api near_limit store", 3),
+    ];
+    assert_eq!(recorded.decisions(), counted(expected));
+}
+
+#[tokio::test]
 async fn units_that_are_charged_later_and_the_replicas_that_share_are_counted() {
     let recorded = Recorded::start();
     let server = RedisServer::start();

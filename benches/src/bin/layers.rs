@@ -146,6 +146,14 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
             )?),
         ),
         contender(
+            "warn_at_percent, and none is near",
+            plain(RateLimitLayer::new(
+                limiter,
+                limit("warns")?.with_warn_at_percent(80)?,
+                user()?,
+            )?),
+        ),
+        contender(
             "a limit of requests in flight, and no rate",
             plain(RateLimitLayer::new(limiter, at_once("alone")?, user()?)?),
         ),

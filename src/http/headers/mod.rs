@@ -2,10 +2,11 @@
 
 mod date;
 mod ietf;
+mod near_limit;
 mod retry_after;
 mod x_ratelimit;
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode};
@@ -18,7 +19,7 @@ use self::x_ratelimit::XRateLimit;
 use super::number::seconds;
 use super::stacked::NextAllowed;
 use crate::model::{Decision, Digest, DigestSecret, Group, Limit};
-use crate::units::{ConfigError, Outcome, Timestamp, micros};
+use crate::units::{ConfigError, Outcome, Timestamp};
 
 /// The responses that report budgets.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,6 +41,7 @@ pub(super) struct HeaderSettings {
     pub(super) resets_in_delta_seconds: bool,
     pub(super) sends_reset_after: bool,
     pub(super) ietf: Option<IetfDraft>,
+    pub(super) sends_near_limit: bool,
     digest_secret: Option<DigestSecret>,
     /// The most that is added to `Retry-After`, in seconds.
     jitter: u64,
@@ -53,6 +55,7 @@ impl Default for HeaderSettings {
             resets_in_delta_seconds: false,
             sends_reset_after: false,
             ietf: None,
+            sends_near_limit: false,
             digest_secret: None,
             jitter: 0,
         }
@@ -75,6 +78,8 @@ struct RareFields {
     /// For `X-RateLimit-Reset-After`.
     reset_at: Option<Instant>,
     ietf: Option<Ietf>,
+    /// The limits that the key is near.
+    near_limit: Option<HeaderValue>,
     /// The decision for the response's extensions.
     decision: Option<Decision>,
 }
@@ -103,6 +108,9 @@ impl HeaderSettings {
             names.push(x_ratelimit::RESET_AFTER);
         }
         names.extend(self.ietf.into_iter().flat_map(IetfDraft::names).cloned());
+        if self.sends_near_limit {
+            names.push(near_limit::NEAR_LIMIT);
+        }
         if self.sends_epoch() {
             names.push(DATE);
         }
@@ -226,7 +234,7 @@ impl HeaderSettings {
     /// Returns whether responses have more than the first three `X-RateLimit-*` headers.
     #[inline]
     pub(super) const fn sends_more(&self) -> bool {
-        self.sends_reset_after() || self.ietf.is_some()
+        self.sends_reset_after() || self.ietf.is_some() || self.sends_near_limit
     }
 
     #[cold]
@@ -242,9 +250,14 @@ impl HeaderSettings {
         let ietf = self
             .ietf
             .map(|draft| Ietf::new(draft, decision, key_digests, retry_after));
+        let near_limit = match self.sends_near_limit {
+            true => near_limit::value(decision),
+            false => None,
+        };
         Box::new(RareFields {
             reset_at,
             ietf,
+            near_limit,
             ..RareFields::default()
         })
     }
@@ -265,7 +278,8 @@ impl Fields {
     /// Returns whether the response reports anything of this layer.
     #[inline]
     pub(super) fn is_reported(&self) -> bool {
-        self.x_ratelimit.is_some() || self.more.as_ref().is_some_and(|more| more.ietf.is_some())
+        let is_any = |more: &RareFields| more.ietf.is_some() || more.near_limit.is_some();
+        self.x_ratelimit.is_some() || self.more.as_deref().is_some_and(is_any)
     }
 
     /// The time at which a budget that the request used up allows the same request again.
@@ -312,8 +326,13 @@ impl Fields {
         if let Some(fields) = x_ratelimit {
             fields.write(headers, reset_at, used_up);
         }
-        if let Some(ietf) = more.and_then(|more| more.ietf) {
+        let Some(more) = more else { return };
+        if let Some(ietf) = more.ietf {
             ietf.write(headers, used_up);
+        }
+        if let Some(names) = more.near_limit {
+            // A full map has no room for it.
+            drop(headers.try_append(near_limit::NEAR_LIMIT, names));
         }
     }
 }
@@ -321,19 +340,9 @@ impl Fields {
 /// Writes the time of the decision, by the clock of `X-RateLimit-Reset`, because clients subtract
 /// the two.
 fn write_date(decision: &Decision, headers: &mut HeaderMap) {
-    let decided_at = known_time(decision.timestamp());
-    if let Some(date) = date::imf_fixdate(Duration::from_micros(decided_at).as_secs()) {
+    let decided_at = decision.timestamp().or_now().since_epoch();
+    if let Some(date) = date::imf_fixdate(decided_at.as_secs()) {
         set(headers, DATE, date);
-    }
-}
-
-/// The time of a decision, in microseconds since the Unix epoch. For a store that does not set it,
-/// now.
-#[inline]
-fn known_time(decided_at: Timestamp) -> u64 {
-    match decided_at.as_micros() {
-        0 => micros(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()),
-        known => known,
     }
 }
 

@@ -118,6 +118,26 @@ impl RateLimitLayer {
         self.with(|limiter| limiter.headers.sends_reset_after = true)
     }
 
+    /// Also sends `X-RateLimit-Near-Limit` when a key is near a limit that
+    /// [warns](crate::Limit::with_warn_at_percent): the names of these limits, with commas between
+    /// them.
+    ///
+    /// ```
+    /// # use tollgate::key::PeerIp;
+    /// # use tollgate::{Limit, Quota, RateLimitLayer, RateLimiter};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = RateLimiter::in_memory();
+    /// let limit = Limit::token_bucket("api", Quota::per_minute(100))?.with_warn_at_percent(80)?;
+    /// // X-RateLimit-Near-Limit: api
+    /// let layer = RateLimitLayer::new(limiter, limit, PeerIp)?.near_limit_header();
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn near_limit_header(self) -> Self {
+        self.with(|limiter| limiter.headers.sends_near_limit = true)
+    }
+
     /// Adds a random 0 to `most` seconds to `Retry-After`, so that clients do not all return at
     /// once. Default: 0. Range: up to a day. Rounded up to whole seconds. The other headers agree
     /// with it.

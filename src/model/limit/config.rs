@@ -39,6 +39,8 @@ pub(crate) struct LimitFields {
     pub(crate) retry_after: Option<Written>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_debt: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) warn_at_percent: Option<u8>,
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -149,6 +151,10 @@ impl TryFrom<LimitFields> for Limit {
             Some(units) => limit.with_max_debt(units)?,
             None => limit,
         };
+        let limit = match config.warn_at_percent {
+            Some(percent) => limit.with_warn_at_percent(percent)?,
+            None => limit,
+        };
         let limit = match &config.retry_after {
             Some(wait) => {
                 let wait = period::parse(&wait.0);
@@ -203,6 +209,7 @@ impl From<Limit> for LimitFields {
             overshoot_percent: Some(limit.overshoot_percent()).filter(|percent| *percent > 0),
             retry_after: retry_after.map(|wait| Written(period::write(wait))),
             max_debt: limit.max_debt(),
+            warn_at_percent: limit.warn_at_percent(),
             block: limit.block_policy().map(BlockFields::from),
         }
     }

@@ -159,6 +159,69 @@ impl Limit {
         self.shared.max_debt
     }
 
+    /// Warns once when a key has used so many percent of its units: 50 to 99, such as 80. Default:
+    /// never.
+    ///
+    /// Each process then logs the event `key near a limit`, and calls the function that you gave to
+    /// [`RateLimiterBuilder::on_near_limit`](crate::limiter::RateLimiterBuilder::on_near_limit),
+    /// such as to send an e-mail. It does so again for that key when the window is over, or when
+    /// the budget has been more than half full in between. Every decision that is near the limit
+    /// [says so](crate::Decision::is_near_limit), and counts in metrics as `near_limit`.
+    ///
+    /// A process knows of its own decisions, so each replica that serves a key warns once. A
+    /// function that sends e-mails should first note the key and the end of the window where all
+    /// replicas see it. A limit in shadow mode does not warn.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder(MemoryStore::new())
+    ///     .on_near_limit(|key, verdict| {
+    ///         println!("{key} has {} left of {}", verdict.remaining(), verdict.capacity());
+    ///     })
+    ///     .build()?;
+    /// let api = Limit::fixed_window("api", Quota::per_hour(10))?.with_warn_at_percent(80)?;
+    ///
+    /// assert!(!limiter.check_n(&api, "alice", 7).await?.is_near_limit());
+    /// // Prints "alice has 2 left of 10".
+    /// assert!(limiter.check(&api, "alice").await?.is_near_limit());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the percentage is out of range, and for a concurrency limit, whose
+    /// permits are given back.
+    pub fn with_warn_at_percent(self, percent: u8) -> Result<Self, ConfigError> {
+        self.check_is_rate("warn_at_percent", "permits are given back, and not used up")?;
+        if !(50..=99).contains(&percent) {
+            let message = format!("the warning is at {percent} percent; use 50 to 99");
+            let error = ConfigError::new(message).at("warn_at_percent");
+            return Err(error.of_limit(self.name()));
+        }
+        Ok(self.with(|definition| definition.warn_at_percent = Some(percent)))
+    }
+
+    /// The used percentage at which a key is near the limit. `None` if
+    /// [`with_warn_at_percent`](Self::with_warn_at_percent) was not called.
+    #[must_use]
+    #[inline]
+    pub fn warn_at_percent(&self) -> Option<u8> {
+        self.shared.warn_at_percent
+    }
+
+    /// Returns whether a key that has so many units left is near the limit. `None` if the limit
+    /// does not warn.
+    #[inline]
+    pub(crate) fn is_near(&self, remaining: u64) -> Option<bool> {
+        let percent = self.shared.warn_at_percent?;
+        let most_left = self.quota().capacity() * u64::from(100 - percent) / 100;
+        Some(remaining <= most_left)
+    }
+
     /// The outcome of checks when the store is unavailable. `None` if it is the layer's.
     #[must_use]
     pub fn on_store_failure(&self) -> Option<OnStoreFailure> {

@@ -6,6 +6,8 @@ use crate::model::{Decision, Source, Verdict};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutcomeLabel {
     Allowed,
+    /// Allowed, and most of the units are used.
+    NearLimit,
     Denied,
     /// Denied, because the key is blocked.
     Blocked,
@@ -23,12 +25,13 @@ impl OutcomeLabel {
     pub(super) const COUNT: usize = Self::Error as usize + 1;
 
     #[inline]
-    pub(super) const fn from_verdict(decision: &Decision, verdict: &Verdict) -> Self {
+    pub(super) fn from_verdict(decision: &Decision, verdict: &Verdict) -> Self {
         match (verdict.would_deny(), verdict.allowed(), decision.allowed()) {
             (true, ..) => Self::ShadowDenied,
             (false, false, _) if verdict.is_blocked() => Self::Blocked,
             (false, false, _) => Self::Denied,
             (false, true, false) => Self::NotCharged,
+            (false, true, true) if verdict.is_near_limit() => Self::NearLimit,
             (false, true, true) => Self::Allowed,
         }
     }
@@ -36,6 +39,7 @@ impl OutcomeLabel {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
+            Self::NearLimit => "near_limit",
             Self::Denied => "denied",
             Self::Blocked => "blocked",
             Self::ShadowDenied => "shadow_denied",

@@ -43,6 +43,9 @@ pub(crate) fn announce<'a>(limits: impl Iterator<Item = &'a Limit>) {
         if limit.sheds_load() {
             limits::announce_outcome(limit.name(), OutcomeLabel::Shed, Some(Source::Store));
         }
+        if limit.warn_at_percent().is_some() {
+            limits::announce_outcome(limit.name(), OutcomeLabel::NearLimit, Some(Source::Store));
+        }
     }
     for cause in AWAITED_CAUSES {
         recorder::add(&names::STORE_FAILURES, &[("cause", cause)], 0);

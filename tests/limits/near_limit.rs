@@ -1,0 +1,209 @@
+//! A limit warns once of a key that has used most of its units.
+
+#![cfg(all(feature = "axum", feature = "redis"))]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tollgate::clock::ManualClock;
+use tollgate::decision::Source;
+use tollgate::key::Header;
+use tollgate::{Check, ConfigError, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::RedisServer;
+use crate::support::budget::every_algorithm;
+use crate::support::log::Log;
+use crate::support::requests::{app, request, send};
+
+const START: Duration = Duration::from_secs(1_790_000_000);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// What the application's function was called with.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    /// A limiter that warns here.
+    fn limiter(&self, store: impl tollgate::store::Store) -> RateLimiter {
+        let Self(warnings) = self.clone();
+        RateLimiter::builder(store)
+            .on_near_limit(move |key, verdict| {
+                let (limit, left) = (verdict.limit().name(), verdict.remaining());
+                let warning = format!("{key} has {left} of {limit}");
+                warnings.lock().unwrap().push(warning);
+            })
+            .build()
+            .unwrap()
+    }
+}
+
+/// 10 in a minute, with a warning when 2 are left.
+fn ten_a_minute() -> Limit {
+    Limit::fixed_window("api", Quota::per_minute(10))
+        .and_then(|limit| limit.with_warn_at_percent(80))
+        .unwrap()
+}
+
+async fn check(limiter: &RateLimiter, limit: &Limit, key: &str) -> bool {
+    let decision = limiter.check(limit, key).await.unwrap();
+    assert!(decision.allowed());
+    decision.is_near_limit()
+}
+
+#[tokio::test]
+async fn key_is_warned_of_once_in_each_window_under_every_algorithm_and_on_both_stores() {
+    let server = RedisServer::start();
+    for limit in every_algorithm(10, 60_000_000) {
+        let limit = limit.with_warn_at_percent(80).unwrap();
+        let clock = ManualClock::new();
+        let warnings = Warnings::default();
+        let redis = server.store().clock(clock.clone()).connect().await.unwrap();
+        let memory = MemoryStore::with_clock(clock.clone());
+        for limiter in [warnings.limiter(memory), warnings.limiter(redis)] {
+            for window in 0..2 {
+                clock.set(START + 3 * window * MINUTE);
+                for used in 1..=10 {
+                    let is_near = check(&limiter, &limit, "alice").await;
+                    assert_eq!(is_near, used >= 8, "{limit}, {used} used");
+                    let warning = format!("alice has 2 of {}", limit.name());
+                    let expected: &[String] = if used == 8 { &[warning] } else { &[] };
+                    assert_eq!(warnings.take(), expected, "{limit}, {used} used");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn bucket_warns_again_when_it_has_been_more_than_half_full() {
+    let clock = ManualClock::new();
+    clock.set(START);
+    let warnings = Warnings::default();
+    let limiter = warnings.limiter(MemoryStore::with_clock(clock.clone()));
+    let bucket = Limit::token_bucket("api", Quota::per_second(1).burst(10))
+        .and_then(|limit| limit.with_warn_at_percent(80))
+        .unwrap();
+    let use_up_to = async |left: u64| {
+        while limiter.check(&bucket, "alice").await.unwrap().remaining() > left {}
+        warnings.take().len()
+    };
+    assert_eq!(use_up_to(2).await, 1);
+    // It is half full at most, and near the limit again.
+    clock.advance(3 * Duration::from_secs(1));
+    assert_eq!(use_up_to(2).await, 0);
+    // It is more than half full, which a decision sees.
+    clock.advance(5 * Duration::from_secs(1));
+    assert_eq!(use_up_to(2).await, 1);
+    // It was, and one check of a high cost brings it near the limit.
+    clock.advance(5 * Duration::from_secs(1));
+    let decision = limiter.check_n(&bucket, "alice", 5).await.unwrap();
+    assert!(decision.is_near_limit());
+    assert_eq!(warnings.take().len(), 1);
+}
+
+#[tokio::test]
+async fn each_limit_of_a_group_warns_for_itself() {
+    let warnings = Warnings::default();
+    let limiter = warnings.limiter(MemoryStore::new());
+    let daily = Limit::fixed_window("daily", Quota::per_day(4))
+        .and_then(|limit| limit.with_warn_at_percent(50))
+        .unwrap();
+    let silent = Limit::fixed_window("silent", Quota::per_day(3)).unwrap();
+    let group = || {
+        let limits = [&ten_a_minute(), &daily, &silent];
+        limits.map(|limit| Check::new(limit, Key::new("alice")))
+    };
+    for near in [false, true, true] {
+        let decision = limiter.check_all(group()).await.unwrap();
+        let is_near = decision.verdicts().iter().map(|it| it.is_near_limit());
+        assert_eq!(is_near.collect::<Vec<_>>(), [false, near, false]);
+        assert_eq!(decision.is_near_limit(), near);
+    }
+    assert_eq!(warnings.take(), ["alice has 2 of daily"]);
+}
+
+#[tokio::test]
+async fn key_of_an_asynchronous_limit_is_warned_of_without_asking_redis() {
+    let server = RedisServer::start();
+    let warnings = Warnings::default();
+    let limit = Limit::fixed_window("api", Quota::per_day(1_000))
+        .and_then(|limit| limit.with_warn_at_percent(80)?.asynchronous())
+        .unwrap();
+    let limiter = warnings.limiter(server.store().connect().await.unwrap());
+    let mut near = Vec::new();
+    loop {
+        let decision = limiter.check(&limit, "alice").await.unwrap();
+        if !decision.allowed() {
+            break;
+        }
+        if decision.is_near_limit() {
+            near.push(decision.source());
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(warnings.take().len(), 1);
+    assert_eq!(near.len(), 201, "200 are left, or fewer");
+    assert!(near.contains(&Source::Asynchronous));
+}
+
+#[tokio::test]
+async fn limit_in_shadow_mode_and_a_peek_warn_of_nobody() {
+    let warnings = Warnings::default();
+    let limiter = warnings.limiter(MemoryStore::new());
+    let shadow = ten_a_minute().with_shadow_mode();
+    for _ in 0..12 {
+        assert!(!check(&limiter, &shadow, "alice").await);
+    }
+    let limit = ten_a_minute();
+    let peeked = limiter.peek(&limit, "bob", 9).await.unwrap();
+    assert!(peeked.is_near_limit(), "a peek says what a charge would");
+    assert_eq!(warnings.take(), [""; 0]);
+}
+
+#[tokio::test]
+async fn requests_near_a_limit_have_a_header_and_the_event_names_the_key() {
+    let (log, _guard) = Log::start();
+    let key = Header::new("x-user").unwrap();
+    let layer = RateLimitLayer::new(RateLimiter::in_memory(), ten_a_minute(), key).unwrap();
+    let exposed = layer.clone().near_limit_header().exposed_headers();
+    assert!(exposed.iter().any(|name| name == "x-ratelimit-near-limit"));
+    let app = app(layer.near_limit_header());
+    for used in 1..=11 {
+        let request = request("GET", "/").header("x-user", "alice");
+        let response = send(&app, request.body(Default::default()).unwrap()).await;
+        assert_eq!(response.status(), if used > 10 { 429 } else { 200 });
+        let header = response.headers().get("x-ratelimit-near-limit");
+        let expected = (used >= 8).then_some("api");
+        assert_eq!(header.map(|it| it.to_str().unwrap()), expected, "{used}");
+    }
+    let lines = log.lines();
+    let near: Vec<_> = lines.iter().filter(|it| it.contains("near")).collect();
+    assert_eq!(near.len(), 1, "{lines:?}");
+    for part in [
+        " INFO ",
+        "key near a limit",
+        r#"limit="api" key=alice remaining=2 capacity=10"#,
+    ] {
+        assert!(near[0].contains(part), "{}", near[0]);
+    }
+}
+
+#[test]
+fn percentage_that_cannot_work_is_an_error_that_says_what_to_do() {
+    let error = |limit: Result<Limit, ConfigError>, percent| {
+        let limit = limit.unwrap().with_warn_at_percent(percent);
+        limit.unwrap_err().to_string()
+    };
+    let window = || Limit::fixed_window("api", Quota::per_minute(10));
+    for percent in [0, 49, 100, 255] {
+        let error = error(window(), percent);
+        assert!(error.contains("use 50 to 99"), "{error}");
+        assert!(error.contains("limit `api`"), "{error}");
+    }
+    let error = error(Limit::concurrency("exports", 10), 80);
+    assert!(error.contains("permits are given back"), "{error}");
+}
