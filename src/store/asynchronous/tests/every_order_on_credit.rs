@@ -105,11 +105,17 @@ struct CreditReplica {
     released: u64,
     /// The units that it owes and that were counted as orphaned.
     orphaned: u64,
+    /// Whether it was cut off while a group held units.
+    holds_since_before: bool,
+    /// Requests of a process that was killed are answered to nobody.
+    process: u8,
 }
 
 impl CreditReplica {
     fn new(holder: u64, now: Instant) -> Self {
         Self {
+            holds_since_before: false,
+            process: 0,
             account: None,
             forgot_at: None,
             lease: Lease::new(holder.to_be_bytes(), now),
@@ -122,14 +128,17 @@ impl CreditReplica {
         }
     }
 
-    fn unpaid(&self) -> u64 {
-        self.account.as_ref().map_or(0, CreditAccount::unpaid)
+    /// The units that passed and are not paid. A group that is not decided passes nothing.
+    fn owed(&self) -> u64 {
+        let unpaid = self.account.as_ref().map_or(0, CreditAccount::unpaid);
+        unpaid.saturating_sub(self.held.map_or(0, |held| held.units))
     }
 
     /// Counts what it owes as orphaned. Returns how many units were not counted before.
     fn cut_off(&mut self) -> u64 {
-        let more = self.unpaid().saturating_sub(self.orphaned);
+        let more = self.owed().saturating_sub(self.orphaned);
         self.orphaned += more;
+        self.holds_since_before = self.held.is_some();
         more
     }
 
@@ -143,7 +152,6 @@ impl CreditReplica {
 #[derive(Clone, Debug, Hash)]
 struct CreditMessage {
     replica: usize,
-    /// Requests of a process that was killed are answered to nobody.
     process: u8,
     sent: Instant,
     growths: u64,
@@ -334,7 +342,10 @@ impl CreditModel {
                 let it = &mut after.replicas[replica];
                 if let Some(account) = &mut it.account {
                     account.end_hold(&held, is_allowed);
-                    it.orphaned = it.orphaned.min(it.unpaid());
+                }
+                if std::mem::take(&mut it.holds_since_before) && is_allowed {
+                    it.orphaned += held.units;
+                    after.orphaned += held.units;
                 }
                 after.passed += u64::from(is_allowed) * self.bounds.drains_in;
                 let event = CreditEvent::EndsHold {
@@ -409,10 +420,9 @@ impl CreditModel {
         let holder = replica as u64 + 100 * world.numbers;
         let now = self.local(replica, world.now);
         let killed = &mut world.replicas[replica];
-        // A group that is not decided passes nothing.
-        let held = killed.held.map_or(0, |held| held.units);
-        world.orphaned += killed.cut_off().saturating_sub(held);
+        world.orphaned += killed.cut_off();
         *killed = CreditReplica {
+            process: killed.process + 1,
             forgot_at: Some(now),
             ..CreditReplica::new(holder, now)
         };
@@ -454,7 +464,7 @@ impl CreditModel {
     fn message(&self, world: &CreditWorld, replica: usize, what: Content) -> CreditMessage {
         CreditMessage {
             replica,
-            process: world.killed,
+            process: world.replicas[replica].process,
             sent: self.local(replica, world.now),
             growths: world.replicas[replica].lease.usable().growths,
             what,
@@ -484,7 +494,7 @@ impl CreditModel {
             Content::Claim(number, claim) => {
                 let rule = self.shares.rule();
                 let outcome = rule.claim(&mut world.shares, now, claim);
-                if !self.was_killed(world, &message) {
+                if !was_killed(world, &message) {
                     let it = &mut world.replicas[replica];
                     if claim.released == claim.granted && claim.released > it.released {
                         // It may owe units, if its lease was over.
@@ -527,7 +537,7 @@ impl CreditModel {
     fn hear(&self, world: &mut CreditWorld, message: &CreditMessage) {
         let now = self.local(message.replica, world.now);
         let number = world.numbers;
-        if self.was_killed(world, message) {
+        if was_killed(world, message) {
             return;
         }
         let it = &mut world.replicas[message.replica];
@@ -560,12 +570,6 @@ impl CreditModel {
             } => it.lease.granted_more(*claim, *parts, *holders, now),
             Content::Ask(_) | Content::Pay { .. } | Content::Claim(..) => {}
         }
-    }
-
-    /// In these bounds one process is killed at most, so messages from before are of that one.
-    fn was_killed(&self, world: &CreditWorld, message: &CreditMessage) -> bool {
-        let it = &world.replicas[message.replica];
-        message.process != world.killed && it.forgot_at.is_some_and(|at| message.sent <= at)
     }
 
     /// The hash that tells a world from others.
@@ -728,6 +732,11 @@ impl CreditModel {
         };
         (with(&check), nearest.get())
     }
+}
+
+/// Returns whether the process that sent a request was killed since.
+fn was_killed(world: &CreditWorld, message: &CreditMessage) -> bool {
+    message.process != world.replicas[message.replica].process
 }
 
 fn lose(world: &mut CreditWorld, message: &CreditMessage) {
