@@ -31,7 +31,7 @@ pub(crate) use self::denials::*;
 pub use self::metrics::HISTOGRAMS;
 pub(crate) use self::metrics::{
     GaugeLevel, OutcomeLabel, announce, denied_from_cache, found_key, hold_permit, paid, prepaid,
-    shared_with, unpaid, waiting,
+    shared_with, unpaid_for, unpaid_keys, waiting,
 };
 pub(crate) use self::outages::*;
 pub(crate) use self::redis::{RedisEvents, changes_not_followed, two_quotas};

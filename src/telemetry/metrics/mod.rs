@@ -44,7 +44,14 @@ pub(crate) fn announce<'a>(limits: impl Iterator<Item = &'a Limit>) {
             limits::announce_outcome(limit.name(), OutcomeLabel::Shed, Some(Source::Store));
         }
         if limit.warn_at_percent().is_some() {
-            limits::announce_outcome(limit.name(), OutcomeLabel::NearLimit, Some(Source::Store));
+            let is_asynchronous = limit.is_asynchronous();
+            let sources = [
+                Some(Source::Store),
+                is_asynchronous.then_some(Source::Asynchronous),
+            ];
+            for source in sources.into_iter().flatten() {
+                limits::announce_outcome(limit.name(), OutcomeLabel::NearLimit, Some(source));
+            }
         }
     }
     for cause in AWAITED_CAUSES {
@@ -120,19 +127,15 @@ pub(crate) fn paid(limit: &str, units: u64, above_limit: u64) {
     recorder::add(&names::UNITS_ABOVE_LIMIT, &labels, above_limit);
 }
 
-/// Notes how many keys have units that are to be paid, and for how long a payment was repeated.
-/// `levels` are the parts in both gauges.
-pub(crate) fn unpaid(
-    store: &str,
-    levels: &mut [GaugeLevel; 2],
-    keys: usize,
-    repeated_for: Duration,
-) {
-    let label = [("store", store)];
-    let [unpaid_keys, unpaid_seconds] = levels;
-    let seconds = usize::try_from(repeated_for.as_secs()).unwrap_or(usize::MAX);
-    unpaid_keys.set(&names::UNPAID_KEYS, &label, keys);
-    unpaid_seconds.set(&names::UNPAID_SECONDS, &label, seconds);
+/// Notes how many keys have units that are to be paid.
+pub(crate) fn unpaid_keys(store: &str, level: &mut GaugeLevel, keys: usize) {
+    level.set(&names::UNPAID_KEYS, &[("store", store)], keys);
+}
+
+/// Notes for how long the oldest of the repeated payments was sent.
+pub(crate) fn unpaid_for(store: &str, level: &mut GaugeLevel, time: Duration) {
+    let seconds = usize::try_from(time.as_secs()).unwrap_or(usize::MAX);
+    level.set(&names::UNPAID_SECONDS, &[("store", store)], seconds);
 }
 
 /// Notes how many processes share the overshoot of limits.

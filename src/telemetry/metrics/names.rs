@@ -87,8 +87,8 @@ pub(super) static UNPAID_KEYS: Metric = Metric::new(
 
 pub(super) static UNPAID_SECONDS: Metric = Metric::new(
     "tollgate_unpaid_seconds",
-    "Seconds for which the store has not answered the oldest charge of units that this process \
-     allowed by itself. 0 until two attempts had no answer.",
+    "Seconds since the first attempt of the oldest charge that is repeated, of units that this \
+     process allowed by itself. 0 if none is. It is looked at every 4 seconds.",
 );
 
 pub(super) static REPLICAS: Metric = Metric::new(

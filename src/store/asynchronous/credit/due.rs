@@ -50,7 +50,7 @@ impl DueBudget {
 }
 
 impl DueBudgets {
-    /// Adds a budget. Each is due later than those before.
+    /// Adds a budget, at the end of the queue.
     pub(super) fn add(&mut self, due: DueBudget) {
         self.repeated += usize::from(due.repeated_since().is_some());
         self.queue.push_back(due);
@@ -72,8 +72,8 @@ impl DueBudgets {
         self.queue.is_empty()
     }
 
-    /// When the oldest payment began that was repeated and is not answered, or was not answered at
-    /// the last look.
+    /// When the oldest of the repeated payments was first sent. One that was answered since the
+    /// last look at its budget also counts.
     pub(super) fn oldest_repeated(&self) -> Option<Instant> {
         if self.repeated == 0 {
             return None;

@@ -27,6 +27,8 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// The interval at which unused accounts are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
 
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
 /// If a round of the task takes longer, another task replaces it.
 const LONGEST_ROUND: Duration = Duration::from_secs(3);
 
@@ -35,22 +37,26 @@ const LONGEST_ROUND: Duration = Duration::from_secs(3);
 pub(super) struct DuePayments {
     budgets: DueBudgets,
     task: Heartbeat,
-    /// The number of budgets, and the time for which a payment was repeated, in the metrics.
-    in_metrics: [GaugeLevel; 2],
+    keys_in_metrics: GaugeLevel,
+    seconds_in_metrics: GaugeLevel,
+    reported_at: Option<Instant>,
     /// The number of the task that is at work. Another one ends.
     number: u64,
 }
 
 impl DuePayments {
+    /// Reports the budgets in metrics, at most once a second while there are any, because it looks
+    /// at each of them.
     fn report(&mut self, store: &str) {
+        let is_recent = |at: Instant| at.elapsed() < REPORT_EVERY;
+        if !self.budgets.is_empty() && self.reported_at.is_some_and(is_recent) {
+            return;
+        }
+        self.reported_at = Some(Instant::now());
         let oldest = self.budgets.oldest_repeated();
         let repeated_for = oldest.map_or(Duration::ZERO, |since| since.elapsed());
-        telemetry::unpaid(
-            store,
-            &mut self.in_metrics,
-            self.budgets.len(),
-            repeated_for,
-        );
+        telemetry::unpaid_keys(store, &mut self.keys_in_metrics, self.budgets.len());
+        telemetry::unpaid_for(store, &mut self.seconds_in_metrics, repeated_for);
     }
 }
 
@@ -207,6 +213,7 @@ impl<S: Store> Asynchronous<S> {
             let is_last = due.len() < AT_ONCE;
             send_all(due).await;
             self.renew_when_due(timer).await;
+            self.credit.due.lock().report(&self.credit.label);
             if is_last {
                 return;
             }
@@ -293,7 +300,6 @@ async fn pay_and_renew<S: Store>(asynchronous: Weak<Asynchronous<S>>, task: u64)
         asynchronous.beat();
         asynchronous.pay_due(&mut timer).await;
         let credit = &asynchronous.credit;
-        credit.due.lock().report(&credit.label);
         let now = Instant::now();
         if now.saturating_duration_since(forgot_at) >= FORGET_EVERY {
             forgot_at = now;
