@@ -242,7 +242,8 @@ pub(crate) struct UsageArguments {
     pub(crate) redis: RedisArguments,
     /// The client's key, as `keys` prints it
     ///
-    /// Limits whose key is made of other parts, such as an address, show a full budget.
+    /// A limit whose key is another one, such as the address, shows a full budget. The table has the
+    /// name of each limit's key.
     pub(crate) key: String,
     /// The file of limits of the services: TOML, JSON or YAML
     #[arg(

@@ -8,7 +8,7 @@ use tollgate::config::{Config, LimitSet};
 
 use crate::arguments::CheckConfigArguments;
 use crate::output::{self, counted, printable, printable_lines};
-use crate::placeholders::{Used, list};
+use crate::placeholders::{NamesInUse, list};
 use crate::table::{self, cell};
 
 /// The number of requests that makes a log worth a warning: about half a megabyte for each client.
@@ -19,7 +19,7 @@ const BYTES_PER_REQUEST: u64 = 6;
 
 pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> {
     let checked = Config::read(&arguments.file).and_then(|config| {
-        let used = Used::of(&config);
+        let used = NamesInUse::of(&config);
         LimitSet::new(config.clone(), used.names()).map(|_| (config, used))
     });
     let (config, used) = match checked {
@@ -166,7 +166,7 @@ fn setting(name: &str, value: &Value) -> String {
 }
 
 /// A value without the marks of JSON that a reader does not need.
-fn compact(value: &Value) -> String {
+pub(crate) fn compact(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(values) => values.iter().map(compact).collect::<Vec<_>>().join(" + "),

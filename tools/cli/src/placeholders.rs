@@ -1,4 +1,4 @@
-//! What stands in for the application in a configuration.
+//! Names of a configuration that an application defines, and functions in place of its own.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ const BUILT_IN: [&str; 3] = ["global", "peer_ip", "route"];
 
 /// The names that a configuration uses, and that the application has to define.
 #[derive(Default)]
-pub(crate) struct Used {
+pub(crate) struct NamesInUse {
     pub(crate) keys: BTreeSet<String>,
     pub(crate) plans: BTreeSet<String>,
     pub(crate) costs: BTreeSet<String>,
 }
 
-impl Used {
+impl NamesInUse {
     pub(crate) fn of(config: &Config) -> Self {
         let mut used = Self::default();
         // What a configuration serializes to is its own format.

@@ -11,16 +11,17 @@ use tollgate::{Check, Limit, RateLimiter, RedisStore};
 use super::limiter::store;
 use super::name::{client, hint};
 use crate::arguments::UsageArguments;
+use crate::check_config::compact;
 use crate::duration::rounded;
 use crate::output;
-use crate::placeholders::{Used, list};
+use crate::placeholders::{NamesInUse, list};
 use crate::table::{self, cell};
 
 pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
     let store = store(&arguments.redis).await?;
     let limits = limits(&arguments, &store).await?;
     let key = client(&arguments.key);
-    let checks: Vec<_> = limits.iter().map(|it| Check::new(it, &key)).collect();
+    let checks: Vec<_> = limits.iter().map(|(it, _)| Check::new(it, &key)).collect();
     if checks.is_empty() {
         anyhow::bail!("the configuration has no limit of rates for this client");
     }
@@ -30,11 +31,11 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let heads = [
-        "limit", "allows", "used", "left", "used %", "full in", "state",
+        "limit", "key", "allows", "used", "left", "used %", "full in", "state",
     ];
     let mut table = table::markdown(&heads, &["used", "left", "used %"]);
-    for (limit, usage) in limits.iter().zip(&usage) {
-        table.add_row(row(limit, usage));
+    for ((limit, key), usage) in limits.iter().zip(&usage) {
+        table.add_row(row(limit, key, usage));
     }
     output::print(&table.to_string())?;
     if usage.iter().all(|it| it.used == 0) {
@@ -47,8 +48,11 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The limits of rates, as they are for the plan.
-async fn limits(arguments: &UsageArguments, store: &RedisStore) -> anyhow::Result<Vec<Limit>> {
+/// The limits of rates, as they are for the plan, with the names of their keys.
+async fn limits(
+    arguments: &UsageArguments,
+    store: &RedisStore,
+) -> anyhow::Result<Vec<(Limit, String)>> {
     let config = match (&arguments.limits, &arguments.limits_in_redis) {
         (_, Some(name)) => {
             let format = arguments.format.into();
@@ -58,20 +62,29 @@ async fn limits(arguments: &UsageArguments, store: &RedisStore) -> anyhow::Resul
         (None, None) => anyhow::bail!("give --limits or --limits-in-redis"),
     };
     let written = serde_json::to_value(&config)?;
-    let set = LimitSet::new(config.clone(), Used::of(&config).names())?;
-    let names = list(&written["limits"]).iter();
-    let names = names.filter_map(|it| it["name"].as_str());
-    let limits = names.filter_map(|name| match &arguments.plan {
-        Some(plan) => set.limit_of_plan(name, plan),
-        None => set.limit(name),
+    let written = list(&written["limits"]);
+    if let Some(plan) = &arguments.plan
+        && written.iter().all(|it| it["plans"][plan].is_null())
+    {
+        anyhow::bail!("no limit of the configuration has a plan `{plan}`");
+    }
+    let set = LimitSet::new(config.clone(), NamesInUse::of(&config).names())?;
+    let limits = written.iter().filter_map(|it| {
+        let name = it["name"].as_str()?;
+        let limit = match &arguments.plan {
+            Some(plan) => set.limit_of_plan(name, plan),
+            None => set.limit(name),
+        };
+        Some((limit?, compact(&it["key"])))
     });
-    let is_rate = |limit: &Limit| limit.algorithm() != Algorithm::Concurrency;
+    let is_rate = |(limit, _): &(Limit, String)| limit.algorithm() != Algorithm::Concurrency;
     Ok(limits.filter(is_rate).collect())
 }
 
-fn row(limit: &Limit, usage: &Usage) -> [String; 7] {
+fn row(limit: &Limit, key: &str, usage: &Usage) -> [String; 8] {
     let state = match usage.blocked_for {
         Some(time) => format!("blocked for {}", rounded(time)),
+        None if usage.shadow => "in shadow mode".to_owned(),
         None if usage.remaining == 0 => "used up".to_owned(),
         None => String::new(),
     };
@@ -81,6 +94,7 @@ fn row(limit: &Limit, usage: &Usage) -> [String; 7] {
     };
     [
         cell(&usage.limit),
+        cell(key),
         cell(&limit.to_string()),
         usage.used.to_string(),
         usage.remaining.to_string(),
