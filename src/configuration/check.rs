@@ -192,11 +192,16 @@ impl PlanConfig {
                     quota: Some(quota.clone()),
                     burst: *burst,
                     overshoot_percent: None,
+                    warn_at_percent: None,
                     ..limit.fields()
                 };
                 let rate = build(fields, at)?;
                 let rate = match limit.overshoot_percent {
                     Some(percent) => rate.with_overshoot_if_enough(percent),
+                    None => rate,
+                };
+                let rate = match limit.warn_at_percent {
+                    Some(percent) => rate.with_warning_if_enough(percent),
                     None => rate,
                 };
                 limit.check_cost(&rate, at.clone())?;

@@ -183,7 +183,7 @@ pub(crate) struct LimitConfig {
         skip_serializing_if = "Option::is_none",
         deserialize_with = "value::maybe_number"
     )]
-    #[cfg_attr(feature = "schema", schemars(range(min = 50, max = 99)))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 60, max = 99)))]
     pub(crate) warn_at_percent: Option<u8>,
     /// When keys that keep being denied are blocked. An empty table means that only operators
     /// block. Default: no key is blocked.

@@ -51,7 +51,7 @@ impl RequestLimiter {
         let is_plain = |outcome: &Outcome| {
             let left = outcome.remaining;
             let is_used_up = left < cost.into() || outcome.delay > 0;
-            outcome.allowed && !is_used_up && !self.rate_limiter.may_warn(limit, left)
+            outcome.allowed && !is_used_up && !self.rate_limiter.may_warn(limit, key, left)
         };
         let (outcome, now) = match &charged {
             Ok((outcome, now)) if is_plain(outcome) => (outcome, *now),

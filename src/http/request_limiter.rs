@@ -77,6 +77,14 @@ impl RequestLimiter {
         if self.headers.has_unused_secret() {
             found.push(("partition_key", "ietf_headers(IetfDraft::Draft11)"));
         }
+        let may_warn = self.policy.chooses()
+            || self
+                .policy
+                .fixed_limits()
+                .any(|it| it.warn_at_percent().is_some());
+        if self.headers.sends_near_limit && !may_warn {
+            found.push(("near_limit_header", "a limit with `with_warn_at_percent`"));
+        }
         let may_hold_permits =
             self.policy.chooses() || self.policy.fixed_limits().any(Limit::is_concurrency);
         if self.inserts_permits && !may_hold_permits {

@@ -153,11 +153,11 @@ impl RateLimiter {
         self.shared.failover.charge_here(limit, key, cost)
     }
 
-    /// Returns whether a decision that leaves a key so many units has to be observed as a whole,
+    /// Returns whether a charge that leaves a key so many units has to be observed as a whole,
     /// because the limit warns.
     #[inline]
-    pub(crate) fn may_warn(&self, limit: &Limit, remaining: u64) -> bool {
-        self.shared.near_limit.observes(limit, remaining)
+    pub(crate) fn may_warn(&self, limit: &Limit, key: &Key, left: u64) -> bool {
+        self.shared.near_limit.concerns(limit, key, left)
     }
 
     /// Changes a budget. Wakes its waiters when the store has answered.

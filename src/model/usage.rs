@@ -58,7 +58,8 @@ pub struct Usage {
     pub limit: String,
     /// The most units that the budget holds, the burst, or else the limit of the quota.
     pub capacity: u64,
-    /// The units that are used now: the capacity without [`remaining`](Self::remaining).
+    /// The units that are used now: the capacity without [`remaining`](Self::remaining). So it is
+    /// the capacity while the key is blocked, whatever it has used.
     pub used: u64,
     /// The same in percent of the capacity, 0 to 100, rounded down.
     pub used_percent: u8,

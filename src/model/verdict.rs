@@ -33,7 +33,7 @@ pub struct Verdict {
     /// were charged ahead.
     pub(super) charged_at: Timestamp,
     /// Whether the budget is unknown.
-    is_unlimited: bool,
+    is_unknown: bool,
     /// Whether the limit does not deny this key. The outcome is the one that it would have.
     is_shadow: bool,
     /// Whether it was decided locally, so no store knows of the charge.
@@ -48,7 +48,7 @@ impl Verdict {
             outcome,
             charged,
             charged_at: Timestamp::EPOCH,
-            is_unlimited: false,
+            is_unknown: false,
             is_shadow: false,
             is_local: false,
         }
@@ -67,15 +67,18 @@ impl Verdict {
         let remaining = limit.quota().capacity();
         let outcome = Outcome::undelayed(true, false, remaining, None, 0);
         Self {
-            is_unlimited: true,
+            is_unknown: true,
             ..Self::new(limit, outcome, 0)
         }
     }
 
     /// The answer of a limit that fails closed, until the store is asked again.
-    pub(crate) const fn unavailable(limit: Limit, retry_after: Micros) -> Self {
+    pub(crate) fn unavailable(limit: Limit, retry_after: Micros) -> Self {
         let outcome = Outcome::undelayed(false, false, 0, Some(retry_after), retry_after);
-        Self::new(limit, outcome, 0)
+        Self {
+            is_unknown: true,
+            ..Self::new(limit, outcome, 0)
+        }
     }
 
     /// The receipt of the charge, for a [refund](crate::RateLimiter::refund). `None` if nothing was
@@ -162,7 +165,7 @@ impl Verdict {
     /// [blocked](Self::is_blocked).
     #[must_use]
     pub const fn is_unlimited(&self) -> bool {
-        self.is_unlimited
+        self.is_unknown && self.outcome.allowed
     }
 
     /// Returns whether the limit is [in shadow mode](crate::Limit::with_shadow_mode) for this
@@ -273,10 +276,18 @@ impl Verdict {
 
     /// Returns whether the key has used the percentage of its units at which the limit
     /// [warns](crate::Limit::with_warn_at_percent), after this check. `false` for a limit that does
-    /// not warn, or is in shadow mode for the key.
+    /// not warn, or is in shadow mode for the key, and if the key is blocked, or the store did not
+    /// decide.
     #[must_use]
     pub fn is_near_limit(&self) -> bool {
-        !self.is_shadow && self.limit.is_near(self.outcome.remaining) == Some(true)
+        self.tells_budget() && self.limit.is_near(self.outcome.remaining) == Some(true)
+    }
+
+    /// Returns whether the remaining units are those of the budget of an enforced limit in the
+    /// store.
+    pub(crate) const fn tells_budget(&self) -> bool {
+        let is_in_store = !self.is_unknown && !self.is_local;
+        is_in_store && !self.is_shadow && !self.is_blocked()
     }
 
     /// The units that were charged.
@@ -309,7 +320,7 @@ impl Verdict {
     pub(super) fn severity(&self) -> (bool, bool, bool, Micros, Reverse<u64>, Micros) {
         let outcome = &self.outcome;
         let cost = u64::from(self.charged.max(1));
-        let further = match self.is_unlimited {
+        let further = match self.is_unlimited() {
             true => u64::MAX,
             false => outcome.remaining.checked_div(cost).unwrap_or(0),
         };

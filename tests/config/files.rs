@@ -217,14 +217,16 @@ PUT     *              api      user             9 per 1s (token bucket)
 fn limit_and_its_plans_warn_at_a_percentage_of_their_quotas() {
     let text = limit(
         "quota = \"10/min\"\nkey = \"user\"\nwarn_at_percent = 80\nplan = \"account\"\n\
-         plans = { pro = { quota = \"900/min\" } }",
+         plans = { pro = { quota = \"900/min\" }, tiny = { quota = \"2/min\" } }",
     );
     let limits = parse(&text, Format::Toml).unwrap();
     let limit = limits.limit_of_plan("api", "pro").unwrap();
     assert_eq!(limit.warn_at_percent(), Some(80));
+    let tiny = limits.limit_of_plan("api", "tiny").unwrap();
+    assert_eq!(tiny.warn_at_percent(), None, "it has no unit to spare");
     let wrong = text.replace("80", "100");
     let message = error(&wrong, Format::Toml);
-    assert!(message.contains("use 50 to 99"), "{message}");
+    assert!(message.contains("use 60 to 99"), "{message}");
     assert!(message.contains("limits[0].warn_at_percent"), "{message}");
 }
 

@@ -2,23 +2,30 @@
 
 #![cfg(all(feature = "axum", feature = "redis"))]
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Source;
 use tollgate::key::Header;
-use tollgate::{Check, ConfigError, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+use tollgate::limit::OnStoreFailure;
+use tollgate::store::{Answer, Store};
+use tollgate::{
+    Check, ConfigError, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter,
+};
 
 use crate::support::RedisServer;
 use crate::support::budget::every_algorithm;
 use crate::support::log::Log;
 use crate::support::requests::{app, request, send};
+use crate::support::scripted::Scripted;
 
 const START: Duration = Duration::from_secs(1_790_000_000);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What the application's function was called with.
+/// The calls of the application's function.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<String>>>);
 
@@ -28,7 +35,7 @@ impl Warnings {
     }
 
     /// A limiter that warns here.
-    fn limiter(&self, store: impl tollgate::store::Store) -> RateLimiter {
+    fn limiter(&self, store: impl Store) -> RateLimiter {
         let Self(warnings) = self.clone();
         RateLimiter::builder(store)
             .on_near_limit(move |key, verdict| {
@@ -98,26 +105,110 @@ async fn bucket_warns_again_when_it_has_been_more_than_half_full() {
     // It is more than half full, which a decision sees.
     clock.advance(5 * Duration::from_secs(1));
     assert_eq!(use_up_to(2).await, 1);
-    // It was, and one check of a high cost brings it near the limit.
-    clock.advance(5 * Duration::from_secs(1));
-    let decision = limiter.check_n(&bucket, "alice", 5).await.unwrap();
-    assert!(decision.is_near_limit());
+    // It was, and no decision leaves it so.
+    for costs in [&[5][..], &[3, 2]] {
+        clock.advance(5 * Duration::from_secs(1));
+        for cost in costs {
+            drop(limiter.check_n(&bucket, "alice", *cost).await.unwrap());
+        }
+        assert_eq!(warnings.take().len(), 1, "{costs:?}");
+    }
+    // It stays near the limit for longer than it takes to fill.
+    for _ in 0..100 {
+        clock.advance(Duration::from_secs(2));
+        drop(limiter.check_n(&bucket, "alice", 2).await.unwrap());
+    }
+    assert_eq!(warnings.take().len(), 0);
+}
+
+#[tokio::test]
+async fn parallel_requests_warn_once() {
+    let server = RedisServer::start();
+    for limit in every_algorithm(50, 3_600_000_000) {
+        let limit = limit.with_warn_at_percent(80).unwrap();
+        let warnings = Warnings::default();
+        let limiter = warnings.limiter(server.store().connect().await.unwrap());
+        let checks: JoinSet<_> = (0..60)
+            .map(|_| {
+                let (limiter, limit) = (limiter.clone(), limit.clone());
+                async move { limiter.check(&limit, "alice").await.unwrap().allowed() }
+            })
+            .collect();
+        let allowed = checks.join_all().await;
+        assert_eq!(allowed.iter().filter(|it| **it).count(), 50);
+        assert_eq!(warnings.take().len(), 1, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn window_warns_once_although_a_settlement_gives_units_back() {
+    let warnings = Warnings::default();
+    let limiter = warnings.limiter(MemoryStore::new());
+    let limit = ten_a_minute();
+    for _ in 0..5 {
+        let charged = limiter.check_n(&limit, "alice", 8).await.unwrap();
+        let receipt = charged.receipt().unwrap();
+        limiter.settle(&limit, "alice", 0, receipt).await.unwrap();
+    }
     assert_eq!(warnings.take().len(), 1);
+}
+
+#[tokio::test]
+async fn outage_and_a_block_warn_of_nobody_and_make_no_key_forgotten() {
+    let warnings = Warnings::default();
+    let is_away = Arc::new(AtomicBool::new(false));
+    let away = Arc::clone(&is_away);
+    let store = Scripted::new(
+        move |memory, operation| match away.load(Ordering::Relaxed) {
+            true => Answer::ready(Err(Error::timeout())),
+            false => memory.apply(operation),
+        },
+    );
+    let limiter = warnings.limiter(store);
+    let window = || Limit::fixed_window("api", Quota::per_day(10));
+    let bucket = || Limit::token_bucket("bucket", Quota::per_day(10));
+    for limit in [window(), bucket()] {
+        let limit = limit.and_then(|it| it.with_warn_at_percent(80)).unwrap();
+        while !check(&limiter, &limit, "alice").await {}
+        assert_eq!(warnings.take().len(), 1);
+        is_away.store(true, Ordering::Relaxed);
+        for policy in [
+            OnStoreFailure::FailOpen,
+            OnStoreFailure::FailClosed,
+            OnStoreFailure::local(5),
+        ] {
+            let limit = limit.clone().with_on_store_failure(policy).unwrap();
+            for key in ["alice", "bob", "bob"] {
+                let decision = limiter.check(&limit, key).await.unwrap();
+                assert!(
+                    !decision.is_near_limit(),
+                    "{limit}, {policy:?}: {decision:?}"
+                );
+            }
+        }
+        is_away.store(false, Ordering::Relaxed);
+        limiter.block(&limit, "carol", 60 * MINUTE).await.unwrap();
+        let blocked = limiter.check(&limit, "carol").await.unwrap();
+        assert!(blocked.is_blocked() && !blocked.is_near_limit());
+        let alice = limiter.check(&limit, "alice").await.unwrap();
+        assert!(alice.is_near_limit());
+        assert_eq!(warnings.take(), [""; 0], "{limit}");
+    }
 }
 
 #[tokio::test]
 async fn each_limit_of_a_group_warns_for_itself() {
     let warnings = Warnings::default();
     let limiter = warnings.limiter(MemoryStore::new());
-    let daily = Limit::fixed_window("daily", Quota::per_day(4))
-        .and_then(|limit| limit.with_warn_at_percent(50))
+    let daily = Limit::fixed_window("daily", Quota::per_day(5))
+        .and_then(|limit| limit.with_warn_at_percent(60))
         .unwrap();
     let silent = Limit::fixed_window("silent", Quota::per_day(3)).unwrap();
     let group = || {
         let limits = [&ten_a_minute(), &daily, &silent];
         limits.map(|limit| Check::new(limit, Key::new("alice")))
     };
-    for near in [false, true, true] {
+    for near in [false, false, true] {
         let decision = limiter.check_all(group()).await.unwrap();
         let is_near = decision.verdicts().iter().map(|it| it.is_near_limit());
         assert_eq!(is_near.collect::<Vec<_>>(), [false, near, false]);
@@ -177,7 +268,7 @@ async fn requests_near_a_limit_have_a_header_and_the_event_names_the_key() {
         let response = send(&app, request.body(Default::default()).unwrap()).await;
         assert_eq!(response.status(), if used > 10 { 429 } else { 200 });
         let header = response.headers().get("x-ratelimit-near-limit");
-        let expected = (used >= 8).then_some("api");
+        let expected = (used >= 8).then_some(r#""api""#);
         assert_eq!(header.map(|it| it.to_str().unwrap()), expected, "{used}");
     }
     let lines = log.lines();
@@ -199,11 +290,16 @@ fn percentage_that_cannot_work_is_an_error_that_says_what_to_do() {
         limit.unwrap_err().to_string()
     };
     let window = || Limit::fixed_window("api", Quota::per_minute(10));
-    for percent in [0, 49, 100, 255] {
+    for percent in [0, 59, 100, 255] {
         let error = error(window(), percent);
-        assert!(error.contains("use 50 to 99"), "{error}");
+        assert!(error.contains("use 60 to 99"), "{error}");
         assert!(error.contains("limit `api`"), "{error}");
     }
+    let error_of_small = error(Limit::gcra("api", Quota::per_minute(4)), 80);
+    assert!(
+        error_of_small.contains("80 percent of 4 units leave none"),
+        "{error_of_small}"
+    );
     let error = error(Limit::concurrency("exports", 10), 80);
     assert!(error.contains("permits are given back"), "{error}");
 }

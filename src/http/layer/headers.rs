@@ -119,8 +119,8 @@ impl RateLimitLayer {
     }
 
     /// Also sends `X-RateLimit-Near-Limit` when a key is near a limit that
-    /// [warns](crate::Limit::with_warn_at_percent): the names of these limits, with commas between
-    /// them.
+    /// [warns](crate::Limit::with_warn_at_percent): the names of these limits, as a list of strings
+    /// (RFC 9651). If a limit in shadow mode is the deciding one, no header is sent.
     ///
     /// ```
     /// # use tollgate::key::PeerIp;
@@ -128,7 +128,7 @@ impl RateLimitLayer {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = RateLimiter::in_memory();
     /// let limit = Limit::token_bucket("api", Quota::per_minute(100))?.with_warn_at_percent(80)?;
-    /// // X-RateLimit-Near-Limit: api
+    /// // X-RateLimit-Near-Limit: "api"
     /// let layer = RateLimitLayer::new(limiter, limit, PeerIp)?.near_limit_header();
     /// # let _ = layer;
     /// # Ok(())

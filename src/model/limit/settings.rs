@@ -159,18 +159,21 @@ impl Limit {
         self.shared.max_debt
     }
 
-    /// Warns once when a key has used so many percent of its units: 50 to 99, such as 80. Default:
+    /// Warns once when a key has used so many percent of its units: 60 to 99, such as 80. Default:
     /// never.
     ///
-    /// Each process then logs the event `key near a limit`, and calls the function that you gave to
+    /// Each limiter then logs the event `key near a limit`, and calls the function that you gave to
     /// [`RateLimiterBuilder::on_near_limit`](crate::limiter::RateLimiterBuilder::on_near_limit),
-    /// such as to send an e-mail. It does so again for that key when the window is over, or when
-    /// the budget has been more than half full in between. Every decision that is near the limit
-    /// [says so](crate::Decision::is_near_limit), and counts in metrics as `near_limit`.
+    /// such as to send an e-mail. It does so again for that key in the next fixed window, and under
+    /// other algorithms after the budget was more than half full. Every decision that is near the
+    /// limit [says so](crate::Decision::is_near_limit), and an allowed one counts in metrics as
+    /// `near_limit`.
     ///
-    /// A process knows of its own decisions, so each replica that serves a key warns once. A
+    /// A limiter knows of its own decisions, so each replica that serves a key warns once. A
     /// function that sends e-mails should first note the key and the end of the window where all
-    /// replicas see it. A limit in shadow mode does not warn.
+    /// replicas see it. Estimates count until they are [settled](crate::RateLimiter::settle), so an
+    /// estimate that is much too high warns too early. A limit does not warn of a key for which it
+    /// is in shadow mode, of a blocked key, and while the store does not decide.
     ///
     /// ```
     /// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};
@@ -193,16 +196,33 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Returns an error if the percentage is out of range, and for a concurrency limit, whose
-    /// permits are given back.
+    /// Returns an error if the percentage is out of range or leaves no unit of the capacity, and
+    /// for a concurrency limit, whose permits are given back.
     pub fn with_warn_at_percent(self, percent: u8) -> Result<Self, ConfigError> {
         self.check_is_rate("warn_at_percent", "permits are given back, and not used up")?;
-        if !(50..=99).contains(&percent) {
-            let message = format!("the warning is at {percent} percent; use 50 to 99");
+        let wrong = |message: String| {
             let error = ConfigError::new(message).at("warn_at_percent");
-            return Err(error.of_limit(self.name()));
+            Err(error.of_limit(self.name()))
+        };
+        if !(60..=99).contains(&percent) {
+            return wrong(format!("the warning is at {percent} percent; use 60 to 99"));
+        }
+        let capacity = self.quota().capacity();
+        if most_left(capacity, percent) == 0 {
+            return wrong(format!(
+                "{percent} percent of {capacity} units leave none, so the warning would come with \
+                 the last one; use a lower percentage or remove it"
+            ));
         }
         Ok(self.with(|definition| definition.warn_at_percent = Some(percent)))
+    }
+
+    /// Sets the warning for the quota of a plan. If a plan is too small for that, it has none.
+    pub(crate) fn with_warning_if_enough(self, percent: u8) -> Self {
+        match self.clone().with_warn_at_percent(percent) {
+            Ok(limit) => limit,
+            Err(_) => self,
+        }
     }
 
     /// The used percentage at which a key is near the limit. `None` if
@@ -218,8 +238,7 @@ impl Limit {
     #[inline]
     pub(crate) fn is_near(&self, remaining: u64) -> Option<bool> {
         let percent = self.shared.warn_at_percent?;
-        let most_left = self.quota().capacity() * u64::from(100 - percent) / 100;
-        Some(remaining <= most_left)
+        Some(remaining <= most_left(self.shared.quota.capacity(), percent))
     }
 
     /// The outcome of checks when the store is unavailable. `None` if it is the layer's.
@@ -280,4 +299,10 @@ impl Limit {
     pub(crate) fn deep_clone(&self) -> Self {
         self.clone().with(|_| {})
     }
+}
+
+/// The most units that a key has left near a limit.
+const fn most_left(capacity: u64, percent: u8) -> u64 {
+    // A capacity is below 2^53.
+    capacity * (100 - percent as u64) / 100
 }

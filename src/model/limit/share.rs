@@ -125,10 +125,11 @@ mod tests {
 
     type Setter = fn(Limit) -> Result<Limit, ConfigError>;
 
-    const RATE_SETTERS: [Setter; 4] = [
+    const RATE_SETTERS: [Setter; 5] = [
         |limit| limit.with_on_store_failure(OnStoreFailure::local(3)),
         |limit| limit.with_shadow_percent(60),
         |limit| limit.with_max_debt(7),
+        |limit| limit.with_warn_at_percent(80),
         |limit| limit.with_block_policy(BlockPolicy::after(20, Duration::from_secs(60))),
     ];
 
@@ -182,6 +183,7 @@ mod tests {
             assert_eq!(share.algorithm(), settled.algorithm());
             assert_eq!(share.shadow_percent(), settled.shadow_percent());
             assert_eq!(share.block_policy(), settled.block_policy());
+            assert_eq!(share.warn_at_percent(), settled.warn_at_percent());
             assert_eq!(share.retry_after(), settled.retry_after());
             assert_eq!(share.on_store_failure(), None, "a share has no share");
         }
