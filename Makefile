@@ -22,8 +22,8 @@ FUZZ_SECONDS ?= 60
 # How many random histories to run.
 HISTORIES ?= 100000
 
-.PHONY: help test check doc models histories proxies clients browser failures dashboards servers schema plots screenshots fuzz features msrv minimal package deny public-types test-image \
-	bench micro layers telemetry budget excess attack valgrind strace perf objdump lint-lua redis wrk luacheck nginx haproxy chromium prometheus
+.PHONY: help test check doc models histories zones proxies clients browser failures dashboards servers schema plots screenshots fuzz features msrv minimal package deny public-types test-image \
+	bench micro layers telemetry budget excess attack valgrind strace perf objdump lint-lua redis wrk luacheck python3 nginx haproxy chromium prometheus
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ models: ## all orders in which threads may run through what has no lock, or seve
 
 histories: ## 100,000 random histories in each random test of asynchronous limits, against their bounds (`HISTORIES`)
 	HISTORIES=$(HISTORIES) cargo test --release --all-features -p tollgate --lib asynchronous
+
+zones: python3 ## the windows of calendars in all time zones for 50 years, against Python's zoneinfo
+	cargo test -p tollgate --all-features --lib second_implementation -- --ignored --nocapture
 
 lint-lua: luacheck ## luacheck over scripts/
 	luacheck -q scripts
@@ -178,5 +181,8 @@ chromium:
 	@command -v chromium >/dev/null || sh tests/install.sh chromium
 
 # Installs luacheck where it is missing.
+python3:
+	@command -v python3 >/dev/null || sh tests/install.sh python3
+
 luacheck:
 	@command -v luacheck >/dev/null || sh tests/install.sh luacheck

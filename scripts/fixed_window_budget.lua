@@ -1,9 +1,11 @@
 -- The slow path of a fixed window (see slow_path.lua). fixed_window.lua has the format of the
 -- value, and rotation.lua keeps its counters.
 -- Twin: src/algorithm/fixed_window.rs, which has the reasons.
-local now, limit, period, aligned = ...
+local now, limit, period, aligned, lengths = ...
 local KIND, WINDOW, WINDOW_SIZE = 1, '>BI7I7I7I6I7', 35
 local DENIED, ALLOWED, EXCEEDS_CAPACITY = 0, 1, 2
+-- The clock of the caller differs by more than a window of its calendar.
+local OTHER_TIME = 64
 local OTHER, OTHER_SIZE = '>I7I7I7I6I7I7', 41
 local MAX_EXACT = 2 ^ 53 - 1
 -- Ten leap years in us, which is more than any window lasts.
@@ -12,8 +14,30 @@ local MAX_PERIOD = 10 * 366 * 86400 * 1000000
 local MAX_COUNT = MAX_EXACT - 2 ^ 32
 local floor, max, min = math.floor, math.max, math.min
 
--- The end of a window that holds `time`.
+-- The smallest number of a calendar, and the greatest lengths of a day, a week, a month and a year,
+-- which are the lowest two bits of the number.
+local FIRST_CALENDAR = 2 ^ 47
+local DAYS = {1, 7, 31, 366}
+
+local function is_calendar(shape) return shape >= FIRST_CALENDAR end
+
+-- The two windows of this limit's calendar, and whether one of them holds the time.
+local is_known, start, between, stop_of_both = true, nil, nil, nil
+local own_shape = 2 * period + aligned
+if aligned > 1 then
+  local after = lengths % 2 ^ 26
+  between, own_shape = period * 1000000, aligned
+  start, stop_of_both = between - (lengths - after) / 2 ^ 26 * 1000000, between + after * 1000000
+  is_known = start <= now and now < stop_of_both
+  period = DAYS[own_shape % 4 + 1] * 86400 * 1000000
+end
+
+-- The end of a window that holds `time`, which is not later than now in a calendar.
 local function end_from(time, its_period, is_aligned)
+  if is_aligned > 1 then
+    if time < start then return start end
+    return time < between and between or stop_of_both
+  end
   if is_aligned == 1 then return time - time % its_period + its_period end
   return time + its_period
 end
@@ -39,8 +63,12 @@ end
 
 local function derived(counter, like)
   local is_shorter = like.period < counter.period
-  local stop
-  if like.aligned == 1 then
+  local at, stop = counter.at
+  if like.aligned > 1 then
+    -- A window of a calendar is not longer because the clock stepped back.
+    at = min(at, now)
+    stop = end_from(at, like.period, like.aligned)
+  elseif like.aligned == 1 then
     -- To the end of an aligned window, or two of the old kind could share it.
     stop = end_from(is_shorter and counter.at or counter.stop - 1, like.period, 1)
   elseif is_shorter then
@@ -50,7 +78,7 @@ local function derived(counter, like)
   end
   return {
     shape = like.shape, period = like.period, aligned = like.aligned,
-    count = counter.count, at = counter.at, stop = stop, since = counter.at + 1,
+    count = counter.count, at = at, stop = stop, since = at + 1,
   }
 end
 
@@ -67,13 +95,16 @@ end
 
 -- A counter of these numbers; nil if they cannot have been stored.
 local function counter_of(count, at, stop, shape, since, asked)
-  local its_period = floor(shape / 2)
+  local its_period, is_aligned = floor(shape / 2), shape % 2
+  if is_calendar(shape) then
+    its_period, is_aligned = DAYS[shape % 4 + 1] * 86400 * 1000000, shape
+  end
   if its_period == 0 or its_period > MAX_PERIOD or count > MAX_EXACT
     or at >= stop or stop > at + 2 * MAX_PERIOD then
     return nil
   end
   return {
-    shape = shape, period = its_period, aligned = shape % 2,
+    shape = shape, period = its_period, aligned = is_aligned,
     count = count, at = at, stop = stop, since = since, asked = asked,
   }
 end
@@ -111,6 +142,7 @@ local function look(counter)
 end
 
 local function ask(cost)
+  if not is_known then return DENIED + OTHER_TIME, 0, -1, 0 end
   local status, retry_after, units = ALLOWED, -1, own.count
   if cost > limit then
     status = EXCEEDS_CAPACITY
@@ -129,11 +161,12 @@ local function charge_own(cost)
 end
 
 local function room(max_debt)
+  if not is_known then return 0 end
   return limit + max_debt - own.count
 end
 
 return include('rotation', now, {
-  shape = 2 * period + aligned, period = period, aligned = aligned,
+  shape = own_shape, period = period, aligned = aligned, is_calendar = is_calendar,
   fresh = fresh, end_of = end_of, set_back = set_back, derived = derived, enter = enter,
   take_back = take_back, read = read, write = write, look = look, ask = ask, charge = charge_own,
   room = room,

@@ -14,6 +14,7 @@
 --   take_back (counter, units, charged_at): takes units back; whether it has changed
 --   read      (value): all counters; nil if the value is unreadable
 --   write     (counters): the value
+--   is_calendar   (shape): whether only a check of that shape knows its next window. nil: none is
 --   look      (counter): makes it the one to decide by
 --   ask       (cost): status, remaining, retry_after, reset_after
 --   charge    (cost): adds a charge to that counter, and returns it
@@ -131,7 +132,9 @@ local function rotate()
   local others = {}
   for i = 1, counters and #counters or 0 do
     local counter = counters[i]
-    if counter.shape ~= window.shape then
+    local is_elsewhere = window.is_calendar and window.is_calendar(counter.shape)
+      and (window.end_of(counter) <= now or counter.at - now > counter.period)
+    if counter.shape ~= window.shape and not is_elsewhere then
       -- The quota of the last charge may have been denied until now.
       counter.asked = i == 1 and now or min(counter.asked, now)
       counter = resumed(counter)

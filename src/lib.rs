@@ -139,7 +139,9 @@ pub mod limit {
     #[doc(no_inline)]
     pub use crate::model::Limit;
     pub use crate::model::{Algorithm, BlockPolicy, OnStoreFailure};
-    pub use crate::units::{Period, Quota};
+    #[cfg(feature = "calendar")]
+    pub use crate::units::Weekday;
+    pub use crate::units::{Calendar, Period, Quota};
 }
 
 /// Boundaries for the histograms of a recorder. The
@@ -158,6 +160,14 @@ pub mod guide {
     //! | which algorithm? | [algorithms] |
     //! | which key? | [keys], [behind a proxy](behind_a_proxy), [networks] |
     //! | which quota? | [quotas], [operating] (replay your access log), [shadow mode](shadow_mode) |
+    #![cfg_attr(
+        feature = "calendar",
+        doc = "| a month, in the zone of the customer? | [calendar or rolling](calendar) |"
+    )]
+    #![cfg_attr(
+        not(feature = "calendar"),
+        doc = "| a month, in the zone of the customer? | calendar (feature `calendar`) |"
+    )]
     //! | one quota for each plan? | [plans], [what is left](remaining) |
     //! | costs that are known later, such as LLM tokens? | [costs] |
     //! | requests that wait, or that are in flight? | [waiting], [in flight](in_flight), [permits] |
@@ -220,7 +230,9 @@ pub mod guide {
     }
 
     pages! {
-        behind_a_proxy clients costs events features
+        behind_a_proxy
+        #[cfg(feature = "calendar")] calendar
+        clients costs events features
         #[cfg(feature = "grpc")] grpc
         guarantees in_flight keys
         #[cfg(feature = "config")] limit_files

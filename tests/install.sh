@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs redis-server, wrk, nginx, haproxy, chromium, python3-venv, npm, prometheus, luacheck, valgrind, strace, perf or objdump with the machine's package manager: sh install.sh TOOL
+# Installs redis-server, wrk, nginx, haproxy, chromium, python3, python3-venv, npm, prometheus, luacheck, valgrind, strace, perf or objdump with the machine's package manager: sh install.sh TOOL
 set -eu
 tool=$1
 
@@ -31,7 +31,7 @@ elif command -v dnf >/dev/null; then
 elif command -v brew >/dev/null; then
   case $tool in
     redis-server) brew install redis ;;
-    python3-venv) brew install python ;;
+    python3 | python3-venv) brew install python ;;
     *) brew install "$tool" ;;
   esac
 else

@@ -28,7 +28,7 @@ mod flavour;
 mod settle;
 
 pub(crate) use self::flavour::{BucketRule, Flavour, Mode};
-use super::range::{MAX_PERIOD, MAX_PRODUCT, exact};
+use super::range::{MAX_PERIOD, MAX_PRODUCT, check_fixed_period, exact};
 use super::{Cost, Effect, First, Followed, Kind, KindOfState, MAX_EXACT};
 use crate::units::{ConfigError, Micros, Outcome, Quota, Timestamp, micros};
 
@@ -324,6 +324,7 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// Checks that a quota can be decided exactly.
     pub(crate) fn new(quota: &Quota) -> Result<Self, ConfigError> {
+        check_fixed_period(quota)?;
         let rate = Rate::new(quota.limit(), micros(quota.length()));
         let capacity = quota.capacity();
         let parts = exact(

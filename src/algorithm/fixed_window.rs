@@ -1,13 +1,15 @@
 //! Fixed window: at most `limit` units in a window.
 //!
 //! A window is `period` long. It starts with the first request of a key, or is aligned to the
-//! clock (the Unix epoch), the same for every key. Across the border of two windows, up to twice
-//! the limit is allowed within one period. The sliding algorithms do not allow that.
+//! clock (the Unix epoch) or to a calendar, the same for every key. Across the border of two
+//! windows, up to twice the limit is allowed within one period. The sliding algorithms do not allow
+//! that.
 //!
 //! A quota with another period or anchor counts in a window of its own. See
 //! [`rotation`](super::rotation). A longer window starts with the window in force and lasts its own
 //! period. A shorter window starts with the last charge, and has the full count. A window aligned
-//! to the clock ends at a multiple of its period.
+//! to the clock ends at a multiple of its period. A window of a calendar counts the units that
+//! another quota charged, if the last one was charged in that window.
 //!
 //! A refund subtracts units from the window of the charge, if that window is in force.
 //!
@@ -15,10 +17,10 @@
 
 use std::borrow::Cow;
 
-use super::range::counted;
+use super::range::counted_in_windows;
 use super::rotation::{Counter, Counters, Entering, entry_of};
 use super::{Cost, Effect, Kind, KindOfState, MAX_EXACT};
-use crate::units::{ConfigError, Micros, Outcome, Quota, Receipt, Timestamp};
+use crate::units::{Calendar, ConfigError, Micros, Outcome, Period, Quota, Receipt, Timestamp};
 
 /// The start of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,13 +32,17 @@ pub(crate) enum Anchor {
     First,
     /// The multiples of the period since the Unix epoch.
     Clock,
+    /// The days, weeks, months or years of a calendar.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    Calendar(Calendar),
 }
 
 /// The largest count. Charges under a quota with a higher limit stop here, far above any limit, and
 /// low enough that one more charge is exact.
 const MAX_COUNT: u64 = MAX_EXACT - (1 << 32);
 
-/// The length and the start of windows.
+/// The length, or the greatest length, and the start of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     period: Micros,
@@ -49,6 +55,7 @@ impl Shape {
         match self.anchor {
             Anchor::First => time + self.period,
             Anchor::Clock => Timestamp::from_micros((time / self.period + 1) * self.period),
+            Anchor::Calendar(calendar) => calendar.window_at(time).end,
         }
     }
 }
@@ -105,8 +112,17 @@ impl Counter for Window {
         };
     }
 
-    fn derived(&self, shape: Shape, _: Timestamp) -> Self {
+    fn can_start_for_others(&self) -> bool {
+        !matches!(self.shape.anchor, Anchor::Calendar(_))
+    }
+
+    fn derived(&self, shape: Shape, now: Timestamp) -> Self {
         let is_shorter = shape.period < self.shape.period;
+        // A window of a calendar is not longer because the clock stepped back.
+        let at = match shape.anchor {
+            Anchor::Calendar(_) => self.at.min(now),
+            Anchor::First | Anchor::Clock => self.at,
+        };
         let end = match shape.anchor {
             Anchor::First if is_shorter => shape.end_from(self.at).min(self.end),
             Anchor::First => shape
@@ -115,11 +131,13 @@ impl Counter for Window {
             // It lasts to the end of an aligned window. Otherwise two old windows could share it.
             Anchor::Clock if is_shorter => shape.end_from(self.at),
             Anchor::Clock => shape.end_from(self.end.saturating_sub(1)),
+            Anchor::Calendar(_) => shape.end_from(at),
         };
         Self {
             shape,
             end,
-            since: self.at + 1,
+            at,
+            since: at + 1,
             ..*self
         }
     }
@@ -151,7 +169,11 @@ pub(crate) struct FixedWindow {
 impl FixedWindow {
     /// Checks that a quota can be decided exactly.
     pub(crate) fn new(quota: &Quota, anchor: Anchor) -> Result<Self, ConfigError> {
-        let (limit, period) = counted(quota, "a fixed window")?;
+        let (limit, period) = counted_in_windows(quota, "a fixed window")?;
+        let anchor = match quota.period() {
+            Period::Calendar(calendar) => Anchor::Calendar(calendar),
+            Period::Fixed(_) | Period::AtOnce => anchor,
+        };
         Ok(Self {
             limit,
             period,

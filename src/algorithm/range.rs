@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::MAX_EXACT;
-use crate::units::{ConfigError, Micros, Quota, micros};
+use crate::units::{ConfigError, Micros, Period, Quota, micros};
 
 /// The longest period, a leap year.
 pub(crate) const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -18,6 +18,25 @@ pub(crate) const MAX_PRODUCT: u64 = MAX_EXACT / 2;
 
 /// The limit and the period of an algorithm that counts, which has no burst.
 pub(super) fn counted(quota: &Quota, what: &str) -> Result<(u64, Micros), ConfigError> {
+    check_fixed_period(quota)?;
+    counted_in_windows(quota, what)
+}
+
+/// Checks that the period is not one of the calendar.
+pub(super) fn check_fixed_period(quota: &Quota) -> Result<(), ConfigError> {
+    let Period::Calendar(calendar) = quota.period() else {
+        return Ok(());
+    };
+    let unit = calendar.unit();
+    Err(ConfigError::new(format!(
+        "the period is a {unit} of the calendar, and only a fixed window ends with it: a bucket \
+         refills all the time, and a sliding window or log looks back over a fixed time; use a \
+         fixed window, or a period of fixed length, such as `30d`"
+    )))
+}
+
+/// The same of an algorithm whose windows can end with the calendar.
+pub(super) fn counted_in_windows(quota: &Quota, what: &str) -> Result<(u64, Micros), ConfigError> {
     if let Some(burst) = quota.explicit_burst() {
         return Err(ConfigError::new(format!(
             "{what} has no burst, and the quota sets a burst of {burst}; remove it, or use a token \

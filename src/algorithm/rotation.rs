@@ -14,6 +14,8 @@
 //!   full count again and again. Denied checks also count as use. Their time is stored only every
 //!   half period, so a counter may be kept for half a period more.
 //! - When the budget is full, all counters are removed.
+//! - An empty counter of a calendar is removed by a charge of another quota, because only a check
+//!   of its own quota knows its next window.
 //!
 //! Most budgets have one counter, which is as small and as fast as without this rule.
 //!
@@ -45,6 +47,11 @@ pub(super) trait Counter: Clone {
     /// sweep, because they are rarely in the processor's cache.
     fn expires_by(&self) -> Timestamp {
         self.expires_at()
+    }
+    /// Returns whether a check of another quota can start it anew. Redis knows the windows of a
+    /// calendar in checks of its own quota only.
+    fn can_start_for_others(&self) -> bool {
+        true
     }
     /// Goes on from `now` with the same count, after the clock was set back. Earlier receipts are
     /// void.
@@ -217,6 +224,9 @@ impl<C: Counter> Counters<C> {
     /// Enters a charge in the other counters.
     fn add(&mut self, now: Timestamp, units: u64) {
         let others = &mut self.others;
+        others.retain(|Other { counter, .. }| {
+            counter.can_start_for_others() || matches!(resumed(counter, now).0, Cow::Borrowed(_))
+        });
         for Other { counter, asked } in others.iter_mut() {
             // `asked` can be later than now only if the clock was set back.
             *asked = now.min(*asked);

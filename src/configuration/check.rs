@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{Config, CostConfig, Field, LimitConfig, Match, OneOrMany, PlanConfig};
 use crate::model::{Algorithm, Limit, LimitFields, MAX_GROUP};
-use crate::units::ConfigError;
+use crate::units::{ConfigError, Quota};
 
 /// The most plans of all limits. Each is kept for each thread.
 const MAX_PLANS: usize = 1_000;
@@ -153,6 +153,8 @@ impl PlanConfig {
         match self {
             Self {
                 quota: None,
+                starts: None,
+                time_zone: None,
                 burst: None,
                 limit: None,
                 unlimited: true,
@@ -160,6 +162,8 @@ impl PlanConfig {
             } => Ok(PlanRule::Unlimited),
             Self {
                 quota: None,
+                starts: None,
+                time_zone: None,
                 burst: None,
                 limit: None,
                 unlimited: false,
@@ -167,6 +171,8 @@ impl PlanConfig {
             } => Ok(PlanRule::Deny(reason)),
             Self {
                 quota: None,
+                starts: None,
+                time_zone: None,
                 burst: None,
                 limit: Some(_),
                 unlimited: false,
@@ -183,13 +189,26 @@ impl PlanConfig {
             }
             Self {
                 quota: Some(quota),
+                starts,
+                time_zone,
                 burst,
                 limit: None,
                 unlimited: false,
                 deny: None,
             } => {
+                // A plan with another period does not have the calendar of the limit.
+                let parsed = quota.0.parse::<Quota>();
+                let has_calendar = parsed.is_ok_and(Quota::can_be_on_calendar);
+                let of_limit = Some(limit).filter(|_| has_calendar);
+                let starts = starts
+                    .as_ref()
+                    .or(of_limit.and_then(|it| it.starts.as_ref()));
+                let zone = time_zone.as_ref();
+                let zone = zone.or(of_limit.and_then(|it| it.time_zone.as_ref()));
                 let fields = LimitFields {
                     quota: Some(quota.clone()),
+                    starts: starts.cloned(),
+                    time_zone: zone.cloned(),
                     burst: *burst,
                     overshoot_percent: None,
                     warn_at_percent: None,
@@ -208,8 +227,8 @@ impl PlanConfig {
                 Ok(PlanRule::Limit(rate))
             }
             _ => wrong(
-                "a plan has one of `quota` (with or without `burst`), `unlimited = true` and \
-                 `deny`; write one",
+                "a plan has one of `quota` (with or without `burst`, `starts` and `time_zone`), \
+                 `unlimited = true` and `deny`; write one",
             ),
         }
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::text::TextOrigin;
 use super::value::{self, CostConfig, KeyConfig, OneOrMany};
 use crate::algorithm::{Anchor, Mode};
-use crate::model::{Algorithm, BlockFields, LimitFields, OnStoreFailure, Written};
+use crate::model::{Algorithm, BlockFields, LimitFields, OnStoreFailure, Written, WrittenStart};
 
 /// Limits from a file, or from another text.
 ///
@@ -79,6 +79,19 @@ pub(crate) struct LimitConfig {
         schemars(schema_with = "super::quota_schema::quota")
     )]
     pub(crate) quota: Option<Written>,
+    /// The start of a day, week, month or year of the calendar, of a fixed window: a day of the
+    /// month such as 15, or `monday`, `04-01`, `06:00`, or both, such as `15 06:00`. Default: the
+    /// first day, 00:00.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(schema_with = "super::quota_schema::starts")
+    )]
+    pub(crate) starts: Option<WrittenStart>,
+    /// The time zone of a day, week, month or year of the calendar, by its IANA name, such as
+    /// `Europe/Berlin`. Default: UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) time_zone: Option<String>,
     /// The most requests of a key at once, on all replicas, of a concurrency limit: 1 to 1,000,000.
     #[serde(
         default,
@@ -203,6 +216,8 @@ impl LimitConfig {
             name: self.name.clone(),
             algorithm: self.algorithm,
             quota: self.quota.clone(),
+            starts: self.starts.clone(),
+            time_zone: self.time_zone.clone(),
             limit: self.limit,
             burst: self.burst,
             sub_windows: self.sub_windows,
@@ -274,6 +289,16 @@ pub(crate) struct PlanConfig {
         schemars(schema_with = "super::quota_schema::quota")
     )]
     pub(crate) quota: Option<Written>,
+    /// The start of this quota's day, week, month or year of the calendar. Default: as the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(schema_with = "super::quota_schema::starts")
+    )]
+    pub(crate) starts: Option<WrittenStart>,
+    /// The time zone of this quota. Default: as the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) time_zone: Option<String>,
     /// The most units at once, of a bucket. Default: the units of this quota.
     #[serde(
         default,

@@ -11,7 +11,7 @@
 //! | a called service to see no bursts | [`leaky_bucket`](crate::Limit::leaky_bucket) | one request per `period / limit`: the layer delays each until its turn |
 //! | "about n per minute", for a small state | [`sliding_window`](crate::Limit::sliding_window) | n in a minute of even traffic, 2 n of uneven traffic |
 //! | a contract that says "n in any minute" | [`sliding_log`](crate::Limit::sliding_log) | exactly n |
-//! | a quota per hour or day | [`fixed_window`](crate::Limit::fixed_window) | n in a window, 2 n around its end |
+//! | a quota per hour, day or month | [`fixed_window`](crate::Limit::fixed_window) | n in a window, 2 n around its end |
 //!
 //! # The same requests under each
 //!

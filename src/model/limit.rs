@@ -30,7 +30,7 @@ pub(crate) use self::config::LimitFields;
 pub(crate) use self::enforced::Enforced;
 use self::range::{check_name, check_quota};
 #[cfg(feature = "config")]
-pub(crate) use self::written::Written;
+pub(crate) use self::written::{Written, WrittenStart};
 use super::OnStoreFailure;
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Anchor, FixedWindow, Flavour, Mode, Rule, SlidingWindow};
@@ -92,6 +92,7 @@ use crate::units::{ConfigError, Quota};
 /// | `quota`, such as `"5/15m"`: [units per period](Quota#as-text) | all but `concurrency` | none: it is required |
 /// | `limit`, such as `3` | `concurrency` | none: it is required |
 /// | `retry_after`, such as `"10s"`: [advice](Self::with_retry_after) | `concurrency` | `"1s"` |
+/// | `starts`, such as `15` or `"monday"`, and `time_zone`, such as `"Europe/Berlin"`: [of a calendar](crate::limit::Calendar) | `fixed_window` | the first day, 00:00, UTC |
 /// | `burst` | `token_bucket`, `leaky_bucket`, `gcra` | the units of the quota |
 /// | `sub_windows` | `sliding_window` | 1 |
 /// | `mode`: `queue` or `meter` | `leaky_bucket` | `queue` |
@@ -378,7 +379,7 @@ impl Limit {
     fn write_algorithm(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.rule() {
             Rule::FixedWindow(FixedWindow {
-                anchor: Anchor::First,
+                anchor: Anchor::First | Anchor::Calendar(_),
                 ..
             }) => " (fixed window)",
             Rule::FixedWindow(_) => " (fixed window aligned to the clock)",

@@ -26,7 +26,7 @@ pub use self::key::Key;
 pub(crate) use self::limit::Enforced;
 pub use self::limit::{Algorithm, BlockPolicy, Limit};
 #[cfg(feature = "config")]
-pub(crate) use self::limit::{BlockFields, LimitFields, Written};
+pub(crate) use self::limit::{BlockFields, LimitFields, Written, WrittenStart};
 pub use self::operation::{Change, Operation};
 pub use self::usage::Usage;
 pub use self::verdict::Verdict;

@@ -18,6 +18,8 @@ pub use self::config_error::ConfigError;
 pub(crate) use self::lock::{AtomicU32, AtomicU64, Mutex, MutexGuard, RwLock};
 pub(crate) use self::outcome::Outcome;
 pub use self::payment::Payment;
-pub use self::quota::{Period, Quota};
+#[cfg(feature = "calendar")]
+pub use self::quota::Weekday;
+pub use self::quota::{Calendar, Period, Quota};
 pub use self::receipt::Receipt;
 pub(crate) use self::task::spawn_for;

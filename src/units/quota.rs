@@ -1,12 +1,17 @@
 //! Quotas: a limit per period, and a burst.
 
+#[cfg_attr(not(feature = "calendar"), path = "quota/no_calendar.rs")]
+pub(crate) mod calendar;
 pub(crate) mod period;
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::units::ConfigError;
+pub use self::calendar::Calendar;
+#[cfg(feature = "calendar")]
+pub use self::calendar::Weekday;
+use crate::units::{ConfigError, Timestamp};
 
 /// The time in which the units of a [`Quota`] are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +19,8 @@ use crate::units::ConfigError;
 pub enum Period {
     /// A period of fixed length.
     Fixed(Duration),
+    /// A day, a week, a month or a year of the calendar (feature `calendar`).
+    Calendar(Calendar),
     /// No period. The units of a [concurrency limit](crate::Limit::concurrency) are in use at once.
     AtOnce,
 }
@@ -24,6 +31,29 @@ impl Period {
     pub const fn fixed(&self) -> Option<Duration> {
         match self {
             Self::Fixed(length) => Some(*length),
+            Self::Calendar(_) | Self::AtOnce => None,
+        }
+    }
+
+    /// The period as quotas write it. `None` if it is none.
+    pub(crate) fn written(&self) -> Option<String> {
+        match self {
+            Self::Fixed(length) => Some(period::write(*length)),
+            Self::Calendar(calendar) => Some(calendar.unit().to_owned()),
+            Self::AtOnce => None,
+        }
+    }
+
+    /// The calendar of a period of one day, week, month or year.
+    fn calendar(&self) -> Option<Calendar> {
+        match self {
+            Self::Calendar(calendar) => Some(*calendar),
+            Self::Fixed(length) => match length.as_secs() {
+                86_400 => Calendar::of_unit("day"),
+                604_800 => Calendar::of_unit("week"),
+                _ => None,
+            }
+            .filter(|_| length.subsec_nanos() == 0),
             Self::AtOnce => None,
         }
     }
@@ -64,10 +94,12 @@ impl Period {
 /// | `100/min` | 100 per minute: a unit alone means one |
 /// | `5/15m` | 5 per 15 minutes |
 /// | `100 / 1h 30min` | 100 per 90 minutes |
+/// | `10000/month`, `10000/year` | 10,000 per month or year of the calendar (feature `calendar`) |
 ///
 /// A period consists of numbers with units, which are added up. It lasts `1us` to `366d`. A period
-/// without a unit is an error. So are months and years, whose lengths differ. A week is 7 days:
-/// aligned windows are multiples of the period since 1970 in UTC, so a week starts on Thursday.
+/// without a unit is an error. So are several months or years, whose lengths differ. A week is 7
+/// days: aligned windows are multiples of the period since 1970 in UTC, so a week starts on
+/// Thursday. A week of the [calendar](crate::limit::Calendar) starts on Monday.
 ///
 /// | unit | means |
 /// |---|---|
@@ -137,6 +169,68 @@ impl Quota {
         Self::new(limit, Duration::from_secs(24 * 60 * 60))
     }
 
+    /// `limit` units per month of the [calendar](Calendar::month), from its first day, 00:00 in
+    /// UTC. For a [fixed window](crate::Limit::fixed_window).
+    #[cfg(feature = "calendar")]
+    pub fn per_month(limit: u64) -> Self {
+        Self::per(limit, Calendar::month().into())
+    }
+
+    /// `limit` units per year of the [calendar](Calendar::year), from January 1, 00:00 in UTC. For
+    /// a [fixed window](crate::Limit::fixed_window).
+    #[cfg(feature = "calendar")]
+    pub fn per_year(limit: u64) -> Self {
+        Self::per(limit, Calendar::year().into())
+    }
+
+    /// Returns whether the period is one day, week, month or year.
+    pub(crate) fn can_be_on_calendar(self) -> bool {
+        self.period.calendar().is_some()
+    }
+
+    /// The same quota on a calendar, with a start and a time zone as files write them. A quota of
+    /// one day or one week is one of the calendar then.
+    pub(crate) fn on_calendar(
+        self,
+        starts: Option<&str>,
+        time_zone: Option<&str>,
+    ) -> Result<Self, ConfigError> {
+        if starts.is_none() && time_zone.is_none() {
+            return Ok(self);
+        }
+        let field = if starts.is_some() {
+            "starts"
+        } else {
+            "time_zone"
+        };
+        let calendar = self.period.calendar().ok_or_else(|| {
+            let needs = match Calendar::of_unit("day") {
+                Some(_) => "and this quota has another period; remove it",
+                None => "for which tollgate needs its feature `calendar`",
+            };
+            ConfigError::new(format!(
+                "`{field}` is a setting of a quota per day, week, month or year, {needs}"
+            ))
+            .at(field)
+        })?;
+        let calendar = match starts {
+            Some(starts) => calendar
+                .with_start(starts)
+                .map_err(|error| error.at("starts"))?,
+            None => calendar,
+        };
+        let calendar = match time_zone {
+            Some(zone) => calendar
+                .in_time_zone(zone)
+                .map_err(|error| error.at("time_zone"))?,
+            None => calendar,
+        };
+        Ok(Self {
+            period: Period::Calendar(calendar),
+            ..self
+        })
+    }
+
     /// Sets the burst, the most units at once, at the same rate. Default: `limit`.
     ///
     /// A burst below `limit` smooths traffic. A burst above it lets an idle client catch up.
@@ -158,11 +252,24 @@ impl Quota {
         self.period
     }
 
-    /// The length of the period. Zero for a concurrency limit.
+    /// The length of the period, the greatest one if it is not always the same. Zero for a
+    /// concurrency limit.
     pub(crate) const fn length(&self) -> Duration {
         match self.period {
             Period::Fixed(length) => length,
+            Period::Calendar(calendar) => calendar.length(),
             Period::AtOnce => Duration::ZERO,
+        }
+    }
+
+    /// The length of the period at a time. It is the same at all times, but of a calendar.
+    pub(crate) fn length_at(&self, time: Timestamp) -> Duration {
+        match self.period {
+            Period::Calendar(calendar) => {
+                let window = calendar.window_at(time);
+                Duration::from_micros(window.end.saturating_since(window.start))
+            }
+            Period::Fixed(_) | Period::AtOnce => self.length(),
         }
     }
 
@@ -181,12 +288,35 @@ impl Quota {
     }
 }
 
+impl From<Calendar> for Period {
+    fn from(calendar: Calendar) -> Self {
+        Self::Calendar(calendar)
+    }
+}
+
+/// The calendar of a written month or year. `None` if it is another period.
+fn months_or_years(period: &str) -> Result<Option<Calendar>, ConfigError> {
+    let unit = match period.strip_prefix('1').map_or(period, str::trim_start) {
+        "month" | "mo" => "month",
+        "year" | "y" | "yr" => "year",
+        _ => return Ok(None),
+    };
+    match Calendar::of_unit(unit) {
+        Some(calendar) => Ok(Some(calendar)),
+        None => Err(ConfigError::new(format!(
+            "a quota per {unit} needs the feature `calendar` of the crate `tollgate`; enable it, \
+             or write `30d` or `366d`, which count any days"
+        ))),
+    }
+}
+
 impl fmt::Display for Quota {
     /// The quota in words, such as `10 per 1s, burst 20`, or `3 at once` of a concurrency limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.period {
             Period::AtOnce => return write!(f, "{} at once", self.limit),
             Period::Fixed(length) => write!(f, "{} per {}", self.limit, period::write(length))?,
+            Period::Calendar(calendar) => write!(f, "{} per {calendar}", self.limit)?,
         }
         match self.burst {
             Some(burst) => write!(f, ", burst {burst}"),
@@ -215,6 +345,9 @@ impl FromStr for Quota {
         let limit = limit
             .parse()
             .map_err(|_| wrong("has a limit of more than 64 bits"))?;
+        if let Some(calendar) = months_or_years(period)? {
+            return Ok(Self::per(limit, Period::Calendar(calendar)));
+        }
         // A unit alone means one of it.
         let period = match period.as_bytes().first() {
             Some(byte) if byte.is_ascii_alphabetic() => period::parse(&format!("1{period}")),

@@ -12,6 +12,8 @@ use proptest::prelude::*;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Receipt;
 use tollgate::limit::BlockPolicy;
+#[cfg(feature = "calendar")]
+use tollgate::limit::Calendar;
 use tollgate::store::{Operation, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota};
 
@@ -41,6 +43,9 @@ enum Algorithm {
     Gcra,
     FixedFirst,
     FixedAligned,
+    /// One of a few calendars.
+    #[cfg(feature = "calendar")]
+    Calendar(usize),
     Sliding(u32),
     Log,
 }
@@ -55,6 +60,11 @@ fn limit(name: &str, algorithm: Algorithm, units: u64, period_us: u64, burst: u6
         Algorithm::Gcra => Limit::gcra(name, bursty),
         Algorithm::FixedFirst => Limit::fixed_window(name, plain),
         Algorithm::FixedAligned => Limit::fixed_window_aligned(name, plain),
+        #[cfg(feature = "calendar")]
+        Algorithm::Calendar(number) => {
+            let quota = Quota::per(units, calendar(number).into());
+            Limit::fixed_window(name, quota)
+        }
         Algorithm::Sliding(count) => {
             // Sub-windows last whole microseconds.
             let whole = Quota::new(units, plain.period().fixed().unwrap() / 6 * count);
@@ -65,14 +75,37 @@ fn limit(name: &str, algorithm: Algorithm, units: u64, period_us: u64, burst: u6
     .expect("the numbers are in range")
 }
 
+#[cfg(feature = "calendar")]
+fn calendar(number: usize) -> Calendar {
+    match number {
+        0 => Ok(Calendar::day()),
+        1 => Calendar::day().in_time_zone("Europe/Berlin"),
+        2 => Calendar::week().starting_at_hour(6),
+        3 => Ok(Calendar::month()),
+        4 => Calendar::month().starting_on_day(31),
+        _ => Calendar::year().starting_on_date(4, 1),
+    }
+    .unwrap()
+}
+
+/// A fixed window, of any start.
+fn fixed_windows() -> BoxedStrategy<Algorithm> {
+    let lengths = vec![Algorithm::FixedFirst, Algorithm::FixedAligned];
+    let lengths = prop::sample::select(lengths);
+    #[cfg(feature = "calendar")]
+    return prop_oneof![1 => lengths, 1 => (0usize..6).prop_map(Algorithm::Calendar)].boxed();
+    #[cfg(not(feature = "calendar"))]
+    lengths.boxed()
+}
+
 fn algorithms() -> BoxedStrategy<Algorithm> {
     prop_oneof![
         Just(Algorithm::TokenBucket),
         Just(Algorithm::LeakyQueue),
         Just(Algorithm::LeakyMeter),
         Just(Algorithm::Gcra),
-        Just(Algorithm::FixedFirst),
-        Just(Algorithm::FixedAligned),
+        fixed_windows(),
+        fixed_windows(),
         (1u32..6).prop_map(Algorithm::Sliding),
         Just(Algorithm::Log),
     ]
@@ -140,6 +173,8 @@ fn blocks() -> impl Strategy<Value = Option<BlockPolicy>> {
     prop_oneof![1 => Just(None), 1 => policy.prop_map(Some)]
 }
 
+const DAY: i64 = 86_400_000_000;
+
 /// Time mostly moves forward, sometimes back; by a little, or by periods.
 fn moves() -> impl Strategy<Value = i64> {
     prop_oneof![
@@ -151,6 +186,7 @@ fn moves() -> impl Strategy<Value = i64> {
         2 => -20i64..0,
         2 => -2_000_000i64..0,
         1 => -200_000_000i64..0,
+        1 => prop::sample::select(vec![-31 * DAY, -DAY, DAY, 28 * DAY, 31 * DAY]),
     ]
     .boxed()
 }
@@ -248,8 +284,7 @@ fn quotas() -> BoxedStrategy<[Vec<Limit>; 2]> {
         // Most changes keep the algorithm.
         let same = algorithms()
             .prop_flat_map(move |a| prop::collection::vec(limits(name, Just(a).boxed()), 2..7));
-        let windows = vec![Algorithm::FixedFirst, Algorithm::FixedAligned];
-        let fixed = prop::sample::select(windows).boxed();
+        let fixed = fixed_windows();
         let sliding = (1u32..6).prop_map(Algorithm::Sliding).boxed();
         let shapes = [fixed, sliding].map(|it| prop::collection::vec(limits(name, it), 2..7));
         let [fixed, sliding] = shapes;
@@ -346,7 +381,13 @@ fn memory_and_redis_decide_the_same_in_every_field() {
         .build();
     let runtime = runtime.expect("a runtime starts");
     let case = AtomicUsize::new(0);
-    let start = prop_oneof![Just(0u64), Just(1_790_000_000_123_456u64)];
+    // The third is the end of a month in Berlin, and the last one in UTC.
+    let start = prop::sample::select(vec![
+        0u64,
+        1_790_000_000_123_456,
+        1_774_994_399_900_000,
+        1_775_001_599_900_000,
+    ]);
     // `TWINS_CASES=20000` tests more sequences.
     let cases = std::env::var("TWINS_CASES")
         .ok()

@@ -214,6 +214,92 @@ PUT     *              api      user             9 per 1s (token bucket)
 }
 
 #[test]
+fn windows_of_the_calendar_have_a_start_and_a_time_zone_and_so_have_plans() {
+    let text = limit(
+        "quota = \"10000/month\"\ntime_zone = \"Europe/Berlin\"\nstarts = 15\nkey = \"user\"\n\
+         plan = \"account\"\n[limits.plans]\nfirst = { quota = \"9/month\", starts = \"1 06:00\" }\n\
+         large = { quota = \"90000/month\" }\nhourly = { quota = \"5/h\" }\n\
+         weekly = { quota = \"7/week\", starts = \"sunday\", time_zone = \"utc\" }",
+    )
+    .replace("token_bucket", "fixed_window");
+    let limits = parse(&text, Format::Toml).unwrap();
+    let quota_of = |plan| {
+        let limit = limits.limit_of_plan("api", plan).unwrap();
+        limit.quota().to_string()
+    };
+    assert_eq!(
+        ["none", "first", "large", "hourly", "weekly"].map(quota_of),
+        [
+            "10000 per month from 15 in Europe/Berlin",
+            "9 per month from 06:00 in Europe/Berlin",
+            "90000 per month from 15 in Europe/Berlin",
+            "5 per 1h",
+            "7 per week from sunday",
+        ]
+    );
+    let day = limit("quota = \"5/day\"\nkey = \"user\"\ntime_zone = \"UTC\"")
+        .replace("token_bucket", "fixed_window");
+    let limits = parse(&day, Format::Toml).unwrap();
+    let written = serde_json::to_string(&limits.config()).unwrap();
+    let again = Config::parse("limits.json", &written, Format::Json).unwrap();
+    let again = LimitSet::new(again, names()).unwrap();
+    let day = again.limit("api").unwrap();
+    assert_eq!(day.quota().to_string(), "5 per day");
+    let one = serde_json::to_value(&day).unwrap();
+    assert_eq!(
+        (&one["quota"], &one["time_zone"]),
+        (&"5/day".into(), &"UTC".into())
+    );
+    assert_eq!(serde_json::from_value::<tollgate::Limit>(one).unwrap(), day);
+}
+
+#[test]
+fn calendars_that_cannot_work_are_errors_that_name_the_field() {
+    let window = |rest: &str| limit(rest).replace("token_bucket", "fixed_window");
+    let key = "key = \"user\"";
+    for (text, field, expected) in [
+        (
+            window(&format!(
+                "quota = \"9/month\"\ntime_zone = \"Europe/Berln\"\n{key}"
+            )),
+            "limits[0].time_zone",
+            "did you mean `Europe/Berlin`",
+        ),
+        (
+            window(&format!("quota = \"9/month\"\nstarts = 32\n{key}")),
+            "limits[0].starts",
+            "use 1 to 31",
+        ),
+        (
+            window(&format!("quota = \"9/h\"\nstarts = 15\n{key}")),
+            "limits[0].starts",
+            "a quota per day, week, month or year",
+        ),
+        (
+            window(&format!(
+                "quota = \"9/month\"\nstarts = 15\nanchor = \"clock\"\n{key}"
+            )),
+            "limits[0].anchor",
+            "remove `anchor`",
+        ),
+        (
+            limit(&format!("quota = \"9/month\"\n{key}")),
+            "limits[0].quota",
+            "a bucket refills all the time",
+        ),
+        (
+            window(&format!("quota = \"9/2 months\"\n{key}")),
+            "limits[0].quota",
+            "has months or years",
+        ),
+    ] {
+        let message = error(&text, Format::Toml);
+        assert!(message.contains(expected), "{message}");
+        assert!(message.contains(field), "{message}");
+    }
+}
+
+#[test]
 fn limit_and_its_plans_warn_at_a_percentage_of_their_quotas() {
     let text = limit(
         "quota = \"10/min\"\nkey = \"user\"\nwarn_at_percent = 80\nplan = \"account\"\n\

@@ -3,6 +3,7 @@
 mod addresses;
 mod asynchronous;
 mod batching;
+mod calendar;
 mod channels;
 mod connections;
 mod credentials;

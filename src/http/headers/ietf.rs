@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::super::number::{number, seconds};
 use super::{UsedUp, is_later, is_stricter, numbers, set, stated};
 use crate::model::{Decision, Digest, Limit, Verdict};
+use crate::units::Timestamp;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const BUDGET: HeaderName = HeaderName::from_static("ratelimit");
@@ -56,6 +57,8 @@ impl IetfDraft {
 pub(super) struct Ietf {
     draft: IetfDraft,
     made_at: Instant,
+    /// The time of the decision, by the clock of the store.
+    decided_at: Timestamp,
     deciding: ReportedBudget,
     /// The budget of each limit of the layer.
     budgets: Vec<ReportedBudget>,
@@ -115,6 +118,7 @@ impl Ietf {
         Self {
             draft,
             made_at: Instant::now(),
+            decided_at: decision.timestamp(),
             deciding: budget(decision.deciding(), None),
             // A limit in shadow mode is not a policy for clients.
             budgets: decision
@@ -221,10 +225,13 @@ impl Ietf {
     }
 
     fn policies(&self) -> Option<HeaderValue> {
-        let quotas = self
-            .budgets
-            .iter()
-            .map(|it| (it, it.limit.quota().capacity(), window(&it.limit)));
+        let quotas = self.budgets.iter().map(|it| {
+            (
+                it,
+                it.limit.quota().capacity(),
+                window(&it.limit, self.decided_at),
+            )
+        });
         if self.draft == IetfDraft::Draft11 {
             return named(
                 quotas.map(|(it, quota, window)| (it, [("q", Some(quota)), ("w", window)])),
@@ -335,10 +342,10 @@ fn dictionary(headers: &HeaderMap) -> Option<[Option<u64>; 2]> {
 
 /// The seconds in which the capacity is replenished: a whole window, or a bucket from empty to
 /// full. So capacity and window say the rate. `None` below a second, which the drafts cannot say.
-fn window(limit: &Limit) -> Option<u64> {
+fn window(limit: &Limit, decided_at: Timestamp) -> Option<u64> {
     let quota = limit.quota();
     let micros = quota
-        .length()
+        .length_at(decided_at.or_now())
         .as_micros()
         .saturating_mul(quota.capacity().into());
     let micros = micros.checked_div(quota.limit().into())?;

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::block::{BlockFields, BlockPolicy};
-use super::written::Written;
+use super::written::{Written, WrittenStart};
 use super::{Algorithm, DEFAULT_RETRY_AFTER, Limit};
-use crate::algorithm::{Anchor, Flavour, Mode, Rule};
+use crate::algorithm::{Anchor, FixedWindow, Flavour, Mode, Rule};
 use crate::model::OnStoreFailure;
 use crate::units::quota::period;
 use crate::units::{ConfigError, Period, Quota};
@@ -17,6 +17,10 @@ pub(crate) struct LimitFields {
     pub(crate) algorithm: Algorithm,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) quota: Option<Written>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) starts: Option<WrittenStart>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) time_zone: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,6 +69,8 @@ impl LimitFields {
             .0
             .parse()
             .map_err(|error: ConfigError| error.at("quota"))?;
+        let starts = self.starts.as_ref().map(|starts| &*starts.0);
+        let quota = quota.on_calendar(starts, self.time_zone.as_deref())?;
         Ok(self.burst.map_or(quota, |burst| quota.burst(burst)))
     }
 
@@ -72,6 +78,8 @@ impl LimitFields {
     fn permits(&self) -> Result<u32, ConfigError> {
         let fields = [
             ("quota", self.quota.is_some()),
+            ("starts", self.starts.is_some()),
+            ("time_zone", self.time_zone.is_some()),
             ("burst", self.burst.is_some()),
         ];
         if let Some((field, _)) = fields.into_iter().find(|(_, is_there)| *is_there) {
@@ -111,6 +119,11 @@ impl TryFrom<LimitFields> for Limit {
         }
 
         let name = &config.name;
+        let is_by_calendar = config.starts.is_some() || config.time_zone.is_some();
+        if config.anchor.is_some() && is_by_calendar {
+            let error = "a window of the calendar starts when `starts` says; remove `anchor`";
+            return Err(ConfigError::new(error).at("anchor").of_limit(name));
+        }
         let quota = match config.algorithm {
             Algorithm::Concurrency => Ok(Quota::per(0, Period::AtOnce)),
             _ => config.quota().map_err(|error| error.of_limit(name)),
@@ -179,7 +192,15 @@ impl From<Limit> for LimitFields {
         let mut sub_windows = None;
         let mut mode = None;
         let mut anchor = None;
+        let (mut starts, mut time_zone) = (None, None);
         match limit.rule() {
+            Rule::FixedWindow(FixedWindow {
+                anchor: Anchor::Calendar(calendar),
+                ..
+            }) => {
+                starts = calendar.written_start();
+                time_zone = calendar.written_zone();
+            }
             Rule::FixedWindow(rule) => anchor = Some(rule.anchor),
             Rule::SlidingWindow(rule) => sub_windows = Some(rule.sub_windows),
             Rule::Bucket(rule) => {
@@ -194,10 +215,12 @@ impl From<Limit> for LimitFields {
         Self {
             name: limit.name().to_owned(),
             algorithm: limit.algorithm(),
-            quota: quota.period().fixed().map(|period| {
-                let period = period::write(period);
-                Written(format!("{}/{period}", quota.limit()))
-            }),
+            quota: quota
+                .period()
+                .written()
+                .map(|period| Written(format!("{}/{period}", quota.limit()))),
+            starts: starts.map(WrittenStart),
+            time_zone: time_zone.map(str::to_owned),
             limit: limit.is_concurrency().then(|| quota.limit()),
             burst: quota.explicit_burst(),
             sub_windows,

@@ -19,7 +19,7 @@ use crate::model::{Budget, Change, Decision, Error, Limit, Operation};
 use crate::store::deny_cache::{AskedAt, ChangeUnderWay, DenyCache};
 use crate::store::promise::{Promise, Promised};
 use crate::telemetry::Trace;
-use crate::units::Micros;
+use crate::units::{Micros, Timestamp};
 
 /// The most charges in one call. It bounds for how long Redis serves no other client: 3 to 4 ms for
 /// buckets, 8 ms for windows of ten sub-windows and logs, 20 ms for windows of a hundred. A run of
@@ -332,7 +332,11 @@ impl Batch {
     }
 
     /// The key and the request of a call, if the batch is one charge of one budget, or one claim.
-    pub(super) fn lone_request(&self, call: u16) -> Option<(&str, Vec<u8>)> {
+    pub(super) fn lone_request(
+        &self,
+        call: u16,
+        time: Option<Timestamp>,
+    ) -> Option<(&str, Vec<u8>)> {
         let run = self.only_sent_run()?;
         let charge = &self.charges[run.first];
         let rule = self.rule(charge);
@@ -340,7 +344,7 @@ impl Batch {
         let request = match &run.operation {
             Operation::Change(_, Change::Claim(claim)) => wire::single_claim(call, rule, claim),
             _ if self.is_plain_charge(run) => {
-                wire::single_charge(call, rule, longest_delay, charge.cost)
+                wire::single_charge(call, (rule, longest_delay), charge.cost, time)
             }
             _ => return None,
         };
@@ -372,14 +376,15 @@ impl Batch {
         self.limits[usize::from(charge.limit)].limit.rule()
     }
 
-    /// The request for the script, with the number of its call.
-    pub(super) fn body(&self, call: u16) -> Vec<u8> {
+    /// The request for the script, with the number of its call. `time` is that of a clock that is
+    /// set by hand.
+    pub(super) fn body(&self, call: u16, time: Option<Timestamp>) -> Vec<u8> {
         let limits = self.limits.iter().map(|sent| {
             let blocking = || sent.limit.blocking().unwrap_or(&Blocking::NONE);
             let blocking = sent.blocks.then(blocking);
             (sent.limit.rule(), blocking, sent.longest_delay)
         });
-        let mut body = wire::Body::new(call, limits);
+        let mut body = wire::Body::new(call, limits, time);
         let mut runs = self.runs.iter().filter(|run| run.times > 0).peekable();
         while let Some(run) = runs.next() {
             if !self.is_only_charge_of_its_key(run) {

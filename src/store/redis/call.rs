@@ -14,12 +14,12 @@ const OTHER_BYTES: usize = 96;
 /// The command for a batch, with the number of the call. `time` is the time to decide by. Default:
 /// the server's own.
 pub(super) fn command(number: u16, batch: &Batch, time: Option<Timestamp>) -> Cmd {
-    match batch.lone_request(number) {
+    match batch.lone_request(number, time) {
         Some((key, request)) => by_hash([key].into_iter(), key.len(), &request, time),
         None => by_hash(
             batch.keys.iter(),
             batch.keys.bytes(),
-            &batch.body(number),
+            &batch.body(number, time),
             time,
         ),
     }
@@ -183,7 +183,7 @@ pub(super) async fn dry_run(
         .map(|tag| format!("{}:{tag}:probe", terms.prefix))
         .collect();
     let bytes = keys.iter().map(String::len).sum();
-    let body = wire::Body::new(0, std::iter::empty()).into_bytes();
+    let body = wire::Body::new(0, std::iter::empty(), None).into_bytes();
     let call = by_hash(keys.iter().map(String::as_str), bytes, &body, None);
     match call.query_async(connection).await {
         // The script was flushed just now. So the user may run it by its hash, and each call loads

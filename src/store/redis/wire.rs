@@ -6,7 +6,8 @@ use std::iter;
 use crate::algorithm::offences::Blocking;
 use crate::algorithm::{Anchor, Bucket, Cost, First, MAX_EXACT, Rule, at_most_a_year};
 use crate::model::{Change, Check, Operation};
-use crate::units::{Claim, Micros, Outcome, Receipt};
+use crate::units::quota::calendar::TwoWindows;
+use crate::units::{Claim, Micros, Outcome, Receipt, Timestamp};
 
 /// The status of a verdict, as in `scripts/main.lua`.
 const ALLOWED: i64 = 1;
@@ -144,9 +145,14 @@ pub(super) fn longest_delay(check: &Check) -> Micros {
 }
 
 /// `ARGV[1]` of a single charge, with a cost above 0. The reply is that to a batch of this charge.
-pub(super) fn single_charge(call: u16, rule: &Rule, longest_delay: Micros, cost: u32) -> Vec<u8> {
+pub(super) fn single_charge(
+    call: u16,
+    (rule, longest_delay): (&Rule, Micros),
+    cost: u32,
+    time: Option<Timestamp>,
+) -> Vec<u8> {
     let mut body = Body::of_call(call, 64);
-    body.push_rule(rule, longest_delay);
+    body.push_rule(rule, longest_delay, time);
     body.push(cost.into(), 4);
     body.0
 }
@@ -154,7 +160,7 @@ pub(super) fn single_charge(call: u16, rule: &Rule, longest_delay: Micros, cost:
 /// `ARGV[1]` of a single claim.
 pub(super) fn single_claim(call: u16, rule: &Rule, claim: &Claim) -> Vec<u8> {
     let mut body = Body::of_call(call, 96);
-    body.push_rule(rule, 0);
+    body.push_rule(rule, 0, None);
     body.push(0, 4);
     body.push_numbers(claim);
     body.0
@@ -171,6 +177,7 @@ impl Body {
     pub(super) fn new<'a>(
         call: u16,
         limits: impl ExactSizeIterator<Item = (&'a Rule, Option<&'a Blocking>, Micros)>,
+        time: Option<Timestamp>,
     ) -> Self {
         let mut body = Self::of_call(call, 64);
         body.push_name("batch");
@@ -179,7 +186,7 @@ impl Body {
             if let Some(blocking) = blocking {
                 body.push_blocking(blocking);
             }
-            body.push_rule(rule, longest_delay);
+            body.push_rule(rule, longest_delay, time);
         }
         body
     }
@@ -279,12 +286,20 @@ impl Body {
         }
     }
 
-    /// The algorithm by the name of its file in `scripts/`, and its numbers.
-    fn push_rule(&mut self, rule: &Rule, longest_delay: Micros) {
+    /// The algorithm by the name of its file in `scripts/`, and its numbers. `time` is that of a
+    /// clock that is set by hand.
+    fn push_rule(&mut self, rule: &Rule, longest_delay: Micros, time: Option<Timestamp>) {
         let (name, numbers) = match rule {
             Rule::FixedWindow(rule) => {
-                let aligned = u64::from(rule.anchor == Anchor::Clock);
-                ("fixed_window", [rule.limit, rule.period, aligned, 0])
+                let [period, start, lengths] = match rule.anchor {
+                    Anchor::First => [rule.period, 0, 0],
+                    Anchor::Clock => [rule.period, 1, 0],
+                    Anchor::Calendar(calendar) => {
+                        let time = time.unwrap_or_else(|| Timestamp::EPOCH.or_now());
+                        windows_of(&calendar.windows_around(time), calendar.id())
+                    }
+                };
+                ("fixed_window", [rule.limit, period, start, lengths])
             }
             Rule::SlidingWindow(rule) => (
                 "sliding_window",
@@ -318,6 +333,16 @@ impl Body {
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
+}
+
+/// The two windows of a calendar, as `scripts/fixed_window.lua` reads them: the second between
+/// them, the number of the calendar, and the lengths in seconds, 26 bits each.
+fn windows_of(windows: &TwoWindows, id: u64) -> [u64; 3] {
+    const SECOND: Micros = 1_000_000;
+    let length = |from: Timestamp, to: Timestamp| (to.saturating_since(from) / SECOND) % (1 << 26);
+    let lengths =
+        length(windows.start, windows.between) << 26 | length(windows.between, windows.end);
+    [windows.between.as_micros() / SECOND, id, lengths]
 }
 
 /// In place of the count of a run's answers. The short form follows.
@@ -376,6 +401,13 @@ pub(super) fn outcome(reply: &mut &[i64]) -> Option<(Outcome, bool)> {
         outcome.blocked_for = number(reply)?;
     }
     Some((outcome, status & UNREADABLE != 0))
+}
+
+/// Returns whether the script did not decide a check, because the time of the server is in neither
+/// of the windows of a calendar that it got. It is a denial without a reason.
+pub(super) fn is_at_other_time(outcome: &Outcome) -> bool {
+    let is_explained = outcome.exceeds_capacity || outcome.retry_after.is_some();
+    !outcome.allowed && !is_explained
 }
 
 /// The outcome of a charge that follows `before` others of the same cost.

@@ -1,8 +1,10 @@
 //! Limits on the command line: `gcra 100/min burst 20`.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
+use tollgate::limit::Period;
 use tollgate::{Limit, Quota};
 
 use crate::duration::exact;
@@ -13,6 +15,11 @@ pub(crate) struct Algorithm {
     pub(crate) name: &'static str,
     sub_windows: Option<u32>,
 }
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(60 * 60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 const ALGORITHMS: [&str; 7] = [
     "token_bucket",
@@ -204,14 +211,17 @@ impl std::fmt::Display for LimitSpec {
             write!(f, "({number})")?;
         }
         let quota = self.quota;
-        let period = quota.period().fixed().unwrap_or_default();
-        match period.as_micros() {
-            1_000_000 => write!(f, " {}/s", quota.limit())?,
-            60_000_000 => write!(f, " {}/min", quota.limit())?,
-            3_600_000_000 => write!(f, " {}/h", quota.limit())?,
-            86_400_000_000 => write!(f, " {}/day", quota.limit())?,
-            _ => write!(f, " {}/{}", quota.limit(), exact(period))?,
-        }
+        let period = match quota.period() {
+            Period::Calendar(calendar) => calendar.to_string(),
+            period => match period.fixed().unwrap_or_default() {
+                SECOND => "s".to_owned(),
+                MINUTE => "min".to_owned(),
+                HOUR => "h".to_owned(),
+                DAY => "day".to_owned(),
+                length => exact(length),
+            },
+        };
+        write!(f, " {}/{period}", quota.limit())?;
         if self.has_burst {
             write!(f, " burst {}", quota.capacity())?;
         }

@@ -77,12 +77,16 @@ impl TryFrom<&BlockFields> for BlockPolicy {
                     ))
                     .at("block.after")
                 })?;
+                let within = after.period().fixed().ok_or_else(|| {
+                    ConfigError::new(
+                        "`after` has a period of the calendar; write one of fixed length, such as \
+                         \"20/30d\"",
+                    )
+                    .at("block.after")
+                })?;
                 check_denials(after.limit()).map_err(|error| error.at("block.after"))?;
                 // It is in the range, which is small.
-                Self::after(
-                    u32::try_from(after.limit()).unwrap_or(u32::MAX),
-                    after.length(),
-                )
+                Self::after(u32::try_from(after.limit()).unwrap_or(u32::MAX), within)
             }
         };
         let policy = match &fields.length {

@@ -9,6 +9,10 @@ use crate::store::redis::wire::{self, IN_SHORT, Op};
 use crate::telemetry::RedisEvents;
 use crate::units::{Outcome, Timestamp};
 
+/// Why a limit with a calendar is not decided.
+const OTHER_TIME: &str = "the clocks of Redis and of this process differ by half a window of the \
+                          calendar or more; set them right";
+
 impl Batch {
     /// Answers every group with its part of the script's reply. Returns how many were declined, or
     /// what is wrong with a malformed reply. It leaves groups without an answer then.
@@ -33,6 +37,7 @@ impl Batch {
             let mut budgets = run.operation.budgets().zip(outcomes);
             let is_charged = run.op == Op::Charge
                 && budgets.all(|(budget, outcome)| outcome.allowed || budget.is_shadow());
+            let is_at_other_time = !is_charged && outcomes.iter().any(wire::is_at_other_time);
             let charges = &self.charges[run.first..][..run.size];
             let budgets = run.operation.budgets().zip(outcomes).zip(charges);
             let mut verdicts = budgets.map(|((budget, outcome), charge)| {
@@ -59,6 +64,10 @@ impl Batch {
                 Some(reason) if run.is_peeked() && decision.allowed() => {
                     declined += usize::from(caller.promise.is_some());
                     Err(Error::declined(reason.to_string()))
+                }
+                _ if is_at_other_time => {
+                    declined += usize::from(caller.promise.is_some());
+                    Err(Error::declined(OTHER_TIME))
                 }
                 _ => Ok(decision),
             });

@@ -7,6 +7,10 @@ use serde::Serialize;
 
 use crate::duration::{exact, rounded};
 
+/// The smallest number of a calendar, whose lowest two bits are its unit. It stands in place of twice
+/// the period.
+const FIRST_CALENDAR: u64 = 1 << 47;
+
 /// A value, as an operator wants to know it.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
@@ -235,7 +239,7 @@ fn fixed_window(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
         }
         windows.push(Window {
             used: if now < stop { count } else { 0 },
-            period: exact(Duration::from_micros(shape / 2)),
+            period: period_of(shape),
             ends_in_ms: stop.saturating_sub(now).div_ceil(1_000),
         });
         if numbers.0.is_empty() {
@@ -367,6 +371,14 @@ fn in_flight(mut numbers: Numbers<'_>, now: u64) -> Option<Value> {
         waiting,
         holders: holding,
     })
+}
+
+/// The period of a window, by its shape.
+fn period_of(shape: u64) -> String {
+    match shape.checked_sub(FIRST_CALENDAR) {
+        Some(calendar) => ["day", "week", "month", "year"][calendar as usize % 4].to_owned(),
+        None => exact(Duration::from_micros(shape / 2)),
+    }
 }
 
 #[cfg(test)]

@@ -57,11 +57,12 @@ async fn units_used_are_those_that_the_library_says_at_any_time() {
         "leaky_bucket 3/1s burst 40",
         "fixed_window 25/10s",
         "fixed_window_aligned 25/10s",
+        "fixed_window 2500/month",
         "sliding_window 25/10s",
         "sliding_window(7) 25/10s",
         "sliding_log 25/10s",
     ] {
-        let name = spec.split(' ').next().unwrap().replace(['(', ')'], "-");
+        let name = spec.replace([' ', '/', '(', ')'], "-");
         let limit = spec.parse::<LimitSpec>().unwrap().limit(&name).unwrap();
         let (key, mut now) = (Key::new("alice"), start);
         let redis_key = format!("tollgate:{{alice}}:{}:{name}", limit.kind());

@@ -1,0 +1,173 @@
+//! Fixed windows of the calendar, in memory and on Redis.
+
+#![cfg(all(feature = "axum", feature = "calendar", feature = "redis"))]
+
+use std::time::Duration;
+
+use tollgate::clock::ManualClock;
+use tollgate::decision::Source;
+use tollgate::key::Global;
+use tollgate::layer::IetfDraft;
+use tollgate::limit::Calendar;
+use tollgate::{Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::RedisServer;
+use crate::support::requests::{app, plain, send};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: i64 = 60 * 60;
+
+/// March 15, 2026, 00:00 in Berlin, which is 23:00 in UTC.
+const MARCH: Duration = Duration::from_secs(1_773_529_200);
+/// April 15, 2026, 00:00 in Berlin, which is 22:00 in UTC, because clocks were set forward.
+const APRIL: Duration = Duration::from_secs(1_776_204_000);
+
+fn window(units: u64, calendar: Calendar) -> Limit {
+    Limit::fixed_window("api", Quota::per(units, calendar.into())).unwrap()
+}
+
+fn billing_month() -> Calendar {
+    let month = Calendar::month().starting_on_day(15).unwrap();
+    month.in_time_zone("Europe/Berlin").unwrap()
+}
+
+/// A limiter in memory and one on Redis, with a clock that is set by hand.
+async fn both(server: &RedisServer) -> (ManualClock, [RateLimiter; 2]) {
+    let clock = ManualClock::new();
+    let memory = RateLimiter::new(MemoryStore::with_clock(clock.clone()));
+    let redis = server.store().clock(clock.clone()).connect().await.unwrap();
+    (clock, [memory, RateLimiter::new(redis)])
+}
+
+#[tokio::test]
+async fn billing_month_ends_at_its_instant_for_every_key() {
+    let server = RedisServer::start();
+    let (clock, limiters) = both(&server).await;
+    let limit = window(3, billing_month());
+    for limiter in limiters {
+        clock.set(MARCH - SECOND);
+        for (key, used) in [("alice", 3), ("bob", 1)] {
+            let decision = limiter.check_n(&limit, key, used).await.unwrap();
+            assert_eq!(decision.reset_after(), SECOND, "{key}");
+        }
+        let denied = limiter.check(&limit, "alice").await.unwrap();
+        assert_eq!(denied.retry_after(), Some(SECOND));
+        clock.set(MARCH);
+        let allowed = limiter.check(&limit, "alice").await.unwrap();
+        assert_eq!(
+            (allowed.remaining(), allowed.reset_after()),
+            (2, APRIL - MARCH)
+        );
+        assert_eq!(APRIL - MARCH, Duration::from_secs(31 * 86_400 - 3_600));
+    }
+}
+
+#[tokio::test]
+async fn headers_have_the_length_of_this_month_and_the_instant_of_its_end() {
+    let server = RedisServer::start();
+    let (clock, limiters) = both(&server).await;
+    for limiter in limiters {
+        clock.set(MARCH);
+        let layer = RateLimitLayer::new(&limiter, window(3, billing_month()), Global).unwrap();
+        let app = app(layer.ietf_headers(IetfDraft::Draft11));
+        let response = send(&app, plain("/")).await;
+        let header = |name: &str| response.headers()[name].to_str().unwrap();
+        let length = (APRIL - MARCH).as_secs();
+        assert_eq!(
+            header("ratelimit-policy"),
+            format!("\"api\";q=3;w={length}")
+        );
+        assert_eq!(header("ratelimit"), format!("\"api\";r=2;t={length}"));
+        assert_eq!(header("x-ratelimit-reset"), APRIL.as_secs().to_string());
+    }
+}
+
+#[tokio::test]
+async fn other_calendar_and_other_quota_of_a_name_share_what_a_key_has_used() {
+    let server = RedisServer::start();
+    let (clock, limiters) = both(&server).await;
+    let month = window(10, billing_month());
+    let day = window(10, Calendar::day());
+    let thirty_days = Limit::fixed_window("api", Quota::new(10, 30 * 24 * 3_600 * SECOND)).unwrap();
+    for limiter in limiters {
+        clock.set(MARCH);
+        for (number, limit) in [&month, &day, &thirty_days, &day, &month, &thirty_days]
+            .into_iter()
+            .enumerate()
+        {
+            let decision = limiter.check(limit, "alice").await.unwrap();
+            assert_eq!(decision.remaining(), 9 - number as u64, "{limit}");
+        }
+        // The day is over, and the others are not.
+        clock.set(MARCH + 3_600 * SECOND);
+        let remaining = async |limit: &Limit| {
+            let decision = limiter.peek(limit, "alice", 1).await.unwrap();
+            decision.remaining()
+        };
+        assert_eq!(remaining(&day).await, 9);
+        assert_eq!(remaining(&month).await, 3);
+        assert_eq!(remaining(&thirty_days).await, 3);
+    }
+}
+
+#[tokio::test]
+async fn server_whose_clock_is_wrong_decides_by_its_own_time_or_not_at_all() {
+    let day = || Calendar::day();
+    for (hours, calendar, is_decided) in [
+        (3, day(), true),
+        (-3, day(), true),
+        (26, Calendar::month(), true),
+        (-26, Calendar::month(), true),
+        (49, day(), false),
+        (-49, day(), false),
+    ] {
+        let server = RedisServer::start_with_clock(hours * HOUR, &[]);
+        let limiter = RateLimiter::new(server.store().connect().await.unwrap());
+        let limit = window(3, calendar);
+        let answer = limiter.check(&limit, Key::global()).await;
+        let error = match (answer, is_decided) {
+            (Ok(decision), true) => {
+                let end = decision.decided_at() + decision.reset_after();
+                assert_eq!(end.as_micros() % 3_600_000_000, 0, "{hours} h, {end:?}");
+                let other = limiter.check(&limit, Key::global()).await.unwrap();
+                assert_eq!(other.remaining(), 1);
+                continue;
+            }
+            (answer, _) => answer.unwrap_err(),
+        };
+        assert!(!is_decided, "{hours} h: {error}");
+        assert!(error.to_string().contains("clocks"), "{error}");
+        assert!(!error.may_have_charged());
+        let keys: u64 = redis::cmd("DBSIZE")
+            .query(&mut server.connection())
+            .unwrap();
+        assert_eq!(keys, 0, "nothing was written");
+    }
+}
+
+#[tokio::test]
+async fn replicas_decide_a_month_without_waiting_and_pass_its_limit_exactly() {
+    let server = RedisServer::start();
+    let limit = window(2_000, billing_month()).asynchronous().unwrap();
+    let mut replicas = Vec::new();
+    for _ in 0..2 {
+        replicas.push(RateLimiter::new(server.store().connect().await.unwrap()));
+    }
+    let (mut allowed, mut decided_here) = (0, 0);
+    let mut denied_in_a_row = 0;
+    while denied_in_a_row < 4 {
+        for replica in &replicas {
+            let decision = replica.check(&limit, "alice").await.unwrap();
+            allowed += u64::from(decision.allowed());
+            decided_here += u64::from(decision.source() == Source::Asynchronous);
+            denied_in_a_row = match decision.allowed() {
+                true => 0,
+                false => denied_in_a_row + 1,
+            };
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(allowed <= 2_000, "{allowed}");
+    assert!(allowed > 1_900, "{allowed}");
+    assert!(decided_here > 1_000, "{decided_here}");
+}
