@@ -15,7 +15,7 @@ use crate::algorithm::Rule;
 use crate::model::{Check, Decision, Key, Limit, Verdict};
 use crate::store::fingerprint::fingerprint;
 use crate::telemetry::{self, Throttles};
-use crate::units::{Mutex, Timestamp};
+use crate::units::{Micros, Mutex, Timestamp};
 
 /// A power of two.
 const SHARDS: usize = 16;
@@ -26,6 +26,9 @@ const MAX_KEYS: usize = 50_000 / SHARDS;
 
 /// A power of two. A decision on a key whose mark is 0 needs no table.
 const MARKS: usize = 4_096;
+
+/// Ends of one window differ by less.
+const SECOND: Micros = 1_000_000;
 
 /// The application's function.
 type OnNearLimit = dyn Fn(&Key, &Verdict) + Send + Sync;
@@ -59,6 +62,8 @@ struct ReportedKey {
     near_at: Timestamp,
     /// When the budget is full, if nothing else is charged.
     full_at: Timestamp,
+    /// Whether it is in the marks. Keys of windows are looked up near the limit only.
+    is_marked: bool,
 }
 
 impl NearLimit {
@@ -128,51 +133,62 @@ impl ReportedKeys {
         let limit = check.limit();
         let budget = fingerprint(&self.secrets, limit, check.key());
         let mut shard = self.shards[(budget >> 64) as usize % SHARDS].lock();
-        let known = shard.get(budget).filter(|known| now < known.full_at);
+        let full_at = now.saturating_add(verdict.outcome().reset_after);
+        let stored = shard.get(budget);
+        let known = stored.filter(|known| match has_windows(limit) {
+            // A reset and another quota begin another window.
+            true => known.full_at.as_micros().abs_diff(full_at.as_micros()) < SECOND,
+            false => now < known.full_at,
+        });
+        let is_near = verdict.is_near_limit();
+        let is_latest = stored.is_none_or(|stored| now > stored.near_at);
         let left_before = verdict.remaining().saturating_add(verdict.units_charged());
         let was_half_full = !has_windows(limit) && left_before > verdict.capacity() / 2;
-        let is_near = verdict.is_near_limit();
-        let is_news = match known {
-            Some(known) => was_half_full && now > known.near_at,
-            None => is_near,
+        let is_forgotten = known.is_none() || was_half_full;
+        let near = ReportedKey {
+            near_at: now,
+            full_at,
+            is_marked: !has_windows(limit),
         };
-        let full_at = now.saturating_add(verdict.outcome().reset_after);
         match known {
-            Some(_) if is_news && !is_near => self.forget(&mut shard, budget),
-            _ if is_near => self.keep(
-                &mut shard,
-                budget,
-                ReportedKey {
-                    near_at: now,
-                    full_at,
-                },
-            ),
-            Some(known) => self.keep(&mut shard, budget, ReportedKey { full_at, ..known }),
+            _ if is_near && is_latest => self.keep(&mut shard, budget, near),
+            _ if is_forgotten && is_latest => self.forget(&mut shard, budget),
+            Some(known) => {
+                let full_at = known.full_at.max(full_at);
+                self.keep(&mut shard, budget, ReportedKey { full_at, ..known });
+            }
             None => {}
         }
-        is_news && is_near
+        is_near && is_forgotten && is_latest
     }
 
     fn keep(&self, shard: &mut Shard, budget: u128, key: ReportedKey) {
         if let Some(known) = shard.get_mut(budget) {
-            // A decision that is observed late changes nothing.
-            known.near_at = known.near_at.max(key.near_at);
-            known.full_at = known.full_at.max(key.full_at);
+            *known = key;
             return;
         }
         if shard.recent.len() >= MAX_KEYS {
             let older = std::mem::take(&mut shard.recent);
-            for forgotten in std::mem::replace(&mut shard.older, older).into_keys() {
-                self.mark(forgotten).fetch_sub(1, Ordering::Relaxed);
+            let forgotten = std::mem::replace(&mut shard.older, older);
+            for (budget, key) in forgotten {
+                self.unmark(budget, key);
             }
         }
         shard.recent.insert(budget, key);
-        self.mark(budget).fetch_add(1, Ordering::Relaxed);
+        if key.is_marked {
+            self.mark(budget).fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn forget(&self, shard: &mut Shard, budget: u128) {
         let recent = shard.recent.remove(&budget);
-        if recent.or_else(|| shard.older.remove(&budget)).is_some() {
+        if let Some(key) = recent.or_else(|| shard.older.remove(&budget)) {
+            self.unmark(budget, key);
+        }
+    }
+
+    fn unmark(&self, budget: u128, key: ReportedKey) {
+        if key.is_marked {
             self.mark(budget).fetch_sub(1, Ordering::Relaxed);
         }
     }
