@@ -25,6 +25,7 @@ local function charge(value, cost, now, limit, period, aligned, lengths)
     if #value ~= 35 then return nil end
     local kind, was_count, at, was_stop, shape, was_since = struct.unpack('>BI7I7I7I6I7', value)
     if kind ~= 1 or shape ~= own_shape or at > now or at >= was_stop
+      or (is_calendar and was_stop % 1000000 ~= 0)
       or (not is_calendar and was_stop > at + period)
       or (aligned == 1 and was_stop % period ~= 0) then
       return nil
@@ -39,7 +40,7 @@ local function charge(value, cost, now, limit, period, aligned, lengths)
       local between, after = period * 1000000, lengths % 67108864
       local before = (lengths - after) / 67108864
       stop = now < between and between or between + after * 1000000
-      -- The clocks differ by more than a window.
+      -- The clocks differ by half a window or more.
       if now < between - before * 1000000 or now >= stop then return nil end
     else
       stop = now + period - (aligned == 1 and now % period or 0)

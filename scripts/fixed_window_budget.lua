@@ -4,8 +4,8 @@
 local now, limit, period, aligned, lengths = ...
 local KIND, WINDOW, WINDOW_SIZE = 1, '>BI7I7I7I6I7', 35
 local DENIED, ALLOWED, EXCEEDS_CAPACITY = 0, 1, 2
--- The clock of the caller differs by more than a window of its calendar.
-local OTHER_TIME = 64
+-- The clock of the caller differs by half a window of its calendar or more.
+local UNDECIDED = 64
 local OTHER, OTHER_SIZE = '>I7I7I7I6I7I7', 41
 local MAX_EXACT = 2 ^ 53 - 1
 -- Ten leap years in us, which is more than any window lasts.
@@ -23,6 +23,9 @@ local function is_calendar(shape) return shape >= FIRST_CALENDAR end
 
 -- The two windows of this limit's calendar, and whether one of them holds the time.
 local is_known, start, between, stop_of_both = true, nil, nil, nil
+-- Whether their ends were needed since the last counter to decide by; whether they were for that
+-- one, and the time is in neither of them.
+local needs_windows, is_undecided = false, false
 local own_shape = 2 * period + aligned
 if aligned > 1 then
   local after = lengths % 2 ^ 26
@@ -34,7 +37,12 @@ end
 
 -- The end of a window that holds `time`, which is not later than now in a calendar.
 local function end_from(time, its_period, is_aligned)
+  if is_aligned > 1 and is_aligned ~= own_shape then
+    -- A check of its own quota sets the end. Until then it is no whole second.
+    return now - now % 1000000 + its_period + 1
+  end
   if is_aligned > 1 then
+    needs_windows = true
     if time < start then return start end
     return time < between and between or stop_of_both
   end
@@ -59,6 +67,15 @@ end
 local function set_back(counter)
   counter.since, counter.at = counter.at + 1, now
   counter.stop = end_from(now, counter.period, counter.aligned)
+end
+
+-- Sets the end of a window of a calendar that began in a check of another quota. Returns whether it
+-- had none.
+local function settle_end(counter)
+  if not is_calendar(counter.shape) or counter.stop % 1000000 == 0 then return false end
+  counter.at = min(counter.at, now)
+  counter.stop = end_from(counter.at, counter.period, counter.aligned)
+  return true
 end
 
 local function derived(counter, like)
@@ -139,10 +156,12 @@ end
 
 local function look(counter)
   own = counter
+  is_undecided = needs_windows and not is_known
+  needs_windows = false
 end
 
 local function ask(cost)
-  if not is_known then return DENIED + OTHER_TIME, 0, -1, 0 end
+  if is_undecided and cost > 0 then return DENIED + UNDECIDED, 0, -1, 0 end
   local status, retry_after, units = ALLOWED, -1, own.count
   if cost > limit then
     status = EXCEEDS_CAPACITY
@@ -151,7 +170,7 @@ local function ask(cost)
   else
     units = units + cost
   end
-  return status, max(limit - units, 0), retry_after, units > 0 and own.stop - now or 0
+  return status, max(limit - units, 0), retry_after, units > 0 and max(own.stop - now, 0) or 0
 end
 
 local function charge_own(cost)
@@ -161,12 +180,12 @@ local function charge_own(cost)
 end
 
 local function room(max_debt)
-  if not is_known then return 0 end
   return limit + max_debt - own.count
 end
 
 return include('rotation', now, {
-  shape = own_shape, period = period, aligned = aligned, is_calendar = is_calendar,
+  shape = own_shape, period = period, aligned = aligned, settle_end = settle_end,
+  is_undecided = function() return is_undecided end,
   fresh = fresh, end_of = end_of, set_back = set_back, derived = derived, enter = enter,
   take_back = take_back, read = read, write = write, look = look, ask = ask, charge = charge_own,
   room = room,

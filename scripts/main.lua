@@ -19,7 +19,8 @@
 --          unreadable; 8 more if a sixth number follows: the time until the level of a charged
 --          bucket would be empty if nothing had been given back (without it, that is reset_after);
 --          16 more if the key is blocked: a sixth number is the time until the block ends. 32 more
---          if it begins with this denial
+--          if it begins with this denial. 64: it is not decided, because the time is in neither of
+--          the windows of a calendar that the request has
 --
 -- `include('name', ...)` runs scripts/name.lua with these arguments and returns what that returns.
 -- src/store/redis/script.rs joins the files to one script. The file of an algorithm gets the first

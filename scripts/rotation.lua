@@ -14,7 +14,9 @@
 --   take_back (counter, units, charged_at): takes units back; whether it has changed
 --   read      (value): all counters; nil if the value is unreadable
 --   write     (counters): the value
---   is_calendar   (shape): whether only a check of that shape knows its next window. nil: none is
+--   settle_end    (counter): sets the end of a counter of this shape that began in a check of
+--                 another one; whether it did. nil: all ends are known
+--   is_undecided  (): whether the counter to decide by has no end. nil: it has one
 --   look      (counter): makes it the one to decide by
 --   ask       (cost): status, remaining, retry_after, reset_after
 --   charge    (cost): adds a charge to that counter, and returns it
@@ -72,9 +74,10 @@ local function find_own()
     local counter = counters[i]
     if counter.shape == window.shape then
       place = i
+      local is_settled = window.settle_end and window.settle_end(counter)
       own, was_set_back = resumed(counter)
       local is_due = i > 1 and now - counter.asked > floor(own.period / 2)
-      moved = was_set_back or (is_due and window.end_of(own) > now)
+      moved = was_set_back or ((is_due or is_settled) and window.end_of(own) > now)
       return
     end
   end
@@ -101,6 +104,7 @@ local function load(value)
   end
   own = own or window.fresh(window)
   window.look(own)
+  if window.is_undecided and window.is_undecided() then moved, was_set_back = false, true end
   return unreadable
 end
 
@@ -132,9 +136,7 @@ local function rotate()
   local others = {}
   for i = 1, counters and #counters or 0 do
     local counter = counters[i]
-    local is_elsewhere = window.is_calendar and window.is_calendar(counter.shape)
-      and (window.end_of(counter) <= now or counter.at - now > counter.period)
-    if counter.shape ~= window.shape and not is_elsewhere then
+    if counter.shape ~= window.shape then
       -- The quota of the last charge may have been denied until now.
       counter.asked = i == 1 and now or min(counter.asked, now)
       counter = resumed(counter)
@@ -197,4 +199,7 @@ local function save()
   return window.write(counters), ends_at
 end
 
-return {load = load, decide = decide, overdraw = overdraw, refund = refund, save = save}
+return {
+  load = load, decide = decide, overdraw = overdraw, refund = refund, save = save,
+  is_undecided = window.is_undecided,
+}

@@ -17,7 +17,7 @@
 --   save (): value, ends_at, lasts, old_end, lasted, is_head, as `write` in stored.lua takes them
 local now, grace, request, write, value_of, values, limits, reply, answer = ...
 local keys = KEYS
-local DENIED, ALLOWED, BLOCKED, BLOCK_BEGINS = 0, 1, 16, 48
+local DENIED, ALLOWED, BLOCKED, BLOCK_BEGINS, UNDECIDED = 0, 1, 16, 48, 64
 local CHARGE, PEEK, SETTLE, RESET, BLOCK, PAY = 0, 1, 2, 3, 4, 7
 -- Added to a charge or a peek whose checks have terms.
 local WITH_TERMS = 8
@@ -270,6 +270,9 @@ local function change(op)
     keep(k, false)
     if operator_blocks[k] then operator_blocks[k].ends_at = 0 end
     if check.offences then keep(check.offences, false) end
+  elseif budget.is_undecided and budget.is_undecided() then
+    answer(UNDECIDED, 0, -1, 0, 0)
+    return false
   elseif op == PAY then
     above = pay(budget, check)
   else

@@ -526,6 +526,7 @@ impl Bucket {
             },
             blocked_for: 0,
             begins_block: false,
+            is_undecided: false,
         }
     }
 

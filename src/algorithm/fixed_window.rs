@@ -38,6 +38,8 @@ pub(crate) enum Anchor {
     Calendar(Calendar),
 }
 
+const SECOND: Micros = 1_000_000;
+
 /// The largest count. Charges under a quota with a higher limit stop here, far above any limit, and
 /// low enough that one more charge is exact.
 const MAX_COUNT: u64 = MAX_EXACT - (1 << 32);
@@ -112,8 +114,26 @@ impl Counter for Window {
         };
     }
 
-    fn can_start_for_others(&self) -> bool {
-        !matches!(self.shape.anchor, Anchor::Calendar(_))
+    fn started_elsewhere(self, now: Timestamp) -> Self {
+        match self.shape.anchor {
+            Anchor::First | Anchor::Clock => self,
+            Anchor::Calendar(_) => {
+                // No window of a calendar ends between two seconds.
+                let second = now.as_micros() / SECOND * SECOND;
+                let end = Timestamp::from_micros(second + self.shape.period + 1);
+                Self { end, ..self }
+            }
+        }
+    }
+
+    fn with_known_end(&self, now: Timestamp) -> Option<Self> {
+        let is_known = self.end.as_micros().is_multiple_of(SECOND);
+        if is_known || !matches!(self.shape.anchor, Anchor::Calendar(_)) {
+            return None;
+        }
+        let at = self.at.min(now);
+        let end = self.shape.end_from(at);
+        Some(Self { at, end, ..*self })
     }
 
     fn derived(&self, shape: Shape, now: Timestamp) -> Self {

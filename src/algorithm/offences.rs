@@ -181,6 +181,7 @@ pub(crate) fn decide(
         drains_after: 0,
         blocked_for: left,
         begins_block: begins,
+        is_undecided: false,
     }
 }
 

@@ -14,8 +14,9 @@
 //!   full count again and again. Denied checks also count as use. Their time is stored only every
 //!   half period, so a counter may be kept for half a period more.
 //! - When the budget is full, all counters are removed.
-//! - An empty counter of a calendar is removed by a charge of another quota, because only a check
-//!   of its own quota knows its next window.
+//! - A counter of a calendar that a charge of another quota starts anew has no end until a check of
+//!   its own quota sets it, because only that one knows the windows. The end is that of the window
+//!   in which units were charged last.
 //!
 //! Most budgets have one counter, which is as small and as fast as without this rule.
 //!
@@ -31,7 +32,7 @@ use crate::units::{Micros, Receipt, Timestamp};
 const MAX_COUNTERS: usize = 4;
 
 /// The count of a window.
-pub(super) trait Counter: Clone {
+pub(super) trait Counter: Clone + PartialEq {
     /// The shape of a window. Windows of different shapes cannot share a counter.
     type Shape: Copy + PartialEq;
 
@@ -48,10 +49,14 @@ pub(super) trait Counter: Clone {
     fn expires_by(&self) -> Timestamp {
         self.expires_at()
     }
-    /// Returns whether a check of another quota can start it anew. Redis knows the windows of a
-    /// calendar in checks of its own quota only.
-    fn can_start_for_others(&self) -> bool {
-        true
+    /// The same counter, which a check of another quota started anew. Redis knows the windows of a
+    /// calendar in checks of its own quota only, so its end is not known yet.
+    fn started_elsewhere(self, _now: Timestamp) -> Self {
+        self
+    }
+    /// The same counter with its end, if it was not known.
+    fn with_known_end(&self, _now: Timestamp) -> Option<Self> {
+        None
     }
     /// Goes on from `now` with the same count, after the clock was set back. Earlier receipts are
     /// void.
@@ -95,6 +100,17 @@ fn resumed<C: Counter>(counter: &C, now: Timestamp) -> (Cow<'_, C>, bool) {
     (Cow::Owned(counter), true)
 }
 
+/// The counter of a check's own quota at `now`, and whether a denied check has to store it.
+fn resumed_own<C: Counter>(counter: &C, now: Timestamp) -> (Cow<'_, C>, bool) {
+    let Some(known) = counter.with_known_end(now) else {
+        return resumed(counter, now);
+    };
+    let (own, set_back) = resumed(&known, now);
+    let own = own.into_owned();
+    let moved = set_back || own.expires_at() > now;
+    (Cow::Owned(own), moved)
+}
+
 impl<C: Counter> Counters<C> {
     pub(crate) fn expires_at(&self) -> Timestamp {
         self.all()
@@ -120,16 +136,16 @@ impl<C: Counter> Counters<C> {
             return (Cow::Owned(C::fresh(shape, now)), false);
         };
         if state.first.shape() == shape {
-            return resumed(&state.first, now);
+            return resumed_own(&state.first, now);
         }
         if let Some(own) = state
             .others
             .iter()
             .find(|other| other.counter.shape() == shape)
         {
-            let (counter, set_back) = resumed(&own.counter, now);
+            let (counter, has_moved) = resumed_own(&own.counter, now);
             let is_due = now.saturating_since(own.asked) > counter.period() / 2;
-            let moved = set_back || (is_due && counter.expires_at() > now);
+            let moved = has_moved || (is_due && counter.expires_at() > now);
             return (Cow::Owned(counter.into_owned()), moved);
         }
         let (counter, moved) = state.derived(shape, now);
@@ -224,14 +240,11 @@ impl<C: Counter> Counters<C> {
     /// Enters a charge in the other counters.
     fn add(&mut self, now: Timestamp, units: u64) {
         let others = &mut self.others;
-        others.retain(|Other { counter, .. }| {
-            counter.can_start_for_others() || matches!(resumed(counter, now).0, Cow::Borrowed(_))
-        });
         for Other { counter, asked } in others.iter_mut() {
             // `asked` can be later than now only if the clock was set back.
             *asked = now.min(*asked);
             if let (Cow::Owned(resumed), _) = resumed(counter, now) {
-                *counter = resumed;
+                *counter = resumed.started_elsewhere(now);
             }
             counter.add(now, units);
         }
@@ -288,11 +301,16 @@ impl<C: Counter> Counters<C> {
         let Some(own) = all.find(|counter| counter.shape() == shape) else {
             return;
         };
-        let in_force = now < own.expires_at() && !resumed(own, now).1;
+        let mut after = own.with_known_end(now).unwrap_or_else(|| own.clone());
+        let in_force = now < after.expires_at() && !resumed(&after, now).1;
         if !in_force {
             return;
         }
-        own.take_back(receipt.at, units);
+        let before = after.clone();
+        after.take_back(receipt.at, units);
+        if after != before {
+            *own = after;
+        }
         if known.expires_at() <= now {
             *state = None;
         }

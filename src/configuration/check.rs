@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Config, CostConfig, Field, LimitConfig, Match, OneOrMany, PlanConfig};
-use crate::model::{Algorithm, Limit, LimitFields, MAX_GROUP};
+use crate::model::{Algorithm, Limit, LimitFields, MAX_GROUP, Written};
 use crate::units::{ConfigError, Quota};
 
 /// The most plans of all limits. Each is kept for each thread.
@@ -197,9 +197,12 @@ impl PlanConfig {
                 deny: None,
             } => {
                 // A plan with another period does not have the calendar of the limit.
-                let parsed = quota.0.parse::<Quota>();
-                let has_calendar = parsed.is_ok_and(Quota::can_be_on_calendar);
-                let of_limit = Some(limit).filter(|_| has_calendar);
+                let unit_of = |quota: &Written| {
+                    let quota = quota.0.parse::<Quota>().ok()?;
+                    quota.calendar_unit()
+                };
+                let is_same = limit.quota.as_ref().and_then(unit_of) == unit_of(quota);
+                let of_limit = Some(limit).filter(|_| is_same);
                 let starts = starts
                     .as_ref()
                     .or(of_limit.and_then(|it| it.starts.as_ref()));

@@ -18,6 +18,9 @@ pub(crate) struct Outcome {
     pub(crate) blocked_for: Micros,
     /// Whether the block begins with this denial.
     pub(crate) begins_block: bool,
+    /// Whether the store did not decide, because its time is in neither of the windows of a
+    /// calendar that it got.
+    pub(crate) is_undecided: bool,
 }
 
 impl Outcome {
@@ -40,6 +43,7 @@ impl Outcome {
             drains_after: 0,
             blocked_for: 0,
             begins_block: false,
+            is_undecided: false,
         }
     }
 }

@@ -183,9 +183,9 @@ impl Quota {
         Self::per(limit, Calendar::year().into())
     }
 
-    /// Returns whether the period is one day, week, month or year.
-    pub(crate) fn can_be_on_calendar(self) -> bool {
-        self.period.calendar().is_some()
+    /// `day`, `week`, `month` or `year`, if the period is one of them.
+    pub(crate) fn calendar_unit(self) -> Option<&'static str> {
+        self.period.calendar().map(|calendar| calendar.unit())
     }
 
     /// The same quota on a calendar, with a start and a time zone as files write them. A quota of

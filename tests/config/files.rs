@@ -218,7 +218,7 @@ fn windows_of_the_calendar_have_a_start_and_a_time_zone_and_so_have_plans() {
     let text = limit(
         "quota = \"10000/month\"\ntime_zone = \"Europe/Berlin\"\nstarts = 15\nkey = \"user\"\n\
          plan = \"account\"\n[limits.plans]\nfirst = { quota = \"9/month\", starts = \"1 06:00\" }\n\
-         large = { quota = \"90000/month\" }\nhourly = { quota = \"5/h\" }\n\
+         large = { quota = \"90000/month\" }\nhourly = { quota = \"5/h\" }\ndaily = { quota = \"6/day\" }\n\
          weekly = { quota = \"7/week\", starts = \"sunday\", time_zone = \"utc\" }",
     )
     .replace("token_bucket", "fixed_window");
@@ -228,12 +228,13 @@ fn windows_of_the_calendar_have_a_start_and_a_time_zone_and_so_have_plans() {
         limit.quota().to_string()
     };
     assert_eq!(
-        ["none", "first", "large", "hourly", "weekly"].map(quota_of),
+        ["none", "first", "large", "hourly", "daily", "weekly"].map(quota_of),
         [
             "10000 per month from 15 in Europe/Berlin",
             "9 per month from 06:00 in Europe/Berlin",
             "90000 per month from 15 in Europe/Berlin",
             "5 per 1h",
+            "6 per 1d",
             "7 per week from sunday",
         ]
     );
@@ -276,9 +277,7 @@ fn calendars_that_cannot_work_are_errors_that_name_the_field() {
             "a quota per day, week, month or year",
         ),
         (
-            window(&format!(
-                "quota = \"9/month\"\nstarts = 15\nanchor = \"clock\"\n{key}"
-            )),
+            window(&format!("quota = \"9/month\"\nanchor = \"clock\"\n{key}")),
             "limits[0].anchor",
             "remove `anchor`",
         ),
@@ -1062,7 +1061,15 @@ fn schema_has_every_field_that_is_read_and_no_other() {
     );
     assert_eq!(
         fields("PlanConfig"),
-        ["burst", "deny", "limit", "quota", "unlimited"]
+        [
+            "burst",
+            "deny",
+            "limit",
+            "quota",
+            "starts",
+            "time_zone",
+            "unlimited"
+        ]
     );
     assert_eq!(
         schema["$defs"]["LimitConfig"]["additionalProperties"],

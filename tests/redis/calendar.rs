@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use redis::Commands;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Source;
 use tollgate::key::Global;
@@ -24,6 +25,11 @@ const APRIL: Duration = Duration::from_secs(1_776_204_000);
 
 fn window(units: u64, calendar: Calendar) -> Limit {
     Limit::fixed_window("api", Quota::per(units, calendar.into())).unwrap()
+}
+
+/// Where alice's budget is in Redis.
+fn limit_key(limit: &Limit) -> String {
+    format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name())
 }
 
 fn billing_month() -> Calendar {
@@ -107,6 +113,12 @@ async fn other_calendar_and_other_quota_of_a_name_share_what_a_key_has_used() {
         assert_eq!(remaining(&day).await, 9);
         assert_eq!(remaining(&month).await, 3);
         assert_eq!(remaining(&thirty_days).await, 3);
+        // The new day has what the month is charged in it, and nothing else.
+        let charged = limiter.check(&month, "alice").await.unwrap();
+        assert_eq!(charged.remaining(), 3);
+        let day = limiter.check(&day, "alice").await.unwrap();
+        assert_eq!(day.remaining(), 8);
+        assert_eq!(day.reset_after(), 24 * 3_600 * SECOND);
     }
 }
 
@@ -143,6 +155,46 @@ async fn server_whose_clock_is_wrong_decides_by_its_own_time_or_not_at_all() {
             .unwrap();
         assert_eq!(keys, 0, "nothing was written");
     }
+}
+
+#[tokio::test]
+async fn key_goes_on_in_its_stored_window_and_is_reset_whatever_the_clock_of_a_process_says() {
+    let limit = window(3, Calendar::day());
+    let key = limit_key(&limit);
+    let right = RedisServer::start();
+    let limiter = RateLimiter::new(right.store().connect().await.unwrap());
+    drop(limiter.check(&limit, "alice").await.unwrap());
+    let value: Vec<u8> = right.connection().get(&key).unwrap();
+    let wrong = RedisServer::start_with_clock(49 * HOUR, &[]);
+    let mut connection = wrong.connection();
+    let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
+    // Kind, count, the time of the last charge, the end, the calendar, the first refundable charge.
+    let day_end = (seconds / 86_400 + 1) * 86_400;
+    let micros = |seconds: u64| (1_000_000 * seconds).to_be_bytes()[1..].to_vec();
+    let two = 2_u64.to_be_bytes()[1..].to_vec();
+    let stored = [
+        vec![1],
+        two,
+        micros(seconds),
+        micros(day_end),
+        value[22..28].to_vec(),
+        micros(seconds),
+    ]
+    .concat();
+    let () = connection.set(&key, stored).unwrap();
+
+    let limiter = RateLimiter::new(wrong.store().connect().await.unwrap());
+    let third = limiter.check(&limit, "alice").await.unwrap();
+    assert_eq!((third.allowed(), third.remaining()), (true, 0));
+    let denied = limiter.check(&limit, "alice").await.unwrap();
+    assert!(!denied.allowed());
+    let ends_at = denied.decided_at() + denied.retry_after().unwrap();
+    assert_eq!(ends_at, Duration::from_secs(day_end));
+    limiter.reset(&limit, "alice").await.unwrap();
+    let error = limiter.check(&limit, "alice").await.unwrap_err();
+    assert!(error.to_string().contains("clocks"), "{error}");
+    let left: Option<Vec<u8>> = connection.get(&key).unwrap();
+    assert_eq!(left, None, "nothing was written");
 }
 
 #[tokio::test]

@@ -119,15 +119,14 @@ impl TryFrom<LimitFields> for Limit {
         }
 
         let name = &config.name;
-        let is_by_calendar = config.starts.is_some() || config.time_zone.is_some();
-        if config.anchor.is_some() && is_by_calendar {
-            let error = "a window of the calendar starts when `starts` says; remove `anchor`";
-            return Err(ConfigError::new(error).at("anchor").of_limit(name));
-        }
         let quota = match config.algorithm {
             Algorithm::Concurrency => Ok(Quota::per(0, Period::AtOnce)),
             _ => config.quota().map_err(|error| error.of_limit(name)),
         }?;
+        if config.anchor.is_some() && matches!(quota.period(), Period::Calendar(_)) {
+            let error = "a window of the calendar starts when `starts` says; remove `anchor`";
+            return Err(ConfigError::new(error).at("anchor").of_limit(name));
+        }
         let limit = match config.algorithm {
             Algorithm::Concurrency => config
                 .permits()

@@ -17,6 +17,7 @@ const UNREADABLE: i64 = 4;
 const GIVEN_BACK: i64 = 8;
 const BLOCKED: i64 = 16;
 const BEGINS_BLOCK: i64 = 32;
+const UNDECIDED: i64 = 64;
 
 /// The longest lease, in microseconds. The script counts a value with a longer one as corrupt.
 const MAX_LEASE: u64 = 600 * 1_000_000;
@@ -393,6 +394,7 @@ pub(super) fn outcome(reply: &mut &[i64]) -> Option<(Outcome, bool)> {
     outcome.allowed = status & ALLOWED != 0;
     outcome.exceeds_capacity = status & EXCEEDS_CAPACITY != 0;
     outcome.begins_block = status & BEGINS_BLOCK != 0;
+    outcome.is_undecided = status & UNDECIDED != 0;
     outcome.drains_after = match status & GIVEN_BACK {
         0 => outcome.reset_after,
         _ => number(reply)?,
@@ -401,13 +403,6 @@ pub(super) fn outcome(reply: &mut &[i64]) -> Option<(Outcome, bool)> {
         outcome.blocked_for = number(reply)?;
     }
     Some((outcome, status & UNREADABLE != 0))
-}
-
-/// Returns whether the script did not decide a check, because the time of the server is in neither
-/// of the windows of a calendar that it got. It is a denial without a reason.
-pub(super) fn is_at_other_time(outcome: &Outcome) -> bool {
-    let is_explained = outcome.exceeds_capacity || outcome.retry_after.is_some();
-    !outcome.allowed && !is_explained
 }
 
 /// The outcome of a charge that follows `before` others of the same cost.

@@ -37,7 +37,7 @@ impl Batch {
             let mut budgets = run.operation.budgets().zip(outcomes);
             let is_charged = run.op == Op::Charge
                 && budgets.all(|(budget, outcome)| outcome.allowed || budget.is_shadow());
-            let is_at_other_time = !is_charged && outcomes.iter().any(wire::is_at_other_time);
+            let is_undecided = !is_charged && outcomes.iter().any(|it| it.is_undecided);
             let charges = &self.charges[run.first..][..run.size];
             let budgets = run.operation.budgets().zip(outcomes).zip(charges);
             let mut verdicts = budgets.map(|((budget, outcome), charge)| {
@@ -47,6 +47,10 @@ impl Batch {
                     false => 0,
                 };
                 let limit = budget.limit();
+                if outcome.is_undecided {
+                    // A limit in shadow mode does not keep the others from being charged.
+                    return Verdict::unlimited(limit.clone()).in_shadow(budget.is_shadow());
+                }
                 if charged == 0 || !limit.rule().drains() {
                     outcome.drains_after = 0;
                 }
@@ -65,7 +69,7 @@ impl Batch {
                     declined += usize::from(caller.promise.is_some());
                     Err(Error::declined(reason.to_string()))
                 }
-                _ if is_at_other_time => {
+                _ if is_undecided => {
                     declined += usize::from(caller.promise.is_some());
                     Err(Error::declined(OTHER_TIME))
                 }
