@@ -172,7 +172,7 @@ impl Prometheus {
         let config = format!("{before}    static_configs:\n      - targets: {targets:?}\n");
         fs::write(folder.join("prometheus.yml"), config).unwrap();
         let alerts = read(deploy("prometheus/alerts.yml"));
-        let alerts = ["10m", "5m", "1m"].iter().fold(alerts, |it, pause| {
+        let alerts = ["30m", "10m", "5m", "1m"].iter().fold(alerts, |it, pause| {
             it.replace(&format!("for: {pause}"), "for: 1s")
         });
         fs::write(folder.join("alerts.yml"), alerts).unwrap();
@@ -315,12 +315,14 @@ async fn prometheus_scrapes_replicas_and_evaluates_every_expression() {
     })
     .await;
 
-    // The service has neither shadow limits nor permits, look-ups, files of limits or overshoots.
+    // The service has neither shadow limits nor permits, look-ups, files of limits, overshoots or
+    // warnings.
     let of_others = [
         "Shadow mode: would be denied",
         "Answered without the store",
         "In flight and waiting",
         "Limits with an overshoot",
+        "Near the limit",
         "Not asked",
         "Blocks of keys",
         "Failures of the application",
