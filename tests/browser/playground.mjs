@@ -9,6 +9,7 @@ import { once } from "node:events";
 import { writeFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { after, afterEach, before, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import axe from "axe-core";
 import { chromium } from "playwright-core";
 
@@ -21,10 +22,16 @@ const contexts = new Set();
 
 /** Starts the example on a free port: its process and its URL. */
 async function start(settings = {}) {
-  const process_ = spawn(EXAMPLE, { env: { ...process.env, REDIS_URL: "", PORT: "0", ...settings } });
-  process_.stderr.pipe(process.stderr);
-  const [line] = await once(createInterface(process_.stdout), "line");
-  return { process: process_, url: line.match(/http:\S+/)[0] };
+  for (let attempt = 0; attempt < 100; attempt++) {
+    const process_ = spawn(EXAMPLE, { env: { ...process.env, REDIS_URL: "", PORT: "0", ...settings } });
+    process_.stderr.pipe(process.stderr);
+    const line = once(createInterface(process_.stdout), "line").then(([line]) => line);
+    const started = await Promise.race([line, once(process_, "exit").then(() => null)]);
+    if (started) return { process: process_, url: started.match(/http:\S+/)[0] };
+    // A connection that the page tries while the server is gone can take its port for a moment.
+    await sleep(100);
+  }
+  throw new Error("the example does not start");
 }
 
 before(async () => {
