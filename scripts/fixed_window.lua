@@ -11,9 +11,10 @@
 --          41 more bytes for each other shape (rotation.lua): the same without a kind, then
 --                      I7 asked    time of the last check by its own quota
 -- limit    limit, period, aligned: 1 if windows are aligned to the clock, 0 if a window starts
---          with the key's first request, 0. Or of a calendar: limit, the time between two of its
---          windows in seconds, the number of the calendar (from 2^47 on), and the lengths of the
---          two windows in seconds, 26 bits each. The caller takes the two that are around its time
+--          with the key's first request, 0.
+--          A limit with a calendar has the two windows around the time of the caller: limit, the
+--          end of the first window in seconds, the number of the calendar (from 2^47 on), and the
+--          lengths of both windows in seconds, 26 bits each
 
 -- The fast path, without outer variables: see bucket.lua. fixed_window_budget.lua has names for the
 -- kind 1 and the 35 bytes.

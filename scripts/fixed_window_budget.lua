@@ -14,25 +14,28 @@ local MAX_PERIOD = 10 * 366 * 86400 * 1000000
 local MAX_COUNT = MAX_EXACT - 2 ^ 32
 local floor, max, min = math.floor, math.max, math.min
 
--- The smallest number of a calendar, and the greatest lengths of a day, a week, a month and a year,
--- which are the lowest two bits of the number.
+-- The smallest number of a calendar.
 local FIRST_CALENDAR = 2 ^ 47
-local DAYS = {1, 7, 31, 366}
 
-local function is_calendar(shape) return shape >= FIRST_CALENDAR end
+-- The greatest length of a day, a week, a month or a year, by the number of a calendar.
+local function greatest_length(calendar)
+  local days = {1, 7, 31, 366}
+  return days[calendar % 4 + 1] * 86400 * 1000000
+end
 
 -- The two windows of this limit's calendar, and whether one of them holds the time.
 local is_known, start, between, stop_of_both = true, nil, nil, nil
--- Whether their ends were needed since the last counter to decide by; whether they were for that
--- one, and the time is in neither of them.
-local needs_windows, is_undecided = false, false
+-- Whether the counter to decide by needs the end of a window.
+local needs_windows = false
+-- Whether it does, and neither window holds the time.
+local is_undecided = false
 local own_shape = 2 * period + aligned
 if aligned > 1 then
   local after = lengths % 2 ^ 26
   between, own_shape = period * 1000000, aligned
   start, stop_of_both = between - (lengths - after) / 2 ^ 26 * 1000000, between + after * 1000000
   is_known = start <= now and now < stop_of_both
-  period = DAYS[own_shape % 4 + 1] * 86400 * 1000000
+  period = greatest_length(own_shape)
 end
 
 -- The end of a window that holds `time`, which is not later than now in a calendar.
@@ -72,7 +75,7 @@ end
 -- Sets the end of a window of a calendar that began in a check of another quota. Returns whether it
 -- had none.
 local function settle_end(counter)
-  if not is_calendar(counter.shape) or counter.stop % 1000000 == 0 then return false end
+  if counter.shape < FIRST_CALENDAR or counter.stop % 1000000 == 0 then return false end
   counter.at = min(counter.at, now)
   counter.stop = end_from(counter.at, counter.period, counter.aligned)
   return true
@@ -113,8 +116,8 @@ end
 -- A counter of these numbers; nil if they cannot have been stored.
 local function counter_of(count, at, stop, shape, since, asked)
   local its_period, is_aligned = floor(shape / 2), shape % 2
-  if is_calendar(shape) then
-    its_period, is_aligned = DAYS[shape % 4 + 1] * 86400 * 1000000, shape
+  if shape >= FIRST_CALENDAR then
+    its_period, is_aligned = greatest_length(shape), shape
   end
   if its_period == 0 or its_period > MAX_PERIOD or count > MAX_EXACT
     or at >= stop or stop > at + 2 * MAX_PERIOD then
@@ -158,6 +161,7 @@ local function look(counter)
   own = counter
   is_undecided = needs_windows and not is_known
   needs_windows = false
+  return is_undecided
 end
 
 local function ask(cost)
@@ -185,7 +189,6 @@ end
 
 return include('rotation', now, {
   shape = own_shape, period = period, aligned = aligned, settle_end = settle_end,
-  is_undecided = function() return is_undecided end,
   fresh = fresh, end_of = end_of, set_back = set_back, derived = derived, enter = enter,
   take_back = take_back, read = read, write = write, look = look, ask = ask, charge = charge_own,
   room = room,

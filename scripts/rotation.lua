@@ -14,10 +14,9 @@
 --   take_back (counter, units, charged_at): takes units back; whether it has changed
 --   read      (value): all counters; nil if the value is unreadable
 --   write     (counters): the value
---   settle_end    (counter): sets the end of a counter of this shape that began in a check of
---                 another one; whether it did. nil: all ends are known
---   is_undecided  (): whether the counter to decide by has no end. nil: it has one
---   look      (counter): makes it the one to decide by
+--   settle_end    (counter): sets the end of a counter that a check of another quota started.
+--                 Returns whether it did. nil if all counters have an end
+--   look      (counter): makes it the one to decide by; whether its end cannot be known
 --   ask       (cost): status, remaining, retry_after, reset_after
 --   charge    (cost): adds a charge to that counter, and returns it
 --   room      (max_debt): the units that fit into it with a debt, below 0 if it has more already
@@ -103,9 +102,10 @@ local function load(value)
     end
   end
   own = own or window.fresh(window)
-  window.look(own)
-  if window.is_undecided and window.is_undecided() then moved, was_set_back = false, true end
-  return unreadable
+  local is_undecided = window.look(own)
+  -- Nothing is stored of a counter without an end.
+  if is_undecided then moved, was_set_back = false, true end
+  return unreadable, is_undecided
 end
 
 local function decide(cost, effect)
@@ -199,7 +199,4 @@ local function save()
   return window.write(counters), ends_at
 end
 
-return {
-  load = load, decide = decide, overdraw = overdraw, refund = refund, save = save,
-  is_undecided = window.is_undecided,
-}
+return {load = load, decide = decide, overdraw = overdraw, refund = refund, save = save}

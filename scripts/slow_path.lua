@@ -257,7 +257,7 @@ end
 local function change(op)
   local check = checks[1]
   local k, l = check.k, check.l
-  local budget, unreadable = load(k, l)
+  local budget, unreadable, is_undecided = load(k, l)
   local above
   if op == BLOCK then
     if check.offences then
@@ -270,7 +270,7 @@ local function change(op)
     keep(k, false)
     if operator_blocks[k] then operator_blocks[k].ends_at = 0 end
     if check.offences then keep(check.offences, false) end
-  elseif budget.is_undecided and budget.is_undecided() then
+  elseif is_undecided then
     answer(UNDECIDED, 0, -1, 0, 0)
     return false
   elseif op == PAY then
