@@ -14,9 +14,9 @@
 //!   full count again and again. Denied checks also count as use. Their time is stored only every
 //!   half period, so a counter may be kept for half a period more.
 //! - When the budget is full, all counters are removed.
-//! - A counter of a calendar that a charge of another quota starts anew has no end until a check of
-//!   its own quota sets it, because only that one knows the windows. The end is that of the window
-//!   in which units were charged last.
+//! - If a charge of another quota starts a counter of a calendar anew, the counter has no end at
+//!   first, because Redis gets the windows of a calendar from checks of its own quota. The next
+//!   such check sets the end of the window in which units were charged last.
 //!
 //! Most budgets have one counter, which is as small and as fast as without this rule.
 //!

@@ -283,8 +283,8 @@ impl Verdict {
         self.tells_budget() && self.limit.is_near(self.outcome.remaining) == Some(true)
     }
 
-    /// Returns whether the remaining units are those of the budget of an enforced limit in the
-    /// store.
+    /// Returns whether the store decided, and the limit is enforced for the key. Then the remaining
+    /// units are a fact.
     pub(crate) const fn tells_budget(&self) -> bool {
         let is_in_store = !self.is_unknown && !self.is_local;
         is_in_store && !self.is_shadow && !self.is_blocked()

@@ -376,8 +376,8 @@ impl Batch {
         self.limits[usize::from(charge.limit)].limit.rule()
     }
 
-    /// The request for the script, with the number of its call. `time` is that of a clock that is
-    /// set by hand.
+    /// The request for the script, with the number of its call. `time` is the time of a manual
+    /// clock.
     pub(super) fn body(&self, call: u16, time: Option<Timestamp>) -> Vec<u8> {
         let limits = self.limits.iter().map(|sent| {
             let blocking = || sent.limit.blocking().unwrap_or(&Blocking::NONE);

@@ -287,8 +287,8 @@ impl Body {
         }
     }
 
-    /// The algorithm by the name of its file in `scripts/`, and its numbers. `time` is that of a
-    /// clock that is set by hand.
+    /// Adds a rule: the name of its file in `scripts/`, and its numbers. `time` is the time of a
+    /// manual clock.
     fn push_rule(&mut self, rule: &Rule, longest_delay: Micros, time: Option<Timestamp>) {
         let (name, numbers) = match rule {
             Rule::FixedWindow(rule) => {

@@ -309,10 +309,9 @@ impl CreditAccount {
         Some(self.decision(units, left - unpaid, now))
     }
 
-    /// Denies a check if the level was certainly too high when the store answered last, and is so
-    /// now if nobody lowered it. Other replicas may have refunded units or reset the budget since.
-    /// This process notices that within [`DENIES_FOR`]. Returns `None` if the store has to be
-    /// asked.
+    /// Denies a check if the level, as of the last answer of the store, is certainly too high now.
+    /// If another replica has refunded units or reset the budget since then, this process notices
+    /// it within [`DENIES_FOR`]. Returns `None` if the store has to be asked.
     pub(crate) fn deny(&mut self, units: u64, now: Instant) -> Option<DecidedHere> {
         let (full_at, rate) = (self.known.full_at?, self.terms.rate?);
         let [longest, shortest] = full_at.bounds(now);

@@ -107,7 +107,7 @@ struct CreditReplica {
     orphaned: u64,
     /// Whether it was cut off while a group held units.
     holds_since_before: bool,
-    /// Requests of a process that was killed are answered to nobody.
+    /// The number of the process. If it is killed, nobody gets the answers to its requests.
     process: u8,
 }
 
