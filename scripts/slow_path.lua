@@ -6,7 +6,8 @@
 -- time:
 --   load    (value, key, start): brings a stored value (false: none), which begins at byte `start`
 --           of its key, to this limit and this time. Returns 0, or 4 if the value is unreadable;
---           then it counts as none
+--           then it counts as none. Returns true behind it if the windows of a calendar that the
+--           request has do not hold this time, and the budget needs one
 --   decide (cost, effect, max_wait): status, remaining, retry_after (-1: none), reset_after, delay,
 --           drains_after (see main.lua). The effect 'dry' changes nothing. 'adopt' stores that the
 --           clock or the quota moved, so that the answer stays true. 'commit' charges the cost if
