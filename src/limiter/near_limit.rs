@@ -45,12 +45,12 @@ struct ReportedKeys {
     secrets: (RandomState, DefaultHashBuilder),
     /// The numbers of known keys, by a part of their fingerprints.
     marks: Box<[AtomicU32]>,
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Mutex<ReportedShard>; SHARDS],
 }
 
 /// Keys by the fingerprints of their budgets.
 #[derive(Default)]
-struct Shard {
+struct ReportedShard {
     recent: HashMap<u128, ReportedKey>,
     older: HashMap<u128, ReportedKey>,
 }
@@ -162,7 +162,7 @@ impl ReportedKeys {
         is_near && is_forgotten && is_latest
     }
 
-    fn keep(&self, shard: &mut Shard, budget: u128, key: ReportedKey) {
+    fn keep(&self, shard: &mut ReportedShard, budget: u128, key: ReportedKey) {
         if let Some(known) = shard.get_mut(budget) {
             *known = key;
             return;
@@ -180,7 +180,7 @@ impl ReportedKeys {
         }
     }
 
-    fn forget(&self, shard: &mut Shard, budget: u128) {
+    fn forget(&self, shard: &mut ReportedShard, budget: u128) {
         let recent = shard.recent.remove(&budget);
         if let Some(key) = recent.or_else(|| shard.older.remove(&budget)) {
             self.unmark(budget, key);
@@ -194,7 +194,7 @@ impl ReportedKeys {
     }
 }
 
-impl Shard {
+impl ReportedShard {
     fn get(&self, budget: u128) -> Option<ReportedKey> {
         let recent = self.recent.get(&budget);
         recent.or_else(|| self.older.get(&budget)).copied()
