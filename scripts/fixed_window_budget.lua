@@ -72,8 +72,8 @@ local function set_back(counter)
   counter.stop = end_from(now, counter.period, counter.aligned)
 end
 
--- Sets the end of a window of a calendar that began in a check of another quota. Returns whether the
--- end was missing.
+-- Sets the end of a window of a calendar that began in a check of another quota. Returns whether
+-- the end was missing.
 local function settle_end(counter)
   if counter.shape < FIRST_CALENDAR or counter.stop % 1000000 == 0 then return false end
   counter.at = min(counter.at, now)
