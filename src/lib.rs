@@ -134,6 +134,12 @@ pub mod layer {
     pub use crate::model::OnStoreFailure;
 }
 
+/// Exceptions for single keys, set while a service runs: [`Overrides`](overrides::Overrides).
+pub mod overrides {
+    pub use crate::limiter::Overrides;
+    pub use crate::model::{Override, OverrideEffect};
+}
+
 /// Limits: a name, a quota and an algorithm, and what happens when the store is unavailable.
 pub mod limit {
     #[doc(no_inline)]
@@ -169,6 +175,14 @@ pub mod guide {
         doc = "| a month, in the zone of the customer? | calendar (feature `calendar`) |"
     )]
     //! | one quota for each plan? | [plans], [what is left](remaining) |
+    #![cfg_attr(
+        feature = "config",
+        doc = "| one customer gets more, for a week? | [overrides] |"
+    )]
+    #![cfg_attr(
+        not(feature = "config"),
+        doc = "| one customer gets more, for a week? | overrides (feature `config`) |"
+    )]
     //! | costs that are known later, such as LLM tokens? | [costs] |
     //! | requests that wait, or that are in flight? | [waiting], [in flight](in_flight), [permits] |
     //! | clients that keep sending? | [offenders] |
@@ -239,7 +253,9 @@ pub mod guide {
         #[cfg(feature = "config")] live_configuration
         migrating networks
         #[cfg(feature = "metrics")] observability
-        offenders operating permits plans quotas recipes
+        offenders operating
+        #[cfg(feature = "config")] overrides
+        permits plans quotas recipes
         #[cfg(feature = "redis")] redis
         remaining responses security shadow_mode testing waiting where_the_layer_goes
     }

@@ -275,10 +275,11 @@ const KNOWN: [(&str, &[&str]); 8] = [
     ),
 ];
 
-/// The exceptions: a test of stores that runs a limiter, and limits that are in Redis.
-const EXCEPTIONS: [(&str, &str); 2] = [
+/// The exceptions: a test of stores that runs a limiter, and limits and overrides that are in Redis.
+const EXCEPTIONS: [(&str, &str); 3] = [
     ("store/conformance", "limiter"),
     ("store/redis/source", "configuration"),
+    ("store/redis/overrides", "configuration"),
 ];
 
 #[test]

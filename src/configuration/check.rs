@@ -3,11 +3,14 @@
 use std::collections::HashMap;
 
 use super::{Config, CostConfig, Field, LimitConfig, Match, OneOrMany, PlanConfig};
-use crate::model::{Algorithm, Limit, LimitFields, MAX_GROUP, Written};
+use crate::model::{Algorithm, Key, Limit, LimitFields, MAX_GROUP, Override, Written};
 use crate::units::{ConfigError, Quota};
 
 /// The most plans of all limits. Each is kept for each thread.
 const MAX_PLANS: usize = 1_000;
+
+/// The most overrides of all limits. More belong in Redis.
+const MAX_OVERRIDES: usize = 10_000;
 
 /// The most patterns of all limits, in `match` and in `except`. Each request is compared with them.
 const MAX_PATTERNS: usize = 1_000;
@@ -35,11 +38,15 @@ impl Config {
             return Err((Field::of_limit(MAX_GROUP), ConfigError::new(many)));
         }
         let mut plans = 0_usize;
+        let mut overrides = 0_usize;
         let mut patterns = 0_usize;
         for (number, limit) in self.limits.iter().enumerate() {
             let at = Field::of_limit(number);
             plans = plans.saturating_add(limit.plans.len());
             check_sum("plans", plans, MAX_PLANS, at.clone().name("plans"))?;
+            overrides = overrides.saturating_add(limit.overrides.len());
+            let at_overrides = at.clone().name("overrides");
+            check_sum("overrides", overrides, MAX_OVERRIDES, at_overrides)?;
             add_patterns(&mut patterns, [&limit.matches, &limit.except], at)?;
         }
         Ok(())
@@ -49,7 +56,7 @@ impl Config {
         self.check_names()?;
         for (number, limit) in self.limits.iter().enumerate() {
             let at = Field::of_limit(number);
-            drop(limit.limit(&at)?);
+            limit.overrides_of(&limit.limit(&at)?, &at)?;
             check_applies(limit, &at)?;
             for (name, plan) in &limit.plans {
                 plan.rule(limit, &at.clone().name("plans").name(name))?;
@@ -124,6 +131,24 @@ impl LimitConfig {
         let limit = build(self.fields(), at)?;
         self.check_cost(&limit, at.clone().name("cost"))?;
         Ok(limit)
+    }
+
+    /// The overrides of the limit's keys.
+    pub(crate) fn overrides_of(
+        &self,
+        limit: &Limit,
+        at: &Field,
+    ) -> Result<Vec<Override>, Misplaced> {
+        let parsed = self.overrides.iter().map(|(key, config)| {
+            let at = at.clone().name("overrides").name(key);
+            let parsed = Key::from_encoded(key).and_then(|key| {
+                let parsed = config.parse(&self.name, key)?;
+                drop(limit.overridden(parsed.effect())?);
+                Ok(parsed)
+            });
+            parsed.map_err(|error| (error.field().map_or(at.clone(), |it| at.name(it)), error))
+        });
+        parsed.collect()
     }
 
     /// A cost above the capacity would deny every request, and a cost of 0 none.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::override_config::OverrideConfig;
 use super::text::TextOrigin;
 use super::value::{self, CostConfig, KeyConfig, OneOrMany};
 use crate::algorithm::{Anchor, Mode};
@@ -150,6 +151,14 @@ pub(crate) struct LimitConfig {
         deserialize_with = "value::tables"
     )]
     pub(crate) plans: BTreeMap<String, PlanConfig>,
+    /// Exceptions by key, as events show it. An override wins over the plan. An override that
+    /// operators set at run time wins over this one.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "value::tables"
+    )]
+    pub(crate) overrides: BTreeMap<String, OverrideConfig>,
     /// The outcome of requests with a plan that is not in `plans`: the quota of the limit (`limit`,
     /// the default), or 403 (`deny`). A request without a plan has the quota of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -238,10 +247,15 @@ impl LimitConfig {
     /// `match`, `plans.pro`.
     pub(crate) fn changed_fields(&self, other: &Self) -> Vec<String> {
         let mut changed = differing(self, other);
-        if let Some(place) = changed.iter().position(|name| name == "plans") {
-            let plans = differing(&self.plans, &other.plans);
-            let plans = plans.into_iter().map(|plan| format!("plans.{plan}"));
-            changed.splice(place..=place, plans);
+        let tables = [
+            ("plans", differing(&self.plans, &other.plans)),
+            ("overrides", differing(&self.overrides, &other.overrides)),
+        ];
+        for (table, differing) in tables {
+            if let Some(place) = changed.iter().position(|name| name == table) {
+                let names = differing.into_iter().map(|name| format!("{table}.{name}"));
+                changed.splice(place..=place, names);
+            }
         }
         changed
     }

@@ -140,7 +140,7 @@ impl RequestLimiter {
         }
         match decision.source() {
             // They say nothing of whether the store answers.
-            Source::DenyCache | Source::Asynchronous => {}
+            Source::DenyCache | Source::Asynchronous | Source::Override => {}
             Source::FailOpen => return self.fail_open(decision, request),
             Source::FailClosed => return Conclusion::Reject(self.fail_closed(decision, request)),
             Source::Store | Source::Local => {

@@ -154,7 +154,11 @@ where
                     let Some((parts, _)) = &mut self.request else {
                         return Poll::Pending;
                     };
-                    match ready!(limiter.policy.poll_pending(pending, parts, cx)) {
+                    let rate_limiter = &limiter.rate_limiter;
+                    let asked = limiter
+                        .policy
+                        .poll_pending(rate_limiter, pending, parts, cx);
+                    match ready!(asked) {
                         Ok(asked) => self.stage = Stage::asking(asked, *since, limiter, parts),
                         Err(rejected) => {
                             let response = limiter.reject_early(rejected, parts);

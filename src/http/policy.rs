@@ -21,7 +21,7 @@ use super::limits::{Choose, Choosing, Chosen};
 use super::live::{Asks, LimitSetView, LookedUpPlans, RequestRoute, Version};
 use super::request_checks::{RejectedEarly, RequestChecks};
 use super::request_fn::RequestFn;
-use crate::limiter::RateLimiter;
+use crate::limiter::{Overridden, RateLimiter};
 use crate::model::{Check, Enforced, Key, Limit, MAX_GROUP, OnStoreFailure};
 use crate::telemetry::{self, Throttle};
 use crate::units::ConfigError;
@@ -224,7 +224,11 @@ impl Policy {
 
     /// The permits and checks of a request, unless it is rejected early.
     #[inline]
-    pub(super) fn question(&self, parts: &Parts) -> Result<Question<'_>, RejectedEarly> {
+    pub(super) fn question(
+        &self,
+        limiter: &RateLimiter,
+        parts: &Parts,
+    ) -> Result<Question<'_>, RejectedEarly> {
         if self.forbid.iter().any(|forbid| forbid(parts)) {
             return Err(RejectedEarly::Forbidden);
         }
@@ -236,21 +240,35 @@ impl Policy {
             && !only.limit().is_concurrency()
         {
             return match only.key.extract(parts) {
-                Ok(key) => Ok(Question::One {
-                    keyed: only,
-                    key,
-                    cost: self.cost_under(only, parts),
-                }),
+                Ok(key) => {
+                    let cost = self.cost_under(only, parts);
+                    if limiter.has_overrides()
+                        && let Some(overridden) = self.overridden(limiter, only.limit(), &key)
+                    {
+                        let check = apply(overridden, only.check(key, cost))?;
+                        let checks = check.map(Into::into).unwrap_or_default();
+                        return Ok(Question::Checks(checks));
+                    }
+                    Ok(Question::One {
+                        keyed: only,
+                        key,
+                        cost,
+                    })
+                }
                 Err(missing) => {
                     self.skip_or_reject(Some(only.limit()), missing)?;
                     Ok(Question::Checks(RequestChecks::default()))
                 }
             };
         }
-        self.question_of_several(parts)
+        self.question_of_several(limiter, parts)
     }
 
-    fn question_of_several(&self, parts: &Parts) -> Result<Question<'_>, RejectedEarly> {
+    fn question_of_several(
+        &self,
+        limiter: &RateLimiter,
+        parts: &Parts,
+    ) -> Result<Question<'_>, RejectedEarly> {
         let mut checks = Vec::with_capacity(self.fixed.len() + 1);
         let mut awaited = None;
         if let Some(choose) = &self.chosen {
@@ -261,7 +279,7 @@ impl Policy {
             }
         }
         #[cfg(feature = "config")]
-        if let Some(plans) = self.add_live(parts, LookedUpPlans::default(), &mut checks)? {
+        if let Some(plans) = self.add_live(limiter, parts, LookedUpPlans::default(), &mut checks)? {
             awaited = Some(Awaited::Plans(plans));
         }
         for keyed in &self.fixed {
@@ -271,7 +289,12 @@ impl Policy {
             }
         }
         match awaited {
-            None => RequestChecks::new(checks).map(Question::Checks),
+            None => {
+                if limiter.has_overrides() {
+                    checks = self.with_overrides(limiter, checks)?;
+                }
+                RequestChecks::new(checks).map(Question::Checks)
+            }
             Some(awaited) => Ok(Question::Pending(Pending { checks, awaited })),
         }
     }
@@ -280,6 +303,7 @@ impl Policy {
     /// checks.
     pub(super) fn poll_pending(
         &self,
+        limiter: &RateLimiter,
         pending: &mut Pending,
         parts: &Parts,
         cx: &mut Context<'_>,
@@ -295,12 +319,16 @@ impl Policy {
                 #[cfg(feature = "config")]
                 Awaited::Plans(plans) => {
                     let looked_up = ready!(plans.as_mut().poll(cx));
-                    let plans = self.add_live(parts, looked_up, &mut pending.checks)?;
+                    let plans = self.add_live(limiter, parts, looked_up, &mut pending.checks)?;
                     plans.map(Awaited::Plans)
                 }
             };
             match more {
-                None => return Poll::Ready(RequestChecks::new(mem::take(&mut pending.checks))),
+                None => {
+                    let checks = mem::take(&mut pending.checks);
+                    let checks = self.with_overrides(limiter, checks)?;
+                    return Poll::Ready(RequestChecks::new(checks));
+                }
                 Some(awaited) => pending.awaited = awaited,
             }
         }
@@ -311,6 +339,7 @@ impl Policy {
     #[cfg(feature = "config")]
     fn add_live(
         &self,
+        limiter: &RateLimiter,
         parts: &Parts,
         looked_up: LookedUpPlans,
         checks: &mut Vec<Check>,
@@ -320,13 +349,14 @@ impl Policy {
         };
         live.with_current(
             |limit| self.of_layer(limit),
-            |version| self.add_version(version, parts, looked_up, checks),
+            |version| self.add_version(limiter, version, parts, looked_up, checks),
         )
     }
 
     #[cfg(feature = "config")]
     fn add_version(
         &self,
+        limiter: &RateLimiter,
         version: &Version,
         parts: &Parts,
         mut looked_up: LookedUpPlans,
@@ -344,7 +374,7 @@ impl Policy {
                 applied.note_request();
             }
             let cost = self.cost.as_ref();
-            match applied.check_for(parts, &looked_up, cost, self.counts_requests) {
+            match applied.check_for(limiter, parts, &looked_up, cost, self.counts_requests) {
                 Ok(Asks::Check(check)) => {
                     self.count_key(check.limit());
                     checks.push(check);
@@ -361,6 +391,32 @@ impl Policy {
             }
         }
         Ok(None)
+    }
+
+    /// The checks of keys of which some have overrides.
+    #[inline(never)]
+    fn with_overrides(
+        &self,
+        limiter: &RateLimiter,
+        checks: Vec<Check>,
+    ) -> Result<Vec<Check>, RejectedEarly> {
+        let overridden = checks.into_iter().filter_map(|check| {
+            match self.overridden(limiter, check.limit(), check.key()) {
+                None => Some(Ok(check)),
+                Some(overridden) => apply(overridden, check).transpose(),
+            }
+        });
+        overridden.collect()
+    }
+
+    /// The override of a key. [`usage`](super::RateLimitLayer::usage) asks the limiter later, which
+    /// knows what it does.
+    #[inline(never)]
+    fn overridden(&self, limiter: &RateLimiter, limit: &Limit, key: &Key) -> Option<Overridden> {
+        match self.counts_requests {
+            true => limiter.overridden(limit, key),
+            false => None,
+        }
     }
 
     #[inline]
@@ -410,6 +466,29 @@ impl Policy {
 
     fn exempts(&self, parts: &Parts) -> bool {
         (!self.limits_preflight && is_preflight(parts)) || self.skip.iter().any(|skip| skip(parts))
+    }
+}
+
+/// The check of a key with an override. `None` if the limit does not apply to it.
+#[cold]
+#[inline(never)]
+fn apply(overridden: Overridden, check: Check) -> Result<Option<Check>, RejectedEarly> {
+    match overridden {
+        Overridden::Limit(limit) => Ok(Some(check.under(limit))),
+        Overridden::Unlimited(limit) => {
+            telemetry::decided_by_override(&limit, true);
+            Ok(None)
+        }
+        // In shadow mode, nothing is rejected.
+        Overridden::Denied { .. } if check.is_shadow() => Ok(None),
+        Overridden::Denied { limit, text, .. } => {
+            telemetry::decided_by_override(&limit, false);
+            Err(RejectedEarly::Rejected {
+                status: StatusCode::FORBIDDEN,
+                reason: text.into(),
+                retry_after: None,
+            })
+        }
     }
 }
 

@@ -61,7 +61,7 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let limiter = &self.limiter;
-        let asked = match limiter.policy.question(&parts) {
+        let asked = match limiter.policy.question(&limiter.rate_limiter, &parts) {
             Ok(Question::One { keyed, key, cost }) => {
                 match limiter.charge_here(keyed, &key, cost, &mut parts) {
                     Some(conclusion) => return self.follow(conclusion, (parts, body)),

@@ -8,9 +8,10 @@ use tokio::sync::watch;
 
 use super::failover::Failover;
 use super::near_limit::NearLimit;
+use super::overrides::Gate;
 use super::registry::Registry;
 use super::waiting::Turns;
-use super::{DeniedKeys, RateLimiter, Shared};
+use super::{DeniedKeys, Overrides, RateLimiter, Shared};
 use crate::model::{Key, Verdict};
 use crate::store::Store;
 use crate::telemetry::Throttles;
@@ -44,6 +45,7 @@ pub struct RateLimiterBuilder {
     permit_lease: Duration,
     denied_keys: Option<DeniedKeys>,
     near_limit: NearLimit,
+    gate: Gate,
 }
 
 impl RateLimiterBuilder {
@@ -53,6 +55,7 @@ impl RateLimiterBuilder {
             permit_lease: DEFAULT_LEASE,
             denied_keys: None,
             near_limit: NearLimit::default(),
+            gate: Gate::default(),
         }
     }
 
@@ -75,6 +78,12 @@ impl RateLimiterBuilder {
         function: impl Fn(&Key, &Verdict) + Send + Sync + 'static,
     ) -> Self {
         self.near_limit.set(function);
+        self
+    }
+
+    /// Sets the [overrides](Overrides) of single keys. Default: none.
+    pub fn overrides(mut self, overrides: &Overrides) -> Self {
+        self.gate.set(overrides);
         self
     }
 
@@ -103,6 +112,9 @@ impl RateLimiterBuilder {
 
     /// The limiter, with settings that are in their ranges.
     pub(super) fn into_limiter(self) -> RateLimiter {
+        if let Some(overrides) = self.gate.overrides() {
+            overrides.follow();
+        }
         if let Some(keys) = &self.denied_keys {
             keys.note_to(self.failover.store());
         }
@@ -114,6 +126,7 @@ impl RateLimiterBuilder {
             exceeded: Throttles::default(),
             denied_keys: self.denied_keys,
             near_limit: self.near_limit,
+            gate: self.gate,
             agents: OnceLock::new(),
             permit_lease: self.permit_lease,
             unanswered: watch::Sender::default(),
@@ -132,6 +145,7 @@ impl fmt::Debug for RateLimiterBuilder {
             .field("permit_lease", &self.permit_lease)
             .field("denied_keys", &self.denied_keys)
             .field("near_limit", &self.near_limit)
+            .field("overrides", &self.gate.overrides())
             .finish()
     }
 }

@@ -113,7 +113,13 @@ impl RateLimiter {
     pub fn apply(&self, operation: Operation) -> Answer {
         match operation {
             Operation::Charge(group) => self.charge(group),
-            operation => self.apply_unobserved(operation),
+            Operation::Peek(group) => self.through_gate(group, false, |group| {
+                self.apply_unobserved(Operation::Peek(group))
+            }),
+            Operation::Change(budget, change) => {
+                let limit = self.limit_of(budget.limit(), budget.key());
+                self.change(budget.under(limit), change)
+            }
         }
     }
 }
@@ -223,7 +229,8 @@ impl RateLimiter {
     ) -> Result<(), Error> {
         let receipt = receipt.into().unwrap_or_default();
         let settle = Change::Settle { receipt, cost };
-        self.change(Budget::new(limit, key), settle).await.map(drop)
+        let settle = Operation::Change(Budget::new(limit, key), settle);
+        self.apply(settle).await.map(drop)
     }
 
     /// Resets the budget of `key` under `limit`, and under all limits that [share it](Limit), to

@@ -13,6 +13,7 @@ mod permits;
 mod blocks;
 mod denied_keys;
 mod near_limit;
+mod overrides;
 
 mod failover;
 mod observation;
@@ -32,6 +33,9 @@ pub use self::denied_keys::{DeniedKey, DeniedKeys, DeniedSummary};
 use self::failover::Failover;
 use self::near_limit::NearLimit;
 pub(crate) use self::observation::Observation;
+use self::overrides::Gate;
+pub(crate) use self::overrides::Overridden;
+pub use self::overrides::Overrides;
 use self::permits::Agents;
 pub use self::permits::Permit;
 pub(crate) use self::permits::PermitAnswer;
@@ -110,6 +114,7 @@ struct Shared {
     /// Where denials are counted by key.
     denied_keys: Option<DeniedKeys>,
     near_limit: NearLimit,
+    gate: Gate,
     /// The permits of this process.
     agents: OnceLock<Agents>,
     permit_lease: Duration,

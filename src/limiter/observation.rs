@@ -83,8 +83,13 @@ impl RateLimiter {
         }
     }
 
-    /// Charges a group, and observes it.
+    /// Charges a group, with the overrides of its keys.
     pub(super) fn charge(&self, group: Group) -> Answer {
+        self.through_gate(group, true, |group| self.charge_observed(group))
+    }
+
+    /// Charges a group, and observes it.
+    fn charge_observed(&self, group: Group) -> Answer {
         let observation = self.observe(CheckSpan::begin(), &group);
         let mut answer = observation
             .span

@@ -137,7 +137,7 @@ impl Check {
     }
 
     /// The same check under a limit that shares the budget.
-    fn under(self, limit: Limit) -> Self {
+    pub(crate) fn under(self, limit: Limit) -> Self {
         Self {
             budget: self.budget.under(limit),
             ..self

@@ -50,6 +50,9 @@ pub enum Source {
     /// Nowhere. The store was unavailable, and a limit [failed
     /// closed](crate::limit::OnStoreFailure::FailClosed).
     FailClosed,
+    /// This process. An [override](crate::overrides::Override) exempts the key, or denies all its
+    /// checks.
+    Override,
 }
 
 impl From<Verdict> for Decision {

@@ -11,6 +11,7 @@ mod block;
 #[cfg(feature = "serde")]
 mod config;
 mod enforced;
+mod overridden;
 mod range;
 mod share;
 #[cfg(feature = "serde")]
@@ -28,7 +29,8 @@ pub use self::block::BlockPolicy;
 #[cfg(feature = "config")]
 pub(crate) use self::config::LimitFields;
 pub(crate) use self::enforced::Enforced;
-use self::range::{check_name, check_quota};
+pub(super) use self::range::check_name;
+use self::range::check_quota;
 #[cfg(feature = "config")]
 pub(crate) use self::written::{Written, WrittenStart};
 use super::OnStoreFailure;
@@ -146,6 +148,8 @@ struct Definition {
     /// Whether the requests that it denies are shed load, because the server is busy, not the
     /// client.
     sheds_load: bool,
+    /// Whether it is the limit of a key with an override.
+    is_overridden: bool,
 }
 
 /// The algorithm of a limit.
@@ -216,6 +220,7 @@ impl Limit {
             block: None,
             retry_after: DEFAULT_RETRY_AFTER,
             sheds_load: false,
+            is_overridden: false,
         };
         Self {
             shared: Arc::new(definition),

@@ -10,6 +10,7 @@ mod group;
 mod key;
 mod limit;
 mod operation;
+mod overrides;
 mod usage;
 mod verdict;
 
@@ -28,5 +29,7 @@ pub use self::limit::{Algorithm, BlockPolicy, Limit};
 #[cfg(feature = "config")]
 pub(crate) use self::limit::{BlockFields, LimitFields, Written, WrittenStart};
 pub use self::operation::{Change, Operation};
+pub(crate) use self::overrides::MAX_OVERRIDES;
+pub use self::overrides::{Override, OverrideEffect};
 pub use self::usage::Usage;
 pub use self::verdict::Verdict;

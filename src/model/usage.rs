@@ -38,6 +38,7 @@ use crate::units::Timestamp;
 ///         "reset_at": null,
 ///         "blocked_for": null,
 ///         "shadow": false,
+///         "overridden": false,
 ///     })
 /// );
 ///
@@ -78,6 +79,8 @@ pub struct Usage {
     /// Whether the limit is in [shadow mode](crate::Limit::with_shadow_mode) for the key, and never
     /// denies.
     pub shadow: bool,
+    /// Whether an [override](crate::overrides::Override) of the key is in force.
+    pub overridden: bool,
 }
 
 impl Usage {
@@ -100,6 +103,7 @@ impl Usage {
                 .since_epoch(),
             blocked_for: verdict.blocked_for(),
             shadow: verdict.is_shadow(),
+            overridden: verdict.is_overridden(),
         }
     }
 }

@@ -81,6 +81,21 @@ impl Verdict {
         }
     }
 
+    /// The answer of a limit that an override denies to a key, until the override ends.
+    pub(crate) fn denied_by_override(limit: Limit, cost: u32, ends_after: Micros) -> Self {
+        let retry_after = (cost > 0).then_some(ends_after);
+        let outcome = Outcome::undelayed(cost == 0, false, 0, retry_after, ends_after);
+        let blocked_for = ends_after;
+        Self::new(
+            limit,
+            Outcome {
+                blocked_for,
+                ..outcome
+            },
+            0,
+        )
+    }
+
     /// The receipt of the charge, for a [refund](crate::RateLimiter::refund). `None` if nothing was
     /// charged in the store, or locally in its place.
     #[must_use]
@@ -160,12 +175,18 @@ impl Verdict {
     }
 
     /// Returns whether the budget is unknown. Then [`remaining`](Self::remaining) is the capacity.
-    /// Either the limit failed open, because the store was unavailable, or another check of the
-    /// group was denied without asking the store, because its key is
-    /// [blocked](Self::is_blocked).
+    /// Either the limit failed open, because the store was unavailable, or an
+    /// [override](crate::overrides::Override) exempts the key, or another check of the group was
+    /// denied without asking the store, because its key is [blocked](Self::is_blocked).
     #[must_use]
     pub const fn is_unlimited(&self) -> bool {
         self.is_unknown && self.outcome.allowed
+    }
+
+    /// Returns whether an [override](crate::overrides::Override) of the key decided.
+    #[must_use]
+    pub fn is_overridden(&self) -> bool {
+        self.limit.is_overridden()
     }
 
     /// Returns whether the limit is [in shadow mode](crate::Limit::with_shadow_mode) for this

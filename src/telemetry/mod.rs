@@ -15,6 +15,7 @@ mod config;
 mod denials;
 mod metrics;
 mod outages;
+mod overrides;
 mod redis;
 mod requests;
 mod spans;
@@ -34,6 +35,7 @@ pub(crate) use self::metrics::{
     shared_with, unpaid_for, unpaid_keys, waiting,
 };
 pub(crate) use self::outages::*;
+pub(crate) use self::overrides::*;
 pub(crate) use self::redis::{RedisEvents, changes_not_followed, two_quotas};
 pub(crate) use self::requests::*;
 pub(crate) use self::spans::CheckSpan;

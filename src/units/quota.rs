@@ -188,6 +188,26 @@ impl Quota {
         self.period.calendar().map(|calendar| calendar.unit())
     }
 
+    /// Returns whether its period has no start and no time zone of its own.
+    pub(crate) fn starts_by_default(self) -> bool {
+        match self.period {
+            Period::Calendar(calendar) => Calendar::of_unit(calendar.unit()) == Some(calendar),
+            Period::Fixed(_) | Period::AtOnce => true,
+        }
+    }
+
+    /// The same quota in the windows of another one, if both are of the same unit of the calendar.
+    pub(crate) fn on_calendar_of(self, other: Self) -> Self {
+        let is_same = self.calendar_unit() == other.calendar_unit();
+        match other.period {
+            Period::Calendar(_) if is_same => Self {
+                period: other.period,
+                ..self
+            },
+            _ => self,
+        }
+    }
+
     /// The same quota on a calendar, with a start and a time zone as files write them. A quota of
     /// one day or one week is one of the calendar then.
     pub(crate) fn on_calendar(

@@ -1,6 +1,7 @@
 //! Redis Cluster and Redis Sentinel.
 
 mod failover_clock;
+mod overrides;
 mod sentinel;
 mod slots;
 

@@ -3,6 +3,7 @@
 mod files;
 mod limits;
 mod live;
+mod overrides;
 mod plans_looked_up;
 mod rolling;
 mod sources;

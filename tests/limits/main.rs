@@ -5,6 +5,7 @@ mod limiter;
 mod memory;
 mod near_limit;
 mod offenders;
+mod overrides;
 mod plans;
 mod ranges;
 mod shadow;

@@ -12,6 +12,7 @@ mod deny_cache;
 mod expiry;
 mod frozen;
 mod logs;
+mod overrides;
 mod overshoot;
 mod payments;
 mod queue;

@@ -58,18 +58,19 @@ impl RateLimitLayer {
     /// group](crate::store::Group::new).
     pub async fn usage(&self, request: &Parts) -> Result<Vec<Usage>, Error> {
         let policy = self.limiter.policy.uncounted();
-        let asked = match policy.question(request) {
+        let limiter = &self.limiter.rate_limiter;
+        let asked = match policy.question(limiter, request) {
             Ok(Question::One { keyed, key, cost }) => Ok(keyed.check(key, cost).into()),
             Ok(Question::Checks(asked)) => Ok(asked),
             Ok(Question::Pending(mut pending)) => {
-                poll_fn(|cx| policy.poll_pending(&mut pending, request, cx)).await
+                poll_fn(|cx| policy.poll_pending(limiter, &mut pending, request, cx)).await
             }
             Err(rejected) => Err(rejected),
         };
         match asked {
             Ok(RequestChecks {
                 group: Some(group), ..
-            }) => self.limiter.rate_limiter.usage(group).await,
+            }) => limiter.usage(group).await,
             Ok(RequestChecks { group: None, .. }) => Ok(Vec::new()),
             Err(RejectedEarly::Misconfigured(error)) => Err(error),
             Err(_) => Ok(Vec::new()),

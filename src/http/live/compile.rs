@@ -45,6 +45,7 @@ impl Version {
 fn compiled(config: &LimitConfig, names: &Names, at: &Field) -> Result<CompiledLimit, Misplaced> {
     let field = |name: &str| at.clone().name(name);
     let limit = config.limit(at)?;
+    let overrides = config.overrides_of(&limit, at)?;
     let cost = cost(config, names).map_err(|error| (field("cost"), error))?;
     let key = key(&config.key, names).map_err(|error| (field("key"), error))?;
     let (key, key_name) = key;
@@ -56,6 +57,7 @@ fn compiled(config: &LimitConfig, names: &Names, at: &Field) -> Result<CompiledL
         cost,
         limit: CopiedLimit::new(&limit),
         plans: plans(config, names, at)?,
+        overrides: overrides.into(),
         has_applied: Arc::default(),
         since: Instant::now(),
     })

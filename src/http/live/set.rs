@@ -313,7 +313,7 @@ impl LimitSet {
         let asked = version
             .limits
             .iter()
-            .map(|applied| applied.check_for(request, &looked_up, None, false));
+            .map(|applied| applied.check_for(limiter, request, &looked_up, None, false));
         let checks: Vec<Check> = asked
             .filter_map(|asks| match asks {
                 Ok(Asks::Check(check)) if !check.limit().is_concurrency() => Some(check),
@@ -441,13 +441,19 @@ impl Attached {
         };
         check_room(version, fixed.load(Ordering::Relaxed))?;
         let limits: Vec<&Limit> = version.all_limits().collect();
-        limiter.register_set(set, &limits).map_err(|(name, error)| {
-            let number = version.config.names().position(|known| known == name);
-            (
-                Field::of_limit(number.unwrap_or_default()).name("name"),
-                error,
-            )
-        })
+        let overrides = version.limits.iter().flat_map(CompiledLimit::overrides);
+        let overrides: Vec<_> = overrides.cloned().collect();
+        limiter
+            .register_set(set, &limits)
+            .map_err(|(name, error)| {
+                let number = version.config.names().position(|known| known == name);
+                (
+                    Field::of_limit(number.unwrap_or_default()).name("name"),
+                    error,
+                )
+            })?;
+        limiter.replace_overrides(set, overrides);
+        Ok(())
     }
 }
 

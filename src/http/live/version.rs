@@ -16,7 +16,8 @@ use crate::http::copied_limit::CopiedLimit;
 use crate::http::request_fn::RequestFn;
 use crate::http::sampled::{ONE_OF, is_sampled};
 use crate::http::{KeyExtractor, MissingKey};
-use crate::model::{Check, Limit};
+use crate::limiter::RateLimiter;
+use crate::model::{Check, Limit, Override};
 use crate::telemetry;
 
 /// After so many requests and so long a time, every limit should have applied to one. Some routes
@@ -52,6 +53,8 @@ pub(in crate::http) struct CompiledLimit {
     /// The limit of requests without a plan of their own.
     pub(super) limit: CopiedLimit,
     pub(super) plans: Option<Plans>,
+    /// Exceptions for single keys.
+    pub(super) overrides: Arc<[Override]>,
     /// Whether the limit applied to a request since then. Also set after it was reported.
     pub(super) has_applied: Arc<AtomicBool>,
     pub(super) since: Instant,
@@ -205,6 +208,7 @@ impl CompiledLimit {
     /// request `counts`.
     pub(in crate::http) fn check_for(
         &self,
+        limiter: &RateLimiter,
         parts: &Parts,
         looked_up: &LookedUpPlans,
         cost: Option<&RequestFn<u32>>,
@@ -216,6 +220,8 @@ impl CompiledLimit {
         let limit = match outcome {
             None => &self.limit,
             Some(PlanOutcome::Limit(limit)) => limit,
+            // An override wins over the plan.
+            Some(_) if limiter.has_overrides() && self.has_override(limiter, parts) => &self.limit,
             Some(PlanOutcome::Unlimited) => return Ok(Asks::Nothing),
             Some(PlanOutcome::Reject(reason)) => {
                 let is_enforced = self.limit().enforces(&self.key.extract(parts)?);
@@ -234,10 +240,19 @@ impl CompiledLimit {
         ))
     }
 
+    fn has_override(&self, limiter: &RateLimiter, parts: &Parts) -> bool {
+        let key = self.key.extract(parts);
+        key.is_ok_and(|key| limiter.overridden(self.limit(), &key).is_some())
+    }
+
     /// Returns whether its plans are looked up.
     pub(super) fn looks_up(&self) -> bool {
         let plans = self.plans.as_ref();
         plans.is_some_and(|plans| matches!(plans.source, PlanSource::Lookup(_)))
+    }
+
+    pub(super) fn overrides(&self) -> impl Iterator<Item = &Override> {
+        self.overrides.iter()
     }
 
     fn all_limits(&self) -> impl Iterator<Item = &Limit> {

@@ -11,6 +11,7 @@ mod permit;
 mod runtimes;
 mod task;
 
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,9 +30,10 @@ use self::load_shedder::LoadShedder;
 pub use self::permit::Permit;
 pub(crate) use self::permit::PermitAnswer;
 use self::runtimes::Runtimes;
-use super::RateLimiter;
+use super::{Overridden, RateLimiter};
 use crate::model::{Budget, Check, Error, Key, Limit};
 use crate::store::Store;
+use crate::telemetry;
 use crate::units::later;
 
 /// The longest wait for the store's answer.
@@ -135,7 +137,10 @@ impl RateLimiter {
         limit: &Limit,
         key: impl Into<Key>,
     ) -> Result<Option<Permit>, Error> {
-        let check = Check::new(limit, key);
+        let check = match self.gate_for_permit(limit, key.into()) {
+            ControlFlow::Continue(check) => check,
+            ControlFlow::Break(answer) => return answer,
+        };
         let acquiring = pin!(self.request_permit(&check));
         Ok(self.observe_permit(&check, true, acquiring).await?.permit)
     }
@@ -209,7 +214,10 @@ impl RateLimiter {
         key: impl Into<Key>,
         max_wait: Duration,
     ) -> Result<Option<Permit>, Error> {
-        let check = Check::new(limit, key);
+        let check = match self.gate_for_permit(limit, key.into()) {
+            ControlFlow::Continue(check) => check,
+            ControlFlow::Break(answer) => return answer,
+        };
         let acquiring = pin!(async {
             let started = Instant::now();
             let acquired = self.request_permit(&check).await?;
@@ -241,6 +249,28 @@ impl RateLimiter {
         agents.map_or(0, |agents| {
             agents.agents.iter().map(|agent| agent.keys()).sum()
         })
+    }
+
+    /// The check for a permit, with the override of its key, or the answer that an override is.
+    fn gate_for_permit(
+        &self,
+        limit: &Limit,
+        key: Key,
+    ) -> ControlFlow<Result<Option<Permit>, Error>, Check> {
+        let limit = match self.overridden(limit, &key) {
+            None => limit.clone(),
+            Some(Overridden::Limit(limit)) => limit,
+            Some(Overridden::Denied { limit, .. }) => {
+                telemetry::decided_by_override(&limit, false);
+                return ControlFlow::Break(Ok(None));
+            }
+            Some(Overridden::Unlimited(limit)) => {
+                telemetry::decided_by_override(&limit, true);
+                let budget = self.agents().hashed(&Budget::new(&limit, key));
+                return ControlFlow::Break(Ok(Some(Permit::unlimited(budget))));
+            }
+        };
+        ControlFlow::Continue(Check::new(&limit, key))
     }
 
     /// Asks for a permit, without a wait.

@@ -53,6 +53,17 @@ pub(super) trait Grantor: Send + Sync {
     fn is_renewed(&self, budget: &Arc<HashedBudget>, granted_here: Option<Instant>) -> bool;
 }
 
+/// The grantor of permits that an override exempts.
+struct Unlimited;
+
+impl Grantor for Unlimited {
+    fn take_back(self: Arc<Self>, _: &Arc<HashedBudget>) {}
+
+    fn is_renewed(&self, _: &Arc<HashedBudget>, _: Option<Instant>) -> bool {
+        true
+    }
+}
+
 /// A permit of a [concurrency limit](Limit::concurrency), which bounds the requests of a key that
 /// are in flight. Dropping it gives it back. See
 /// [`RateLimiter::acquire_permit`](crate::RateLimiter::acquire_permit).
@@ -86,6 +97,16 @@ impl Permit {
         }
     }
 
+    /// A permit of a key that is not limited. Nothing counts it.
+    pub(super) fn unlimited(budget: HashedBudget) -> Self {
+        Self::new(
+            Arc::new(Unlimited),
+            Arc::new(budget),
+            Source::Override,
+            None,
+        )
+    }
+
     /// The name of the limit.
     #[must_use]
     pub fn limit_name(&self) -> &str {
@@ -99,7 +120,8 @@ impl Permit {
     }
 
     /// The source of the grant: the store, or while the store is unavailable the limit's [failure
-    /// policy](Limit::with_on_store_failure).
+    /// policy](Limit::with_on_store_failure), or an
+    /// [override](crate::overrides::Override) that exempts the key.
     #[must_use]
     pub const fn source(&self) -> Source {
         self.source

@@ -142,7 +142,7 @@ impl RateLimiter {
         n: u32,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        self.acquire_group(&Check::new(limit, key).with_cost(n).into(), max_wait)
+        self.acquire_group(Check::new(limit, key).with_cost(n).into(), max_wait)
             .await
     }
 
@@ -158,11 +158,22 @@ impl RateLimiter {
         group: impl TryInto<Group, Error: Into<Error>>,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        self.acquire_group(&group.try_into().map_err(Into::into)?, max_wait)
+        self.acquire_group(group.try_into().map_err(Into::into)?, max_wait)
             .await
     }
 
-    async fn acquire_group(&self, group: &Group, max_wait: Duration) -> Result<Decision, Error> {
+    /// Acquires a group, with the overrides of its keys.
+    async fn acquire_group(&self, group: Group, max_wait: Duration) -> Result<Decision, Error> {
+        if self.shared.gate.is_empty() {
+            return self.wait_observed(&group, max_wait).await;
+        }
+        let limiter = self.clone();
+        let acquire =
+            |group| Answer::later(async move { limiter.wait_observed(&group, max_wait).await });
+        self.through_gate(group, true, acquire).await
+    }
+
+    async fn wait_observed(&self, group: &Group, max_wait: Duration) -> Result<Decision, Error> {
         let observation = self.observe(CheckSpan::begin(), group);
         let mut acquiring = pin!(async {
             // Timers need a runtime.

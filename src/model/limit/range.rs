@@ -6,7 +6,7 @@ use crate::units::{ConfigError, Quota};
 const MAX_NAME: usize = 64;
 
 /// Checks the name of a limit.
-pub(super) fn check_name(name: &str) -> Result<(), ConfigError> {
+pub(in crate::model) fn check_name(name: &str) -> Result<(), ConfigError> {
     check_text(name).map_err(|error| error.at("name"))
 }
 

@@ -100,6 +100,15 @@ impl Feed {
         timeout(CHECK_EVERY, subscription.next()).await.ok()?
     }
 
+    /// The messages that wait.
+    #[cfg(feature = "config")]
+    pub(super) fn take_waiting(&mut self) -> Vec<Announcement> {
+        match &mut self.subscription {
+            Some((subscription, ..)) => subscription.take_waiting(),
+            None => Vec::new(),
+        }
+    }
+
     /// Forgets the messages that wait.
     pub(super) fn skip_waiting(&mut self) {
         if let Some((subscription, ..)) = &mut self.subscription {

@@ -15,6 +15,8 @@ mod keys;
 mod lane;
 mod node;
 mod notes;
+#[cfg(feature = "config")]
+mod overrides;
 mod probe;
 mod route;
 mod script;
@@ -42,6 +44,8 @@ pub use self::connect::Credentials;
 use self::lane::{Lane, Urgency};
 use self::notes::Notes;
 #[cfg(feature = "config")]
+pub(crate) use self::overrides::{OverrideChanges, OverridesInRedis};
+#[cfg(feature = "config")]
 pub use self::source::RedisSource;
 use self::submit::{submit, submit_claim};
 #[cfg(feature = "tls")]
@@ -50,6 +54,8 @@ use super::asynchronous::Asynchronous;
 use super::deny_cache::DenyCache;
 use super::{Answer, BreakerState, Note, Store};
 use crate::model::{Budget, Change, Check, Error, Key, Limit, Operation};
+#[cfg(feature = "config")]
+use crate::units::ManualClock;
 use crate::units::{ConfigError, Outcome, Timestamp};
 
 /// The store that all replicas of a service share: Redis, or a server with its protocol and
@@ -209,6 +215,12 @@ impl RedisStore {
 
     fn lanes(&self) -> &Lanes {
         self.asynchronous.store()
+    }
+
+    /// The clock of the store, if it is set by hand.
+    #[cfg(feature = "config")]
+    pub(crate) fn clock(&self) -> Option<&ManualClock> {
+        self.lanes().all[0].settings.clock.as_ref()
     }
 
     /// Charges a check of an asynchronous limit, if this process can decide it. Returns its

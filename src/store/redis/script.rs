@@ -45,6 +45,10 @@ pub(super) const QUOTAS: &str = include_str!("../../../scripts/quotas.lua");
 /// Adds to the keys that all processes denied most often.
 pub(super) const DENIED: &str = include_str!("../../../scripts/denied.lua");
 
+/// Sets and removes overrides.
+#[cfg(feature = "config")]
+pub(super) const OVERRIDES: &str = include_str!("../../../scripts/overrides.lua");
+
 static SCRIPT: LazyLock<Script> = LazyLock::new(Script::join);
 
 /// One script of all files.

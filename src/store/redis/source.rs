@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::RedisStore;
 use super::channel::{CHECK_EVERY, Feed, check_name, config_prefix};
 use super::command::{self, CommandError};
+use super::overrides;
 use crate::configuration::{Config, ConfigSource, Format, MAX_TEXT};
 use crate::model::Error;
 use crate::telemetry;
@@ -74,9 +75,16 @@ impl RedisSource {
     ///
     /// # Errors
     ///
-    /// Returns an error if the name is not 1 to 64 letters, digits, `.`, `_` and `-` (ASCII).
+    /// Returns an error if the name is not 1 to 64 letters, digits, `.`, `_` and `-` (ASCII), or is
+    /// `overrides`.
     pub fn new(store: &RedisStore, name: &str, format: Format) -> Result<Self, ConfigError> {
         check_name("configuration", name)?;
+        if name == overrides::NAME {
+            return Err(ConfigError::new(format!(
+                "the name of the configuration is `{name}`, which is the key of the overrides; use \
+                 another name"
+            )));
+        }
         let lanes = store.lanes().clone();
         let (prefix, partition) = config_prefix(&lanes);
         let key = format!("{prefix}:{partition}{name}");

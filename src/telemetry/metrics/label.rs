@@ -59,6 +59,7 @@ pub(in crate::telemetry) const fn source_name(source: Option<Source>) -> &'stati
         Some(Source::Local) => "local",
         Some(Source::FailOpen) => "fail_open",
         Some(Source::FailClosed) => "fail_closed",
+        Some(Source::Override) => "override",
         None => "none",
     }
 }

@@ -53,7 +53,7 @@ impl Default for Handles {
 const EXTRACTORS: [&str; 4] = ["first", "second", "third", "further"];
 
 /// The sources of decisions, and none.
-const SOURCES: usize = Source::FailClosed as usize + 2;
+const SOURCES: usize = Source::Override as usize + 2;
 
 #[derive(Default)]
 struct OfLimit {

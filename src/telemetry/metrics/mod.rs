@@ -151,6 +151,16 @@ pub(crate) fn waiting() -> GaugeLevel {
     level
 }
 
+/// Notes how many overrides this process has.
+pub(crate) fn overrides_counted(level: &mut GaugeLevel, overrides: usize) {
+    level.set(&names::OVERRIDES, &[], overrides);
+}
+
+/// Counts an attempt to read overrides that failed.
+pub(super) fn overrides_unread() {
+    recorder::add(&names::OVERRIDES_UNREAD, &[], 1);
+}
+
 /// Counts a look-up that failed.
 pub(super) fn lookup_failed() {
     recorder::add(&names::LOOKUP_FAILURES, &[], 1);

@@ -96,6 +96,16 @@ pub(super) static REPLICAS: Metric = Metric::new(
     "Processes that share the overshoot of limits, as this process knows. 0: it has no share.",
 );
 
+pub(super) static OVERRIDES: Metric = Metric::new(
+    "tollgate_overrides",
+    "Overrides of keys that this process has.",
+);
+
+pub(super) static OVERRIDES_UNREAD: Metric = Metric::new(
+    "tollgate_override_read_failures_total",
+    "Attempts to read the overrides in Redis that failed.",
+);
+
 pub(super) static PERMITS_HELD: Metric = Metric::new(
     "tollgate_permits_held",
     "Permits of concurrency limits that this process holds.",
@@ -155,7 +165,7 @@ pub const HISTOGRAMS: [(&str, &[f64]); 2] = [
 ];
 
 /// The counters, for their descriptions.
-pub(super) static COUNTERS: [&Metric; 14] = [
+pub(super) static COUNTERS: [&Metric; 15] = [
     &DECISIONS,
     &STORE_FAILURES,
     &UNCHECKED_REQUESTS,
@@ -164,6 +174,7 @@ pub(super) static COUNTERS: [&Metric; 14] = [
     &LOOKUP_FAILURES,
     &UNSETTLED,
     &CONFIGURATION_UPDATES,
+    &OVERRIDES_UNREAD,
     &DENY_CACHE_HITS,
     &PREPAID_UNITS,
     &PAID_UNITS,
@@ -173,8 +184,9 @@ pub(super) static COUNTERS: [&Metric; 14] = [
 ];
 
 /// The gauges, for their descriptions.
-pub(super) static GAUGES: [&Metric; 8] = [
+pub(super) static GAUGES: [&Metric; 9] = [
     &CONFIGURATIONS_REJECTED,
+    &OVERRIDES,
     &PERMITS_HELD,
     &WAITING_REQUESTS,
     &QUEUED_CHECKS,

@@ -3,6 +3,8 @@
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::broadcast::error::RecvError;
+#[cfg(feature = "config")]
+use tokio::sync::broadcast::error::TryRecvError;
 use tokio::sync::broadcast::{self, Receiver};
 
 use crate::store::Announcement;
@@ -24,6 +26,18 @@ impl Subscription {
     /// Waits for a message. `None` at the end of the connection.
     pub(in crate::store::redis) async fn next(&mut self) -> Option<Announcement> {
         next(&mut self.messages).await
+    }
+
+    /// The messages that wait.
+    #[cfg(feature = "config")]
+    pub(in crate::store::redis) fn take_waiting(&mut self) -> Vec<Announcement> {
+        let messages = &mut self.messages;
+        std::iter::from_fn(|| match messages.try_recv() {
+            Ok(message) => Some(message),
+            Err(TryRecvError::Lagged(_)) => Some(Announcement::Any),
+            Err(TryRecvError::Empty | TryRecvError::Closed) => None,
+        })
+        .collect()
     }
 
     /// Forgets the messages that wait.

@@ -1,0 +1,205 @@
+//! Overrides by limit and key.
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::model::{Key, Limit, Override};
+use crate::telemetry;
+use crate::units::{Mutex, Timestamp};
+
+/// A power of two.
+const SHARDS: usize = 64;
+
+/// A power of two. With the most overrides, a tenth of the bits is set.
+const MARKS: usize = 1 << 20;
+
+/// A table that all threads look into, and few change.
+pub(super) struct Table {
+    len: AtomicUsize,
+    hasher: DefaultHashBuilder,
+    /// A bit for each override that was added, by its hash. A key without an override, as most are,
+    /// needs no lock. Created with the first override.
+    marks: OnceLock<Box<[AtomicU64]>>,
+    shards: [Mutex<HashTable<Arc<Entry>>>; SHARDS],
+}
+
+pub(super) struct Entry {
+    pub(super) given: Override,
+    /// The set of limits whose file has it. `None` if it was set at run time.
+    owner: Option<Weak<()>>,
+    /// The limit that it was last applied to, and the limit in its place, if there is one.
+    last: Mutex<Option<(Limit, Option<Limit>)>>,
+    is_reported: AtomicBool,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            len: AtomicUsize::new(0),
+            hasher: DefaultHashBuilder::default(),
+            marks: OnceLock::new(),
+            shards: std::array::from_fn(|_| Mutex::default()),
+        }
+    }
+}
+
+impl Table {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// The override that is in force. The time is read only if there is one.
+    pub(super) fn find(
+        &self,
+        limit: &str,
+        key: &Key,
+        now: impl FnOnce() -> Timestamp,
+    ) -> Option<Arc<Entry>> {
+        let hash = self.hash(limit, key);
+        if !self.has_mark(hash) {
+            return None;
+        }
+        let shard = self.shard(hash);
+        let entry = shard.lock().find(hash, |it| it.is_for(limit, key)).cloned();
+        entry.filter(|entry| entry.is_in_force(now()))
+    }
+
+    /// Adds an override, or replaces the one of the same limit and key.
+    pub(super) fn insert(&self, given: Override, owner: Option<Weak<()>>) {
+        let hash = self.hash(given.limit_name(), given.key());
+        self.mark(hash);
+        let entry = Arc::new(Entry {
+            given,
+            owner,
+            last: Mutex::default(),
+            is_reported: AtomicBool::new(false),
+        });
+        let mut shard = self.shard(hash).lock();
+        let (limit, key) = (entry.given.limit_name(), entry.given.key());
+        match shard.find_mut(hash, |it| it.is_for(limit, key)) {
+            Some(known) => *known = entry,
+            None => {
+                let rehash = |it: &Arc<Entry>| self.hash(it.given.limit_name(), it.given.key());
+                shard.insert_unique(hash, entry, rehash);
+                self.len.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Removes an override. Returns whether it was in force.
+    pub(super) fn remove(&self, limit: &str, key: &Key, now: Timestamp) -> bool {
+        let hash = self.hash(limit, key);
+        let mut shard = self.shard(hash).lock();
+        let Ok(found) = shard.find_entry(hash, |it| it.is_for(limit, key)) else {
+            return false;
+        };
+        let (entry, _) = found.remove();
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        entry.is_in_force(now)
+    }
+
+    /// Removes all overrides but those to keep.
+    pub(super) fn retain(&self, keep: impl Fn(&Entry) -> bool) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let before = shard.len();
+            shard.retain(|entry| keep(entry));
+            let removed = before.saturating_sub(shard.len());
+            self.len.fetch_sub(removed, Ordering::Relaxed);
+        }
+    }
+
+    /// The overrides that are in force.
+    pub(super) fn list(&self, now: Timestamp) -> Vec<Override> {
+        let mut list = Vec::with_capacity(self.len());
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let in_force = shard.iter().filter(|entry| entry.is_in_force(now));
+            list.extend(in_force.map(|entry| entry.given.clone()));
+        }
+        list
+    }
+
+    fn has_mark(&self, hash: u64) -> bool {
+        let (word, bit) = place(hash);
+        let marks = self.marks.get();
+        marks.is_some_and(|marks| marks[word].load(Ordering::Relaxed) & bit != 0)
+    }
+
+    fn mark(&self, hash: u64) {
+        let (word, bit) = place(hash);
+        let marks = self
+            .marks
+            .get_or_init(|| (0..MARKS / 64).map(|_| AtomicU64::new(0)).collect());
+        marks[word].fetch_or(bit, Ordering::Relaxed);
+    }
+
+    fn shard(&self, hash: u64) -> &Mutex<HashTable<Arc<Entry>>> {
+        // The table takes the bits at both ends.
+        &self.shards[(hash >> 32) as usize % SHARDS]
+    }
+
+    /// The key comes last, so its length need not be hashed to tell it from what follows.
+    fn hash(&self, limit: &str, key: &Key) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(limit.as_bytes());
+        // No name contains this byte.
+        hasher.write_u8(0);
+        hasher.write(key.as_bytes());
+        hasher.finish()
+    }
+}
+
+/// The word and the bit of a mark.
+const fn place(hash: u64) -> (usize, u64) {
+    let number = hash as usize % MARKS;
+    (number / 64, 1 << (number % 64))
+}
+
+impl Entry {
+    fn is_for(&self, limit: &str, key: &Key) -> bool {
+        self.given.key() == key && self.given.limit_name() == limit
+    }
+
+    /// Returns whether it has not ended, and its file is in use.
+    fn is_in_force(&self, now: Timestamp) -> bool {
+        let is_owned = |owner: &Weak<()>| owner.strong_count() > 0;
+        !self.given.is_over(now) && self.owner.as_ref().is_none_or(is_owned)
+    }
+
+    /// Returns whether it is from the file of a set of limits.
+    pub(super) fn is_of(&self, set: &Arc<()>) -> bool {
+        let is_set = |owner: &Weak<()>| std::ptr::eq(owner.as_ptr(), Arc::as_ptr(set));
+        self.owner.as_ref().is_some_and(is_set)
+    }
+
+    /// The limit in place of another one. `None` if that cannot have it, which is reported.
+    pub(super) fn overridden(&self, limit: &Limit) -> Option<Limit> {
+        let mut last = self.last.lock();
+        if let Some((given, overridden)) = &*last
+            && given == limit
+        {
+            return overridden.clone();
+        }
+        let overridden = limit.overridden(self.given.effect());
+        let error = overridden.as_ref().err().cloned();
+        let overridden = overridden.ok();
+        *last = Some((limit.clone(), overridden.clone()));
+        drop(last);
+        if let Some(error) = error
+            && !self.is_reported.swap(true, Ordering::Relaxed)
+        {
+            telemetry::override_without_effect(self.given.key(), &error);
+        }
+        overridden
+    }
+}

@@ -1,0 +1,430 @@
+//! Overrides in a hash of Redis, and a channel that announces changes of it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use redis::{Cmd, FromRedisValue};
+use tokio::time::{Instant, sleep};
+
+use super::channel::{CHECK_EVERY, Feed, config_prefix};
+use super::command::{self, CommandError};
+use super::{Lanes, RedisStore, script};
+use crate::configuration::OverrideConfig;
+use crate::model::{Error, Key, MAX_OVERRIDES, Override};
+use crate::store::Announcement;
+use crate::telemetry;
+use crate::units::{ConfigError, Timestamp};
+
+/// The last part of the names of the hash and of the channel.
+pub(super) const NAME: &str = "overrides";
+
+/// How often the version is read although no change was announced.
+const POLL: Duration = Duration::from_secs(10);
+
+/// The pause between an announcement and reading, for the announcements that follow it.
+const QUIET_FOR: Duration = Duration::from_millis(50);
+
+/// How many fields Redis reads at a time, which takes it about a tenth of a millisecond.
+const AT_A_TIME: usize = 500;
+
+/// The most malformed overrides that are reported when all are read.
+const MOST_REPORTED: u32 = 16;
+
+/// The version of a hash that is not there.
+const NO_HASH: u64 = 0;
+
+/// The field with the version of all overrides. Other fields have a space.
+const VERSION: &str = "version";
+
+/// The overrides of a store.
+pub(crate) struct OverridesInRedis {
+    lanes: Lanes,
+    prefix: String,
+    key: String,
+    channel: String,
+}
+
+/// Changes that replicas have to follow.
+pub(crate) enum OverrideChanges {
+    /// All overrides.
+    All(Vec<Override>),
+    /// Overrides by limit and key. `None` if it was removed.
+    Some(Vec<(String, Key, Option<Override>)>),
+}
+
+/// Announced changes, and the version that is known.
+pub(crate) struct OverrideFeed {
+    redis: OverridesInRedis,
+    feed: Feed,
+    known: Option<u64>,
+    /// The changes to be read. `None` if it may be any.
+    announced: Option<Vec<(u64, String)>>,
+    /// Whether it was reported that they cannot be read, since they were last read.
+    is_unread: bool,
+}
+
+impl OverridesInRedis {
+    pub(crate) fn new(store: &RedisStore) -> Self {
+        let lanes = store.lanes().clone();
+        let (prefix, partition) = config_prefix(&lanes);
+        Self {
+            key: format!("{prefix}:{partition}{NAME}"),
+            channel: format!("{prefix}:{NAME}"),
+            lanes,
+            prefix,
+        }
+    }
+
+    /// Sets an override.
+    pub(crate) async fn set(&self, new: &Override) -> Result<(), Error> {
+        let field = field(new.limit_name(), new.key());
+        let text = serde_json::to_string(&OverrideConfig::from(new));
+        let text = text.map_err(|error| ConfigError::new(error.to_string()))?;
+        let pairs = [(field, text)];
+        let mut changed = self.change(&pairs).await?;
+        if changed < 0 {
+            self.remove_ended().await?;
+            changed = self.change(&pairs).await?;
+        }
+        match changed {
+            ..0 => Err(Error::misuse(format!(
+                "Redis key `{}` has {MAX_OVERRIDES} overrides, which is the most; remove one, or \
+                 use plans",
+                self.key
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes an override. Returns whether there was one.
+    pub(crate) async fn remove(&self, limit: &str, key: &Key) -> Result<bool, Error> {
+        let pairs = [(field(limit, key), String::new())];
+        Ok(self.change(&pairs).await? > 0)
+    }
+
+    /// Reads the override of one key.
+    pub(crate) async fn read_one(&self, limit: &str, key: &Key) -> Result<Option<Override>, Error> {
+        let field = field(limit, key);
+        let mut get = redis::cmd("HGET");
+        get.arg(&self.key).arg(&field);
+        let text: Option<String> = self
+            .run(&get)
+            .await
+            .map_err(|error| self.error("not read", error))?;
+        Ok(text.and_then(|text| self.parse(&field, &text)))
+    }
+
+    /// Reads all overrides, without those that have ended. `None` if there is no hash.
+    pub(crate) async fn read(&self) -> Result<Option<Vec<Override>>, Error> {
+        let read = async {
+            let version = self.version().await?;
+            let all = self.scan().await?;
+            Ok(version.map(|_| self.in_force(all)))
+        };
+        read.await.map_err(|error| self.error("not read", error))
+    }
+
+    fn in_force(&self, mut all: Vec<Override>) -> Vec<Override> {
+        let now = self.now();
+        all.retain(|one| !one.is_over(now));
+        all
+    }
+
+    fn now(&self) -> Timestamp {
+        match &self.lanes.all[0].settings.clock {
+            Some(clock) => clock.now(),
+            None => Timestamp::EPOCH.or_now(),
+        }
+    }
+
+    /// The changes from now on.
+    pub(crate) fn feed(&self) -> OverrideFeed {
+        let redis = Self {
+            lanes: self.lanes.clone(),
+            prefix: self.prefix.clone(),
+            key: self.key.clone(),
+            channel: self.channel.clone(),
+        };
+        let channel = self.channel.clone();
+        OverrideFeed {
+            feed: Feed::new(self.lanes.clone(), self.prefix.clone(), channel),
+            redis,
+            known: None,
+            announced: None,
+            is_unread: false,
+        }
+    }
+
+    /// Writes fields, and announces that. An empty text removes a field. Returns how many changed.
+    async fn change(&self, pairs: &[(String, String)]) -> Result<i64, Error> {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(script::OVERRIDES).arg(1).arg(&self.key);
+        eval.arg(&self.channel).arg(MAX_OVERRIDES);
+        for (field, text) in pairs {
+            eval.arg(field).arg(text);
+        }
+        let changed = self.run(&eval).await;
+        changed.map_err(|error| self.error("not written", error))
+    }
+
+    /// Makes room.
+    async fn remove_ended(&self) -> Result<(), Error> {
+        let all = self.scan().await;
+        let all = all.map_err(|error| self.error("not read", error))?;
+        let now = self.now();
+        let ended = all.iter().filter(|one| one.is_over(now));
+        let pairs: Vec<_> = ended
+            .map(|one| (field(one.limit_name(), one.key()), String::new()))
+            .collect();
+        for some in pairs.chunks(AT_A_TIME) {
+            self.change(some).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads all overrides, also those that have ended.
+    async fn scan(&self) -> Result<Vec<Override>, CommandError> {
+        let mut found = HashMap::new();
+        let mut cursor = 0_u64;
+        loop {
+            let mut scan = redis::cmd("HSCAN");
+            scan.arg(&self.key).arg(cursor);
+            scan.arg("COUNT").arg(AT_A_TIME);
+            let (next, pairs): (u64, Vec<(String, String)>) = self.run(&scan).await?;
+            found.extend(pairs);
+            if found.len() > MAX_OVERRIDES.saturating_add(1) {
+                let many = format!("it has more than {MAX_OVERRIDES} overrides; remove some");
+                return Err(CommandError::Invalid(many));
+            }
+            if next == 0 {
+                break;
+            }
+            cursor = next;
+        }
+        found.remove(VERSION);
+        let mut all = Vec::with_capacity(found.len());
+        let mut malformed = 0;
+        for (field, text) in &found {
+            match parse(field, text) {
+                Ok(one) => all.push(one),
+                Err(error) if malformed < MOST_REPORTED => {
+                    malformed += 1;
+                    telemetry::override_malformed(&self.key, field, &error);
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(all)
+    }
+
+    /// The version of all overrides. `None` if there is no hash.
+    async fn version(&self) -> Result<Option<u64>, CommandError> {
+        let mut get = redis::cmd("HGET");
+        get.arg(&self.key).arg(VERSION);
+        self.run(&get).await
+    }
+
+    /// Reads an override. One that is malformed is reported, and counts as none.
+    fn parse(&self, field: &str, text: &str) -> Option<Override> {
+        match parse(field, text) {
+            Ok(parsed) => Some(parsed),
+            Err(error) => {
+                telemetry::override_malformed(&self.key, field, &error);
+                None
+            }
+        }
+    }
+
+    fn error(&self, what: &str, error: CommandError) -> Error {
+        error.into_error(&format!("overrides in Redis key `{}`: {what}", self.key))
+    }
+
+    async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CommandError> {
+        command::run(&self.lanes, command, &self.prefix).await
+    }
+}
+
+/// The name of an override in the hash. A key has no space, and a limit's name may have some.
+fn field(limit: &str, key: &Key) -> String {
+    format!("{key} {limit}")
+}
+
+fn parse_field(field: &str) -> Result<(&str, Key), ConfigError> {
+    let (key, limit) = field.split_once(' ').ok_or_else(|| {
+        ConfigError::new("the field is not the key and the name of a limit, with a space between")
+    })?;
+    Ok((limit, Key::from_encoded(key)?))
+}
+
+fn parse(field: &str, text: &str) -> Result<Override, ConfigError> {
+    let (limit, key) = parse_field(field)?;
+    let config: OverrideConfig =
+        serde_json::from_str(text).map_err(|error| ConfigError::new(error.to_string()))?;
+    config.parse(limit, key)
+}
+
+impl OverrideFeed {
+    /// Waits until it is time to read.
+    pub(crate) async fn wait(&mut self) {
+        self.announced = None;
+        match self.feed.subscribe().await {
+            // Earlier announcements are unknown.
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => telemetry::unsubscribed(&self.redis.channel, &error),
+        }
+        if self.is_unread || !self.feed.is_subscribed() {
+            // The first time, at once.
+            if self.is_unread || self.known.is_some() {
+                sleep(CHECK_EVERY).await;
+            }
+            return;
+        }
+        let since = Instant::now();
+        while self.feed.is_subscribed() && since.elapsed() < POLL {
+            if let Some(first) = self.feed.next().await {
+                sleep(QUIET_FOR).await;
+                let mut announced = vec![first];
+                announced.extend(self.feed.take_waiting());
+                self.announced = announced.iter().map(parse_announcement).collect();
+                return;
+            }
+        }
+    }
+
+    /// Reads the changes. `None` if there are none, or they cannot be read, which is reported once.
+    pub(crate) async fn changes(&mut self) -> Option<OverrideChanges> {
+        match self.read_changes().await {
+            Ok(changes) => {
+                self.is_unread = false;
+                changes
+            }
+            Err(CommandError::Unavailable(reason) | CommandError::Invalid(reason)) => {
+                telemetry::overrides_not_read(&self.redis.key, &reason, self.is_unread);
+                self.is_unread = true;
+                None
+            }
+        }
+    }
+
+    async fn read_changes(&mut self) -> Result<Option<OverrideChanges>, CommandError> {
+        if let Some(known) = self.known
+            && let Some(announced) = self.announced.take()
+            && let Some((version, fields)) = following(known, announced)
+        {
+            let changes = self.read_fields(&fields).await?;
+            self.known = Some(version);
+            return Ok(Some(OverrideChanges::Some(changes)));
+        }
+        // A change while they are read is announced afterwards.
+        let version = match (self.redis.version().await?, self.known) {
+            (Some(version), _) => version,
+            // None was ever set.
+            (None, None | Some(NO_HASH)) => NO_HASH,
+            // Redis lost it, because the last override that is removed leaves the version.
+            (None, Some(_)) => {
+                let lost = "the hash is gone, which Redis may have lost; set the overrides again";
+                return Err(CommandError::Invalid(lost.to_owned()));
+            }
+        };
+        if self.known == Some(version) {
+            return Ok(None);
+        }
+        let all = self.redis.scan().await?;
+        self.known = Some(version);
+        Ok(Some(OverrideChanges::All(self.redis.in_force(all))))
+    }
+
+    async fn read_fields(
+        &self,
+        fields: &[String],
+    ) -> Result<Vec<(String, Key, Option<Override>)>, CommandError> {
+        let named = fields.iter().filter_map(|field| {
+            let (limit, key) = parse_field(field).ok()?;
+            Some((field, limit.to_owned(), key))
+        });
+        let named: Vec<_> = named.collect();
+        if named.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut get = redis::cmd("HMGET");
+        get.arg(&self.redis.key);
+        for (field, ..) in &named {
+            get.arg(*field);
+        }
+        let texts: Vec<Option<String>> = self.redis.run(&get).await?;
+        let changes = named.into_iter().zip(texts);
+        let changes = changes.map(|((field, limit, key), text)| {
+            let now = text.and_then(|text| self.redis.parse(field, &text));
+            (limit, key, now)
+        });
+        Ok(changes.collect())
+    }
+}
+
+/// The version and the field of an announced change. `None` if it may be any.
+fn parse_announcement(announcement: &Announcement) -> Option<(u64, String)> {
+    let Announcement::One(text) = announcement else {
+        return None;
+    };
+    let (version, field) = text.split_once(' ')?;
+    Some((version.parse().ok()?, field.to_owned()))
+}
+
+/// The last version and the fields of changes that follow the `known` version, if none is missing.
+fn following(known: u64, mut announced: Vec<(u64, String)>) -> Option<(u64, Vec<String>)> {
+    announced.retain(|(version, _)| *version > known);
+    announced.sort();
+    announced.dedup();
+    let mut version = known;
+    for (next, _) in &announced {
+        if *next != version.saturating_add(1) {
+            return None;
+        }
+        version = *next;
+    }
+    let fields = announced.into_iter().map(|(_, field)| field);
+    Some((version, fields.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(versions: &[u64]) -> Vec<(u64, String)> {
+        let change = |version: &u64| (*version, format!("acme{version} api"));
+        versions.iter().map(change).collect()
+    }
+
+    #[test]
+    fn changes_are_followed_one_by_one_only_if_none_is_missing() {
+        let fields = |versions: &[u64]| {
+            let followed = following(7, changes(versions));
+            followed.map(|(version, fields)| (version, fields.len()))
+        };
+        assert_eq!(fields(&[8]), Some((8, 1)));
+        assert_eq!(fields(&[10, 8, 9, 9]), Some((10, 3)));
+        assert_eq!(fields(&[5, 7]), Some((7, 0)), "they are known");
+        assert_eq!(fields(&[9]), None, "8 is missing");
+        assert_eq!(fields(&[8, 10]), None);
+    }
+
+    #[test]
+    fn field_has_a_key_and_a_name_with_spaces() {
+        let key = Key::from_parts(["a b", "c"]);
+        let field = field("the api", &key);
+        assert_eq!(field, "a%20b:c the api");
+        assert_eq!(parse_field(&field), Ok(("the api", key)));
+        assert!(parse_field(VERSION).is_err());
+        assert!(parse_field("(acme api").is_err());
+    }
+
+    #[test]
+    fn announcement_of_several_changes_is_of_any() {
+        let one = |text: &str| parse_announcement(&Announcement::One(text.to_owned()));
+        assert_eq!(one("7 acme api"), Some((7, "acme api".to_owned())));
+        assert_eq!(one("7"), None);
+        assert_eq!(one("changed by hand"), None);
+        assert_eq!(parse_announcement(&Announcement::Any), None);
+    }
+}
