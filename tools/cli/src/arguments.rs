@@ -1,14 +1,14 @@
 //! The command line, from which the help, the man pages and the shell completions are generated.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use tollgate::RedisStore;
 use tollgate::config::Format;
 use tollgate::store::RedisStoreBuilder;
+use tollgate::{Quota, RedisStore};
 
 use crate::limit::{Algorithm, LimitSpec};
 use crate::redis::{Certificates, is_tls};
@@ -51,6 +51,10 @@ pub(crate) enum Command {
     Block(BlockArguments),
     /// Ends the block of a client under a limit
     Unblock(BlockedArguments),
+    /// Gives a client another quota under a limit, exempts it, or denies it
+    Override(OverrideArguments),
+    /// Lists the overrides of all clients
+    Overrides(OverridesArguments),
     /// Copies the budgets to another Redis, or to another prefix
     Copy(CopyArguments),
     /// Examines a Redis: version, rights, eviction, replication, cluster, latency and clock
@@ -346,6 +350,69 @@ pub(crate) struct BlockedArguments {
     pub(crate) yes: bool,
 }
 
+/// A client's exception under a limit, which all replicas follow within a second.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("effect").required(true))]
+pub(crate) struct OverrideArguments {
+    #[command(flatten)]
+    pub(crate) redis: RedisArguments,
+    /// The client's key, as `keys` prints it
+    pub(crate) key: String,
+    /// The limit's name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: String,
+    /// Another quota, such as `1000/min`. Units that were used stay used
+    #[arg(long, group = "effect")]
+    pub(crate) quota: Option<Quota>,
+    /// The most units at once, of a bucket. Default: the units of the quota
+    #[arg(long, value_name = "UNITS", requires = "quota")]
+    pub(crate) burst: Option<u64>,
+    /// Another number of requests at once, under a concurrency limit
+    #[arg(long, value_name = "COUNT", group = "effect")]
+    pub(crate) permits: Option<u32>,
+    /// The limit does not apply to the client
+    #[arg(long, group = "effect")]
+    pub(crate) unlimited: bool,
+    /// Denies all requests of the client, with 403 and this text
+    #[arg(
+        long,
+        value_name = "TEXT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "this client is denied",
+        group = "effect"
+    )]
+    pub(crate) deny: Option<String>,
+    /// Removes the override
+    #[arg(long, group = "effect", conflicts_with_all = ["length", "until", "reason"])]
+    pub(crate) remove: bool,
+    /// For how long, such as `7d`. Default: until it is removed
+    #[arg(long = "for", value_name = "TIME", value_parser = period, conflicts_with = "until")]
+    pub(crate) length: Option<Duration>,
+    /// The end: a day, such as `2026-12-03`, which is 00:00 UTC, or a time such as
+    /// `2026-12-03T18:00:00+01:00`
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) until: Option<SystemTime>,
+    /// The reason, for operators. Clients do not get it
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// The operator
+    #[arg(long, env = "USER", value_name = "NAME")]
+    pub(crate) author: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OverridesArguments {
+    #[command(flatten)]
+    pub(crate) redis: RedisArguments,
+    /// Only overrides of this limit
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Prints one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CopyArguments {
     #[command(flatten)]
@@ -433,6 +500,25 @@ pub(crate) struct CheckConfigArguments {
     /// Prints JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// A day in UTC, or a time with its offset.
+fn time(text: &str) -> Result<SystemTime, String> {
+    let day: Result<jiff::civil::Date, _> = text.parse();
+    let time: Result<jiff::Timestamp, _> = match (text.len(), day) {
+        (10, Ok(day)) => jiff::tz::TimeZone::UTC.to_timestamp(day.at(0, 0, 0, 0)),
+        _ => text.parse(),
+    };
+    let since_epoch = |time: jiff::Timestamp| {
+        let seconds = u64::try_from(time.as_second()).unwrap_or(0);
+        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+    };
+    time.map(since_epoch).map_err(|_| {
+        format!(
+            "`{text}` is not a time; write a day such as `2026-12-03`, or a time with its offset \
+             such as `2026-12-03T18:00:00Z`"
+        )
+    })
 }
 
 /// `10m`, as in a quota.

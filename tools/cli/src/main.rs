@@ -44,6 +44,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Command::Reset(arguments) => redis::reset::run(arguments).await,
             Command::Block(arguments) => redis::block::run(arguments).await,
             Command::Unblock(arguments) => redis::block::end(arguments).await,
+            Command::Override(arguments) => redis::overrides::run(arguments).await,
+            Command::Overrides(arguments) => redis::overrides::list(arguments).await,
             Command::Copy(arguments) => redis::copy::run(arguments).await,
             Command::Doctor(arguments) => redis::doctor::run(arguments).await,
             Command::CheckConfig(arguments) => check_config::run(&arguments),

@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod keys;
 mod limiter;
 mod name;
+pub(crate) mod overrides;
 pub(crate) mod peek;
 pub(crate) mod reset;
 mod scan;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tollgate::config::{Config, LimitSet, RedisSource};
 use tollgate::decision::Usage;
 use tollgate::limit::Algorithm;
-use tollgate::{Check, Limit, RateLimiter, RedisStore};
+use tollgate::overrides::Overrides;
+use tollgate::{Check, Limit, RateLimitLayer, RateLimiter, RedisStore};
 
 use super::limiter::store;
 use super::name::{client, hint};
@@ -19,13 +20,21 @@ use crate::table::{self, cell};
 
 pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
     let store = store(&arguments.redis).await?;
-    let limits = limits(&arguments, &store).await?;
+    let (set, limits) = limits(&arguments, &store).await?;
     let key = client(&arguments.key);
     let checks: Vec<_> = limits.iter().map(|(it, _)| Check::new(it, &key)).collect();
     if checks.is_empty() {
         anyhow::bail!("the configuration has no limit of rates for this client");
     }
-    let usage = RateLimiter::new(store).usage(checks).await?;
+    let overrides = Overrides::in_redis(&store)?;
+    if let Err(error) = overrides.list().await {
+        output::note(&format!("without the overrides in Redis: {error}"));
+    }
+    let limiter = RateLimiter::builder(store).overrides(&overrides).build()?;
+    // The limiter has the overrides of the file while there is a layer.
+    let layer = RateLimitLayer::from_config(&limiter, &set)?;
+    let usage = limiter.usage(checks).await?;
+    drop(layer);
     if arguments.json {
         output::print(&output::json(&usage, false)?)?;
         return Ok(ExitCode::SUCCESS);
@@ -34,8 +43,17 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
         "limit", "key", "allows", "used", "left", "used %", "full in", "state",
     ];
     let mut table = table::markdown(&heads, &["used", "left", "used %"]);
-    for ((limit, key), usage) in limits.iter().zip(&usage) {
-        table.add_row(row(limit, key, usage));
+    for (limit, key_name) in &limits {
+        let usage = usage.iter().find(|it| it.limit == limit.name());
+        let set = overrides.get(limit.name(), &key);
+        let allows = match &set {
+            Some(set) => format!("{set} (override)"),
+            None => limit.to_string(),
+        };
+        table.add_row(match usage {
+            Some(usage) => row(&allows, key_name, usage),
+            None => not_limited(limit, key_name),
+        });
     }
     output::print(&table.to_string())?;
     if usage.iter().all(|it| it.used == 0) {
@@ -52,7 +70,7 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
 async fn limits(
     arguments: &UsageArguments,
     store: &RedisStore,
-) -> anyhow::Result<Vec<(Limit, String)>> {
+) -> anyhow::Result<(LimitSet, Vec<(Limit, String)>)> {
     let config = match (&arguments.limits, &arguments.limits_in_redis) {
         (_, Some(name)) => {
             let format = arguments.format.into();
@@ -78,14 +96,25 @@ async fn limits(
         Some((limit?, compact(&it["key"])))
     });
     let is_rate = |(limit, _): &(Limit, String)| limit.algorithm() != Algorithm::Concurrency;
-    Ok(limits.filter(is_rate).collect())
+    let limits = limits.filter(is_rate).collect();
+    Ok((set, limits))
 }
 
-fn row(limit: &Limit, key: &str, usage: &Usage) -> [String; 8] {
+/// The row of a limit that an override exempts the client from.
+fn not_limited(limit: &Limit, key: &str) -> [String; 8] {
+    let mut row = [const { String::new() }; 8];
+    row[0] = cell(limit.name());
+    row[1] = cell(key);
+    row[2] = "unlimited (override)".to_owned();
+    row
+}
+
+fn row(allows: &str, key: &str, usage: &Usage) -> [String; 8] {
     let state = match usage.blocked_for {
         Some(time) => format!("blocked for {}", rounded(time)),
         None if usage.shadow => "in shadow mode".to_owned(),
         None if usage.remaining == 0 => "used up".to_owned(),
+        None if usage.overridden => "overridden".to_owned(),
         None => String::new(),
     };
     let full_in = match usage.reset_after {
@@ -95,7 +124,7 @@ fn row(limit: &Limit, key: &str, usage: &Usage) -> [String; 8] {
     [
         cell(&usage.limit),
         cell(key),
-        cell(&limit.to_string()),
+        cell(allows),
         usage.used.to_string(),
         usage.remaining.to_string(),
         usage.used_percent.to_string(),

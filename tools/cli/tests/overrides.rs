@@ -1,0 +1,272 @@
+//! `tollgate override` and `tollgate overrides`.
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use support::{RedisServer, Run, tollgate};
+use tokio::time::{sleep, timeout};
+use tollgate::overrides::Overrides;
+use tollgate::{Limit, Quota, RateLimiter, RedisStore};
+
+fn run(server: &RedisServer, arguments: &[&str]) -> Run {
+    let url = server.url();
+    let (command, rest) = arguments.split_first().unwrap();
+    tollgate(&[&[*command, "--url", &url][..], rest].concat())
+}
+
+/// A service that follows the overrides.
+async fn service(server: &RedisServer) -> (RateLimiter, Overrides) {
+    let store = RedisStore::builder("tollgate").url(server.url());
+    let store = store
+        .deadline(Duration::from_secs(20))
+        .connect()
+        .await
+        .unwrap();
+    let overrides = Overrides::in_redis(&store).unwrap();
+    let limiter = RateLimiter::builder(store)
+        .overrides(&overrides)
+        .build()
+        .unwrap();
+    (limiter, overrides)
+}
+
+async fn until(is_so: impl Fn() -> bool) {
+    let turns = async {
+        while !is_so() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), turns)
+        .await
+        .expect("it becomes so");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn customer_is_raised_for_a_week_listed_and_set_back() {
+    let server = RedisServer::start();
+    let (limiter, overrides) = service(&server).await;
+    let api = Limit::token_bucket("api", Quota::per_minute(100)).unwrap();
+    let capacity = async || limiter.peek(&api, "acme", 0).await.unwrap().capacity();
+    assert_eq!(capacity().await, 100);
+    let set = run(
+        &server,
+        &[
+            "override",
+            "acme",
+            "--name",
+            "api",
+            "--quota",
+            "1000/min",
+            "--burst",
+            "300",
+            "--for",
+            "7d",
+            "--author",
+            "maria",
+            "--reason",
+            "launch | \u{1b}[2J of their shop",
+        ],
+    );
+    // A control character would command the terminal.
+    assert!(
+        set.code == 2 && set.err.contains("the reason has"),
+        "{set:?}"
+    );
+    let set = run(
+        &server,
+        &[
+            "override",
+            "acme",
+            "--name",
+            "api",
+            "--quota",
+            "1000/min",
+            "--burst",
+            "300",
+            "--for",
+            "7d",
+            "--author",
+            "maria",
+            "--reason",
+            "launch | of their shop",
+        ],
+    );
+    assert_eq!(set.code, 0, "{set:?}");
+    let start = "`acme` is now 1000 per 1m, burst 300 under `api`, until 20";
+    assert!(set.out.starts_with(start), "{set:?}");
+    until(|| overrides.get("api", "acme").is_some()).await;
+    assert_eq!(capacity().await, 300);
+
+    let list = run(&server, &["overrides"]).out;
+    assert!(
+        list.contains("| api   | acme | 1000 per 1m, burst 300 | 20"),
+        "{list}"
+    );
+    assert!(
+        list.contains("| maria | launch \\| of their shop |"),
+        "{list}"
+    );
+    let json = &run(&server, &["overrides", "--json"]).json_lines()[0];
+    assert_eq!(
+        (&json["limit"], &json["key"]),
+        (&"api".into(), &"acme".into())
+    );
+    assert!(
+        run(&server, &["overrides", "--name", "other"])
+            .out
+            .contains("no client")
+    );
+
+    let remove = ["override", "acme", "--name", "api", "--remove"];
+    let removed = run(&server, &remove);
+    assert!(
+        removed.out.contains("`acme` has the limit `api` again"),
+        "{removed:?}"
+    );
+    until(|| overrides.get("api", "acme").is_none()).await;
+    assert_eq!(capacity().await, 100);
+    let nothing = run(&server, &remove);
+    assert!(nothing.out.contains("nothing was changed"), "{nothing:?}");
+}
+
+#[test]
+fn end_is_a_day_in_utc_or_a_time_with_its_offset() {
+    let server = RedisServer::start();
+    let unlimited = |end: &[&str]| {
+        let arguments = ["override", "acme", "--name", "api", "--unlimited"];
+        run(&server, &[&arguments[..], end].concat())
+    };
+    for (end, written) in [
+        ("2150-12-03", "2150-12-03T00:00:00Z"),
+        ("2150-12-03T18:00:00+01:00", "2150-12-03T17:00:00Z"),
+        ("2150-12-03T18:00:00Z", "2150-12-03T18:00:00Z"),
+    ] {
+        let set = unlimited(&["--until", end]);
+        assert!(set.out.contains(&format!("until {written}")), "{set:?}");
+    }
+    let set = unlimited(&[]);
+    assert!(
+        set.out
+            .contains("unlimited under `api`, until it is removed"),
+        "{set:?}"
+    );
+    for (wrong, expected) in [
+        (&["--until", "tomorrow"][..], "`tomorrow` is not a time"),
+        (&["--until", "2020-01-01"], "has ended already"),
+        (&["--for", "soon"], "`soon` is not a time"),
+        (
+            &["--for", "7d", "--until", "2150-12-03"],
+            "cannot be used with",
+        ),
+        (&["--quota", "5/min"], "cannot be used with"),
+        (&["--remove"], "cannot be used with"),
+    ] {
+        let run = unlimited(wrong);
+        assert!(
+            run.code == 2 && run.err.contains(expected),
+            "{wrong:?}: {run:?}"
+        );
+    }
+    let none = run(&server, &["override", "acme", "--name", "api"]);
+    assert!(none.code == 2 && none.err.contains("--quota"), "{none:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn override_that_may_have_no_effect_says_why() {
+    let server = RedisServer::start();
+    let deny = ["override", "mallory", "--name", "apii", "--deny"];
+    let alone = run(&server, &deny);
+    assert!(
+        alone.out.contains("`mallory` is now denied under `apii`"),
+        "{alone:?}"
+    );
+    assert!(
+        alone.err.contains("no process follows overrides now"),
+        "{alone:?}"
+    );
+    let (limiter, overrides) = service(&server).await;
+    let api = Limit::gcra("api", Quota::per_minute(100)).unwrap();
+    limiter.register(&api).unwrap();
+    drop(limiter.check(&api, "alice").await.unwrap());
+    until(|| overrides.get("apii", "mallory").is_some()).await;
+    let noted = || {
+        let mut connection = server.connection();
+        redis::cmd("EXISTS")
+            .arg("tollgate:limits")
+            .query::<bool>(&mut connection)
+            .unwrap()
+    };
+    // A service notes its limits after 5 seconds.
+    until(noted).await;
+    let mistyped = run(&server, &deny);
+    assert!(
+        mistyped
+            .err
+            .contains("no running service has noted a limit named `apii`"),
+        "{mistyped:?}"
+    );
+    assert!(mistyped.err.contains("Noted are api"), "{mistyped:?}");
+    assert!(!mistyped.err.contains("no process follows"), "{mistyped:?}");
+    let right = run(
+        &server,
+        &["override", "mallory", "--name", "api", "--deny=suspended"],
+    );
+    assert_eq!(right.err, "");
+    until(|| overrides.get("api", "mallory").is_some()).await;
+    assert!(!limiter.check(&api, "mallory").await.unwrap().allowed());
+}
+
+#[test]
+fn usage_shows_the_overrides_of_redis_and_of_the_file() {
+    let text = r#"
+        [[limits]]
+        name = "api"
+        algorithm = "token_bucket"
+        quota = "100/h"
+        key = "user"
+
+        [[limits]]
+        name = "search"
+        algorithm = "gcra"
+        quota = "10/h"
+        key = "user"
+        overrides = { acme = { quota = "70/h" } }
+
+        [[limits]]
+        name = "free"
+        algorithm = "gcra"
+        quota = "10/h"
+        key = "user"
+        overrides = { acme = { unlimited = true } }
+    "#;
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("overrides.toml");
+    fs::write(&file, text).unwrap();
+    let server = RedisServer::start();
+    let set = run(
+        &server,
+        &["override", "acme", "--name", "api", "--quota", "900/h"],
+    );
+    assert_eq!(set.code, 0, "{set:?}");
+    let usage = ["usage", "acme", "--limits", file.to_str().unwrap()];
+    let table = run(&server, &usage).out;
+    assert!(
+        table.contains("| api    | user | 900 per 1h (override) "),
+        "{table}"
+    );
+    assert!(
+        table.contains("| free   | user | unlimited (override) "),
+        "{table}"
+    );
+    let json = run(&server, &[&usage[..], &["--json"]].concat()).json();
+    let shown = |number: usize| {
+        let usage = &json[number];
+        (
+            usage["capacity"].as_u64().unwrap(),
+            usage["overridden"].as_bool().unwrap(),
+        )
+    };
+    assert_eq!([shown(0), shown(1)], [(900, true), (70, true)]);
+}
