@@ -1,4 +1,5 @@
-//! Limits from a file, or from a key of Redis, which change while the service runs.
+//! Limits from a file, or from a key of Redis, which change while the service runs, and overrides for
+//! single users.
 //!
 //! ```sh
 //! cargo run --example live_configuration --features yaml
@@ -17,7 +18,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::request::Parts;
@@ -26,7 +27,9 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 use tollgate::config::{FileSource, Format, LimitSet, Names, RedisSource};
 use tollgate::key::{ClientIp, Header};
-use tollgate::{ConfigError, RateLimitLayer, RateLimiter, RedisStore};
+use tollgate::overrides::{Override, Overrides};
+use tollgate::{ConfigError, Error as StoreError, MemoryStore, Quota};
+use tollgate::{RateLimitLayer, RateLimiter, RedisStore};
 use tracing_subscriber::filter::LevelFilter;
 
 const FILE: &str = "examples/limits.toml";
@@ -74,6 +77,20 @@ async fn export() -> &'static str {
     "exported\n"
 }
 
+/// Gives a user another quota for searches, for an hour.
+async fn raise(
+    State(overrides): State<Overrides>,
+    Path((user, quota)): Path<(String, u64)>,
+) -> Result<String, String> {
+    let raised = Override::quota("search", user, Quota::per_minute(quota))
+        .lasting(Duration::from_secs(60 * 60))
+        .with_author("the example");
+    let answer = format!("{raised}, for an hour\n");
+    let wrong = |error: StoreError| format!("{error}\n");
+    overrides.set(raised).await.map_err(wrong)?;
+    Ok(answer)
+}
+
 /// What is in force, for operators.
 async fn status(State(limits): State<LimitSet>) -> Json<Value> {
     Json(json!({
@@ -113,10 +130,16 @@ async fn run() -> Result<(), Box<dyn Error>> {
         ("redis", None) => return Err("LIMITS=redis needs REDIS_URL".into()),
         (path, _) => from_file(path)?,
     };
-    let limiter = match store {
-        Some(store) => RateLimiter::new(store),
-        None => RateLimiter::in_memory(),
+    // In Redis, all replicas have them.
+    let overrides = match &store {
+        Some(store) => Overrides::in_redis(store)?,
+        None => Overrides::new(),
     };
+    let limiter = match store {
+        Some(store) => RateLimiter::builder(store),
+        None => RateLimiter::builder(MemoryStore::new()),
+    };
+    let limiter = limiter.overrides(&overrides).build()?;
     let layer = RateLimitLayer::from_config(limiter, &limits)?;
 
     let app = Router::new()
@@ -127,7 +150,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .route("/export", get(export))
         .layer(layer)
         // For operators alone.
-        .route("/limits", get(status).with_state(limits.clone()));
+        .route("/limits", get(status).with_state(limits.clone()))
+        .route("/raise/{user}/{quota}", post(raise).with_state(overrides));
 
     let port: u16 = match env::var("PORT") {
         Ok(port) if !port.is_empty() => port
@@ -151,6 +175,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("  curl -si -H 'x-plan: pro' {url}/search | head -1     # and what was used counts");
     println!("  curl -si -H 'x-plan: closed' {url}/search            # 403");
     println!("  for i in 1 2 3; do curl -si {url}/export | head -1 & done; wait   # two at once");
+    println!("  curl -X POST {url}/raise/acme/30                     # an override for a user");
+    println!("  curl -si -H 'x-user: acme' {url}/search | grep x-ratelimit");
     if path == "redis" {
         println!("  redis-cli -x SET live-configuration-config:limits < examples/limits.toml");
         println!("  redis-cli PUBLISH live-configuration-config:limits changed");

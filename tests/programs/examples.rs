@@ -458,7 +458,7 @@ async fn offenders_are_shut_out_by_their_denials_and_by_the_operator() {
 }
 
 #[tokio::test]
-async fn live_configuration_changes_with_its_file_and_with_a_key_of_redis() {
+async fn live_configuration_changes_with_its_file_and_with_a_key_of_redis_and_by_override() {
     let file = std::env::temp_dir().join(format!("tollgate-example-{}.toml", std::process::id()));
     let text = include_str!("../../examples/limits.toml");
     std::fs::write(&file, text).unwrap();
@@ -497,7 +497,22 @@ async fn live_configuration_changes_with_its_file_and_with_a_key_of_redis() {
         let denied_or_not = send("GET", port, "/search", None).await;
         assert_eq!(number(&denied_or_not.1, "x-ratelimit-limit"), 8);
     }
+    for port in [of_file.port, of_redis.port] {
+        let (status, _, body) = send("POST", port, "/raise/acme/30", None).await;
+        assert_eq!((status, &*body), (200, "30 per 1m, for an hour\n"));
+        assert_eq!(limit_of_searches(port, "acme").await, 30);
+        assert_eq!(limit_of_searches(port, "bob").await, 8);
+    }
     std::fs::remove_file(&file).unwrap();
+}
+
+/// The limit that the headers of a user's search report.
+async fn limit_of_searches(port: u16, user: &str) -> u64 {
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+    let request = Request::get(format!("http://127.0.0.1:{port}/search"));
+    let request = request.header("x-user", user).body(Empty::new()).unwrap();
+    let response = client.request(request).await.unwrap();
+    number(response.headers(), "x-ratelimit-limit")
 }
 
 #[tokio::test]

@@ -315,14 +315,15 @@ async fn prometheus_scrapes_replicas_and_evaluates_every_expression() {
     })
     .await;
 
-    // The service has neither shadow limits nor permits, look-ups, files of limits, overshoots or
-    // warnings.
+    // The service has neither shadow limits nor permits, look-ups, files of limits, overshoots,
+    // warnings or overrides.
     let of_others = [
         "Shadow mode: would be denied",
         "Answered without the store",
         "In flight and waiting",
         "Limits with an overshoot",
         "Near the limit",
+        "Overrides",
         "Not asked",
         "Blocks of keys",
         "Failures of the application",

@@ -15,7 +15,9 @@ use tollgate::config::{Config, Format, LimitSet, Names};
 use tollgate::key::Header;
 use tollgate::layer::{ChosenLimits, Lookup, LookupResult, Settlement};
 use tollgate::limit::BlockPolicy;
-use tollgate::{Check, ConfigError, Key, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
+use tollgate::overrides::{Override, Overrides};
+use tollgate::{Check, ConfigError, Error, Key, Limit, MemoryStore, Quota};
+use tollgate::{RateLimitLayer, RateLimiter, RedisStore};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use turns::{KEYS, Sample, Service, TURN, USER};
 
@@ -43,11 +45,21 @@ struct Contender {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = support::RedisServer::start();
     let redis = RedisStore::connect(&server.url(), "tollgate").await?;
-    for (store, limiter) in [
-        ("in memory", RateLimiter::in_memory()),
-        ("on Redis", RateLimiter::new(redis)),
+    let overrides = overrides().await?;
+    for (store, limiter, with_overrides) in [
+        (
+            "in memory",
+            RateLimiter::in_memory(),
+            RateLimiter::builder(MemoryStore::new()),
+        ),
+        (
+            "on Redis",
+            RateLimiter::new(redis.clone()),
+            RateLimiter::builder(redis),
+        ),
     ] {
-        let mut contenders = contenders(&limiter)?;
+        let with_overrides = with_overrides.overrides(&overrides).build()?;
+        let mut contenders = contenders(&limiter, &with_overrides)?;
         let warns = warning_limit()?;
         let near = limiter.check_n(&warns, "near", 900_000_000).await?;
         assert!(near.is_near_limit());
@@ -88,7 +100,24 @@ fn warning_limit() -> Result<Limit, ConfigError> {
     Limit::token_bucket("warns", quota())?.with_warn_at_percent(80)
 }
 
-fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
+/// 100,000 overrides: of each user under one limit, and of other keys.
+async fn overrides() -> Result<Overrides, Error> {
+    let overrides = Overrides::new();
+    for user in 0..KEYS {
+        let raised = Override::quota("overridden", format!("user{user}"), quota());
+        overrides.set(raised).await?;
+    }
+    for other in KEYS..100_000 {
+        let raised = Override::quota("others", format!("other{other}"), quota());
+        overrides.set(raised).await?;
+    }
+    Ok(overrides)
+}
+
+fn contenders(
+    limiter: &RateLimiter,
+    with_overrides: &RateLimiter,
+) -> Result<Vec<Contender>, ConfigError> {
     let at_once = |name: &str| Limit::concurrency(name, 1_000);
     let limit = |name: &str| Limit::token_bucket(name, quota());
     let user = || Header::new(USER);
@@ -159,6 +188,22 @@ fn contenders(limiter: &RateLimiter) -> Result<Vec<Contender>, ConfigError> {
         contender(
             "warn_at_percent, and one key was near",
             plain(RateLimitLayer::new(limiter, warning_limit()?, user()?)?),
+        ),
+        contender(
+            "100,000 overrides, and none of these keys",
+            plain(RateLimitLayer::new(
+                with_overrides,
+                limit("others")?,
+                user()?,
+            )?),
+        ),
+        contender(
+            "100,000 overrides, and one of each key",
+            plain(RateLimitLayer::new(
+                with_overrides,
+                limit("overridden")?,
+                user()?,
+            )?),
         ),
         contender(
             "a limit of requests in flight, and no rate",
