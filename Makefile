@@ -19,6 +19,9 @@ NIGHTLY ?= nightly
 # For how long to fuzz.
 FUZZ_SECONDS ?= 60
 
+# For how long to compare random checks in windows of the calendar with the model.
+ZONES_SECONDS ?= 20
+
 # How many random histories to run.
 HISTORIES ?= 100000
 
@@ -52,8 +55,10 @@ models: ## all orders in which threads may run through what has no lock, or seve
 histories: ## 100,000 random histories in each random test of asynchronous limits, against their bounds (`HISTORIES`)
 	HISTORIES=$(HISTORIES) cargo test --release --all-features -p tollgate --lib asynchronous
 
-zones: python3 ## the windows of calendars in all time zones for 50 years, against Python's zoneinfo
+zones: python3 redis ## windows of calendars and checks in them, against a model on Python's zoneinfo (`ZONES_SECONDS`)
 	cargo test -p tollgate --all-features --lib second_implementation -- --ignored --nocapture
+	cargo build -p tollgate-replay
+	python3 tests/calendar_model.py $(ZONES_SECONDS) "$${CARGO_TARGET_DIR:-target}/debug/replay"
 
 lint-lua: luacheck ## luacheck over scripts/
 	luacheck -q scripts

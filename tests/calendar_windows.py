@@ -66,4 +66,5 @@ def main():
     sys.exit(1 if wrong or lines < 100_000 else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

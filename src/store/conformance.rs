@@ -11,7 +11,8 @@
 //! # }
 //! ```
 //!
-//! The suite replays sequences under every algorithm, with time in both directions, changed quotas,
+//! The suite replays sequences under every algorithm, and in windows of the calendar (feature
+//! `calendar`), with time in both directions, changed quotas,
 //! refunds, settlements, reservations, shadow mode, blocks, groups and claims of permits. It
 //! compares every field of each decision with the decision of [`decide`], and panics with the first
 //! difference.
@@ -29,7 +30,9 @@ use crate::algorithm::State;
 use crate::limiter::RateLimiter;
 use crate::model::{BlockPolicy, Budget, Change, Check, Decision, Group, Key, Limit, Operation};
 use crate::store::{Store, decide};
-use crate::units::{Claim, ManualClock, Payment, Quota, Receipt};
+#[cfg(feature = "calendar")]
+use crate::units::Calendar;
+use crate::units::{Claim, ConfigError, ManualClock, Payment, Quota, Receipt};
 
 /// The number of checks in a sequence.
 const STEPS: usize = 400;
@@ -253,9 +256,23 @@ fn pairs() -> impl Iterator<Item = [Limit; 2]> {
             Limit::sliding_log("limit", large),
         ],
     ];
-    limits
-        .into_iter()
-        .map(|pair| pair.map(|limit| limit.expect("it is in range")))
+    let limits = limits.into_iter().chain(calendars());
+    limits.map(|pair| pair.map(|limit| limit.expect("it is in range")))
+}
+
+/// A day of the calendar, which ends soon after the start, and a month.
+#[cfg(feature = "calendar")]
+fn calendars() -> Vec<[Result<Limit, ConfigError>; 2]> {
+    let day = Calendar::day().starting_at_hour(15);
+    let day = day.map(|day| Quota::per(5, day.into()));
+    let day = day.and_then(|day| Limit::fixed_window("limit", day));
+    vec![[day, Limit::fixed_window("limit", Quota::per_month(7))]]
+}
+
+/// None without the feature.
+#[cfg(not(feature = "calendar"))]
+const fn calendars() -> Vec<[Result<Limit, ConfigError>; 2]> {
+    Vec::new()
 }
 
 /// Random numbers below a bound (splitmix64), so that the suite needs no other crate.

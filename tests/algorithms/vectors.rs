@@ -38,6 +38,8 @@ fn vectors() -> Vec<(String, Vec<Value>)> {
         })
         .collect();
     vectors.sort_by(|a, b| a.0.cmp(&b.0));
+    #[cfg(not(feature = "calendar"))]
+    vectors.retain(|(name, _)| !name.starts_with("calendar_"));
     assert!(vectors.len() >= 10, "the vectors are there");
     vectors
 }
@@ -83,13 +85,14 @@ fn in_json_as_printed(limits: &[Limit], decision: &Decision) -> Value {
     line
 }
 
-/// The format of limits in the vectors: the period in microseconds, sub-windows as `cells`, shadow
-/// mode as `shadow`.
+/// The format of limits in the vectors: the period in microseconds, or a quota of the calendar as a
+/// text, sub-windows as `cells`, shadow mode as `shadow`.
 fn parse(json: &Value) -> Limit {
     let mut fields = json.as_object().unwrap().clone();
-    let micros = fields.remove("period_us").unwrap();
-    let limit = fields.remove("limit").unwrap();
-    fields.insert("quota".to_owned(), json!(format!("{limit}/{micros}us")));
+    if let Some(micros) = fields.remove("period_us") {
+        let limit = fields.remove("limit").unwrap();
+        fields.insert("quota".to_owned(), json!(format!("{limit}/{micros}us")));
+    }
     if let Some(sub_windows) = fields.remove("cells") {
         fields.insert("sub_windows".to_owned(), sub_windows);
     }
