@@ -21,11 +21,13 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use http::StatusCode;
 use http::request::Parts;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 use tollgate::config::{FileSource, Format, LimitSet, Names, RedisSource};
+use tollgate::decision::Usage;
 use tollgate::key::{ClientIp, Header};
 use tollgate::overrides::{Override, Overrides};
 use tollgate::{ConfigError, Error as StoreError, MemoryStore, Quota};
@@ -91,6 +93,15 @@ async fn raise(
     Ok(answer)
 }
 
+/// Answers with what a user has left under each limit, and charges nothing.
+async fn my_limits(
+    State((limits, limiter)): State<(LimitSet, RateLimiter)>,
+    request: Parts,
+) -> Result<Json<Vec<Usage>>, StatusCode> {
+    let usage = limits.usage(&limiter, &request).await;
+    usage.map(Json).map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
+}
+
 /// What is in force, for operators.
 async fn status(State(limits): State<LimitSet>) -> Json<Value> {
     Json(json!({
@@ -140,7 +151,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         None => RateLimiter::builder(MemoryStore::new()),
     };
     let limiter = limiter.overrides(&overrides).build()?;
-    let layer = RateLimitLayer::from_config(limiter, &limits)?;
+    let layer = RateLimitLayer::from_config(&limiter, &limits)?;
 
     let app = Router::new()
         .route("/search", get(|| async { "found\n" }))
@@ -149,6 +160,10 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .route("/health", get(|| async { "well\n" }))
         .route("/export", get(export))
         .layer(layer)
+        .route(
+            "/me/limits",
+            get(my_limits).with_state((limits.clone(), limiter)),
+        )
         // For operators alone.
         .route("/limits", get(status).with_state(limits.clone()))
         .route("/raise/{user}/{quota}", post(raise).with_state(overrides));
@@ -177,6 +192,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("  for i in 1 2 3; do curl -si {url}/export | head -1 & done; wait   # two at once");
     println!("  curl -X POST {url}/raise/acme/30                     # an override for a user");
     println!("  curl -si -H 'x-user: acme' {url}/search | grep x-ratelimit");
+    println!(
+        "  curl -s -H 'x-user: acme' {url}/me/limits             # what is left, and overridden"
+    );
     if path == "redis" {
         println!("  redis-cli -x SET live-configuration-config:limits < examples/limits.toml");
         println!("  redis-cli PUBLISH live-configuration-config:limits changed");
