@@ -29,8 +29,7 @@ pub use self::block::BlockPolicy;
 #[cfg(feature = "config")]
 pub(crate) use self::config::LimitFields;
 pub(crate) use self::enforced::Enforced;
-pub(super) use self::range::check_name;
-use self::range::check_quota;
+pub(super) use self::range::{check_name, check_quota};
 #[cfg(feature = "config")]
 pub(crate) use self::written::{Written, WrittenStart};
 use super::OnStoreFailure;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use super::Key;
-use super::limit::check_name;
+use super::limit::{check_name, check_quota};
 use crate::units::{ConfigError, Quota, Timestamp};
 
 /// The most overrides of a limiter, or of a store.
@@ -75,7 +75,8 @@ impl Override {
     }
 
     /// Denies all checks of a key under the limit of this name. A layer answers 403, and the text
-    /// is for the client.
+    /// is for the client. For direct calls and in [`Usage`](crate::decision::Usage), the key counts
+    /// as blocked until the override ends, and for 366 days if it has no end.
     pub fn denied(limit: &str, key: impl Into<Key>, text: impl Into<String>) -> Self {
         Self::new(limit, key.into(), OverrideEffect::Denied(text.into()))
     }
@@ -169,6 +170,9 @@ impl Override {
     /// Checks what does not depend on the limit.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         check_name(&self.limit)?;
+        if let OverrideEffect::Quota(quota) = &self.effect {
+            check_quota(quota)?;
+        }
         if let OverrideEffect::Quota(quota) = &self.effect
             && !quota.starts_by_default()
         {
@@ -231,6 +235,10 @@ mod tests {
             (raised().with_author("a\nb"), "the author has 3 bytes"),
             (Override::denied("api", "acme", ""), "the text for clients"),
             (Override::unlimited("a\"b", "acme"), "the name does not fit"),
+            (
+                Override::quota("api", "acme", Quota::per_minute(0)),
+                "the limit is 0",
+            ),
         ];
         for (wrong, expected) in wrong {
             let error = wrong.validate().unwrap_err().to_string();

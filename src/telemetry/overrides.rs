@@ -59,15 +59,28 @@ pub(crate) fn override_malformed(hash: &str, field: &str, error: &ConfigError) {
     tracing::error!(target: TARGET, hash, field, %error, "override malformed: it is ignored");
 }
 
-/// The overrides in Redis cannot be read. The event appears once, until they are read again.
-pub(crate) fn overrides_not_read(hash: &str, error: &str, is_reported: bool) {
+/// Counts an attempt to read the overrides in Redis that failed.
+pub(crate) fn overrides_unread() {
     metrics::overrides_unread();
-    if !is_reported {
-        tracing::warn!(
-            target: TARGET,
-            hash,
-            error,
-            "overrides not read: the overrides of this process stay as they are"
-        );
-    }
+}
+
+/// The overrides in Redis cannot be read. Reported once for each cause, until they are read again.
+pub(crate) fn overrides_not_read(hash: &str, error: &str, overrides: usize) {
+    tracing::warn!(
+        target: TARGET,
+        hash,
+        error,
+        overrides,
+        "overrides not read: this process keeps those that it has"
+    );
+}
+
+/// The channel of overrides in Redis cannot be subscribed to.
+pub(crate) fn overrides_unsubscribed(channel: &str, error: &str) {
+    tracing::warn!(
+        target: TARGET,
+        channel,
+        error,
+        "channel of overrides not subscribed: their version is read each second"
+    );
 }

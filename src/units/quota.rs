@@ -373,6 +373,10 @@ impl FromStr for Quota {
             Some(byte) if byte.is_ascii_alphabetic() => period::parse(&format!("1{period}")),
             _ => period::parse(period),
         };
+        let period = period.map_err(|error| match Calendar::of_unit("month") {
+            Some(_) => ConfigError::new(format!("{error}; or write `month` or `year`")),
+            None => error,
+        });
         Ok(Self::new(limit, period?))
     }
 }

@@ -99,7 +99,7 @@ async fn follow(shared: Weak<SharedOverrides>) {
             return;
         };
         let _reading = followed.reading.lock().await;
-        match feed.changes().await {
+        match feed.changes(shared.table.len()).await {
             None => {}
             Some(OverrideChanges::All(all)) => {
                 telemetry::overrides_read(all.len());

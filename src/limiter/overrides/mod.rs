@@ -178,12 +178,13 @@ impl Overrides {
     ///
     /// - A limiter that has the handle reads the overrides in the background, and follows changes.
     ///   Until they are read, it has none. To begin with them, await [`list`](Self::list).
-    /// - If Redis is unavailable, the overrides stay as they are. An event reports it once.
+    /// - If Redis is unavailable, or has lost the hash, the overrides stay as they are. An event
+    ///   reports it once.
     /// - A message that was lost costs at most 10 seconds, because the version of the hash is read
     ///   that often. A store with a pool has no subscription, and reads it each second.
-    /// - The store's Redis user needs the rights of a
-    ///   [`RedisSource`](crate::config::RedisSource), and `+hget +hmget +hscan`. A user that sets
-    ///   overrides also needs write access to the hash, and `+eval +hset +hdel +hlen +hexists
+    /// - Beside the rights of the [store](crate::RedisStore), a replica's user needs
+    ///   `%R~prefix-config:* &prefix-config:* +subscribe +hget +hmget +hscan`. A user that sets
+    ///   overrides needs `~prefix-config:*` in its place, and `+eval +hset +hdel +hlen +hexists
     ///   +hincrby +time +publish`. Write access allows exempting any client, so give it to
     ///   operators alone.
     ///

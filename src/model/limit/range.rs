@@ -27,7 +27,7 @@ fn check_text(name: &str) -> Result<(), ConfigError> {
 }
 
 /// Checks a quota, for any algorithm.
-pub(super) fn check_quota(quota: &Quota) -> Result<(), ConfigError> {
+pub(in crate::model) fn check_quota(quota: &Quota) -> Result<(), ConfigError> {
     if quota.explicit_burst() == Some(0) {
         return Err(ConfigError::new(
             "the burst is 0, so no check is ever allowed; use at least 1",

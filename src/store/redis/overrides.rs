@@ -59,8 +59,17 @@ pub(crate) struct OverrideFeed {
     known: Option<u64>,
     /// The changes to be read. `None` if it may be any.
     announced: Option<Vec<(u64, String)>>,
-    /// Whether it was reported that they cannot be read, since they were last read.
-    is_unread: bool,
+    /// Why they cannot be read now.
+    unread: Option<Unread>,
+}
+
+/// Why overrides cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unread {
+    /// Redis is unavailable.
+    Unavailable,
+    /// The hash is gone or malformed, or this user may not read it.
+    Invalid,
 }
 
 impl OverridesInRedis {
@@ -151,7 +160,7 @@ impl OverridesInRedis {
             redis,
             known: None,
             announced: None,
-            is_unread: false,
+            unread: None,
         }
     }
 
@@ -271,11 +280,11 @@ impl OverrideFeed {
             // Earlier announcements are unknown.
             Ok(true) => return,
             Ok(false) => {}
-            Err(error) => telemetry::unsubscribed(&self.redis.channel, &error),
+            Err(error) => telemetry::overrides_unsubscribed(&self.redis.channel, &error),
         }
-        if self.is_unread || !self.feed.is_subscribed() {
+        if self.unread.is_some() || !self.feed.is_subscribed() {
             // The first time, at once.
-            if self.is_unread || self.known.is_some() {
+            if self.unread.is_some() || self.known.is_some() {
                 sleep(CHECK_EVERY).await;
             }
             return;
@@ -292,19 +301,22 @@ impl OverrideFeed {
         }
     }
 
-    /// Reads the changes. `None` if there are none, or they cannot be read, which is reported once.
-    pub(crate) async fn changes(&mut self) -> Option<OverrideChanges> {
-        match self.read_changes().await {
+    /// Reads the changes. `None` if there are none, or they cannot be read, which is reported once
+    /// for each cause. The process has so many `overrides`.
+    pub(crate) async fn changes(&mut self, overrides: usize) -> Option<OverrideChanges> {
+        let (unread, reason) = match self.read_changes().await {
             Ok(changes) => {
-                self.is_unread = false;
-                changes
+                self.unread = None;
+                return changes;
             }
-            Err(CommandError::Unavailable(reason) | CommandError::Invalid(reason)) => {
-                telemetry::overrides_not_read(&self.redis.key, &reason, self.is_unread);
-                self.is_unread = true;
-                None
-            }
+            Err(CommandError::Unavailable(reason)) => (Unread::Unavailable, reason),
+            Err(CommandError::Invalid(reason)) => (Unread::Invalid, reason),
+        };
+        telemetry::overrides_unread();
+        if self.unread.replace(unread) != Some(unread) {
+            telemetry::overrides_not_read(&self.redis.key, &reason, overrides);
         }
+        None
     }
 
     async fn read_changes(&mut self) -> Result<Option<OverrideChanges>, CommandError> {

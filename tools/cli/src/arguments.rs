@@ -365,7 +365,12 @@ pub(crate) struct OverrideArguments {
     #[arg(long, group = "effect")]
     pub(crate) quota: Option<Quota>,
     /// The most units at once, of a bucket. Default: the units of the quota
-    #[arg(long, value_name = "UNITS", requires = "quota")]
+    #[arg(
+        long,
+        value_name = "UNITS",
+        requires = "quota",
+        conflicts_with_all = ["permits", "unlimited", "deny", "remove"]
+    )]
     pub(crate) burst: Option<u64>,
     /// Another number of requests at once, under a concurrency limit
     #[arg(long, value_name = "COUNT", group = "effect")]
@@ -373,7 +378,7 @@ pub(crate) struct OverrideArguments {
     /// The limit does not apply to the client
     #[arg(long, group = "effect")]
     pub(crate) unlimited: bool,
-    /// Denies all requests of the client, with 403 and this text
+    /// Denies all requests of the client, with 403 and a text: `--deny="your account is suspended"`
     #[arg(
         long,
         value_name = "TEXT",
@@ -399,6 +404,9 @@ pub(crate) struct OverrideArguments {
     /// The operator
     #[arg(long, env = "USER", value_name = "NAME")]
     pub(crate) author: Option<String>,
+    /// Sets the override although no running service has noted a limit of this name
+    #[arg(long, short)]
+    pub(crate) yes: bool,
 }
 
 #[derive(Debug, Args)]

@@ -95,7 +95,7 @@ async fn customer_is_raised_for_a_week_listed_and_set_back() {
         ],
     );
     assert_eq!(set.code, 0, "{set:?}");
-    let start = "`acme` is now 1000 per 1m, burst 300 under `api`, until 20";
+    let start = "`acme` has now 1000 per 1m, burst 300 under `api`, until 20";
     assert!(set.out.starts_with(start), "{set:?}");
     until(|| overrides.get("api", "acme").is_some()).await;
     assert_eq!(capacity().await, 300);
@@ -150,7 +150,7 @@ fn end_is_a_day_in_utc_or_a_time_with_its_offset() {
     let set = unlimited(&[]);
     assert!(
         set.out
-            .contains("unlimited under `api`, until it is removed"),
+            .contains("`acme` is now unlimited under `api`, until it is removed"),
         "{set:?}"
     );
     for (wrong, expected) in [
@@ -202,14 +202,38 @@ async fn override_that_may_have_no_effect_says_why() {
     // A service notes its limits after 5 seconds.
     until(noted).await;
     let mistyped = run(&server, &deny);
+    assert_eq!((mistyped.code, &*mistyped.out), (3, ""), "{mistyped:?}");
     assert!(
         mistyped
             .err
-            .contains("no running service has noted a limit named `apii`"),
+            .contains("no running service has a limit named `apii`"),
         "{mistyped:?}"
     );
-    assert!(mistyped.err.contains("Noted are api"), "{mistyped:?}");
-    assert!(!mistyped.err.contains("no process follows"), "{mistyped:?}");
+    assert!(mistyped.err.contains("They have api"), "{mistyped:?}");
+    let all_the_same = run(&server, &[&deny[..], &["--yes"]].concat());
+    assert_eq!(
+        (all_the_same.code, &*all_the_same.err),
+        (0, ""),
+        "{all_the_same:?}"
+    );
+    for (wrong, expected) in [
+        (&["--quota", "0/min"][..], "the limit is 0"),
+        (&["--quota", "5/month"], "fixed window"),
+        (&["--permits", "4"], "use --quota"),
+        (&["--unlimited", "--burst", "4"], "cannot be used with"),
+    ] {
+        let arguments = ["override", "acme", "--name", "api"];
+        let run = run(&server, &[&arguments[..], wrong].concat());
+        assert!(
+            run.code == 2 && run.err.contains(expected),
+            "{wrong:?}: {run:?}"
+        );
+    }
+    let empty = run(&server, &["override", "", "--name", "api", "--unlimited"]);
+    assert!(
+        empty.code == 2 && empty.err.contains("the key is empty"),
+        "{empty:?}"
+    );
     let right = run(
         &server,
         &["override", "mallory", "--name", "api", "--deny=suspended"],

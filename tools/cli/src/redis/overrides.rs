@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use serde::Serialize;
 use serde::de::IgnoredAny;
+use tollgate::Limit;
 use tollgate::overrides::{Override, OverrideEffect, Overrides};
 
 use super::limiter::store;
@@ -19,35 +20,56 @@ use crate::table::{self, cell};
 /// The notes of services: limits in use, as `kind:name`.
 type Notes = BTreeMap<String, IgnoredAny>;
 
+/// The exit code if no running service has noted the limit, as of `block`.
+const UNKNOWN_LIMIT: u8 = 3;
+
+const LOST: &str = "If Redis has lost its data, services that run keep the overrides that they had, \
+                    until another is set";
+
 #[derive(Serialize)]
 struct Row<'a> {
     limit: &'a str,
     key: &'a str,
     effect: String,
+    /// The text for a client that is denied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
     until: Option<String>,
     author: Option<&'a str>,
     reason: Option<&'a str>,
 }
 
 pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode> {
+    if arguments.key.is_empty() {
+        bail!("the key is empty; write the key of a client, as `tollgate keys` prints it");
+    }
     let key = client(&arguments.key);
     let name = &arguments.name;
+    let (client, limit) = (shown(key.as_str()), shown(name));
     let overrides = Overrides::in_redis(&store(&arguments.redis).await?)?;
     let Some(effect) = effect(&arguments) else {
         let is_removed = overrides.remove(name, &key).await?;
         output::print(&match is_removed {
-            true => format!(
-                "{} has the limit {} again",
-                shown(key.as_str()),
-                shown(name)
-            ),
-            false => format!(
-                "nothing was changed: {} has no override under {}",
-                shown(key.as_str()),
-                shown(name)
-            ),
+            true => format!("{client} has the limit {limit} again"),
+            false => format!("nothing was changed: {client} has no override under {limit}. {LOST}"),
         })?;
         return Ok(ExitCode::SUCCESS);
+    };
+    let services = Services::ask(&arguments.redis).await;
+    if !services.has_limit(name) && !arguments.yes {
+        output::note(&format!(
+            "nothing was changed: no running service has a limit named {limit}. They have {}. Check \
+             the name, or give --yes",
+            printable(&services.names().join(", "))
+        ));
+        return Ok(ExitCode::from(UNKNOWN_LIMIT));
+    }
+    services.check(name, &effect)?;
+    let words = match &effect {
+        OverrideEffect::Quota(quota) => format!("has now {quota}"),
+        OverrideEffect::Permits(permits) => format!("has now {permits} at once"),
+        OverrideEffect::Unlimited => "is now unlimited".to_owned(),
+        _ => "is now denied".to_owned(),
     };
     let new = match effect {
         OverrideEffect::Quota(quota) => Override::quota(name, &key, quota),
@@ -62,16 +84,96 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
         Some(end) => format!("until {}", written(end)),
         None => "until it is removed".to_owned(),
     };
-    output::print(&format!(
-        "{} is now {new} under {}, {end}",
-        shown(key.as_str()),
-        shown(name)
-    ))?;
-    for note in notes(&arguments.redis, name).await {
-        output::note(&note);
+    output::print(&format!("{client} {words} under {limit}, {end}"))?;
+    if services.followers == Some(0) {
+        output::note(
+            "no process follows overrides now: check --url and --prefix. Services follow them with \
+             `Overrides::in_redis`. Ignore this for services whose store has a pool",
+        );
     }
     hint(&arguments.key).iter().for_each(|it| output::note(it));
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is known of the running services. Nothing, if this user may not ask for it.
+struct Services {
+    /// The processes that follow overrides.
+    followers: Option<u64>,
+    /// Their limits, as `kind:name`.
+    limits: Vec<String>,
+}
+
+impl Services {
+    async fn ask(redis: &RedisArguments) -> Self {
+        let mut services = Self {
+            followers: None,
+            limits: Vec::new(),
+        };
+        let prefix = redis.prefix();
+        let Ok(servers) = servers::connect(&redis.url, &redis.tls).await else {
+            return services;
+        };
+        let channel = format!("{prefix}-config:overrides");
+        services.followers = Some(0);
+        for mut server in servers {
+            let counted: anyhow::Result<(String, u64)> =
+                server.ask(&["PUBSUB", "NUMSUB", &channel]).await;
+            let counted = counted.ok().map(|(_, count)| count);
+            services.followers = services
+                .followers
+                .zip(counted)
+                .map(|(one, other)| one + other);
+            let noted = server.text_at(&format!("{prefix}:limits")).await;
+            let noted = noted.ok().flatten().unwrap_or_default();
+            let noted: Notes = serde_json::from_str(&noted).unwrap_or_default();
+            services.limits.extend(noted.into_keys());
+        }
+        services
+    }
+
+    fn names(&self) -> Vec<&str> {
+        let names = self.limits.iter().filter_map(|it| it.split_once(':'));
+        let mut names: Vec<_> = names.map(|(_, name)| name).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Returns whether a service has a limit of this name, as far as it is known.
+    fn has_limit(&self, name: &str) -> bool {
+        self.limits.is_empty() || self.names().contains(&name)
+    }
+
+    /// Returns an error if the limit that services have cannot have the override.
+    fn check(&self, name: &str, effect: &OverrideEffect) -> anyhow::Result<()> {
+        for noted in &self.limits {
+            let Some((kind, _)) = noted.split_once(':').filter(|(_, it)| *it == name) else {
+                continue;
+            };
+            let checked = match (effect, kind) {
+                (OverrideEffect::Quota(_), "c") => {
+                    bail!(
+                        "nothing was changed: {} limits requests at once; use --permits",
+                        shown(name)
+                    )
+                }
+                (OverrideEffect::Permits(_), kind) if kind != "c" => {
+                    bail!(
+                        "nothing was changed: {} has a quota; use --quota",
+                        shown(name)
+                    )
+                }
+                (OverrideEffect::Permits(permits), _) => Limit::concurrency(name, *permits),
+                (OverrideEffect::Quota(quota), "w") => Limit::fixed_window(name, *quota),
+                (OverrideEffect::Quota(quota), "s") => Limit::sliding_window(name, *quota),
+                (OverrideEffect::Quota(quota), "l") => Limit::sliding_log(name, *quota),
+                (OverrideEffect::Quota(quota), _) => Limit::token_bucket(name, *quota),
+                _ => return Ok(()),
+            };
+            drop(checked.context("nothing was changed")?);
+        }
+        Ok(())
+    }
 }
 
 /// `None` removes the override.
@@ -105,50 +207,6 @@ fn with_details(new: Override, arguments: &OverrideArguments) -> Override {
     }
 }
 
-/// Notes for an operator whose override may have no effect. Nothing is noted if this user may not
-/// ask for it.
-async fn notes(redis: &RedisArguments, name: &str) -> Vec<String> {
-    let prefix = redis.prefix();
-    let Ok(servers) = servers::connect(&redis.url, &redis.tls).await else {
-        return Vec::new();
-    };
-    let channel = format!("{prefix}-config:overrides");
-    let mut followers = Some(0_u64);
-    let mut names: Vec<String> = Vec::new();
-    for mut server in servers {
-        let counted: anyhow::Result<(String, u64)> =
-            server.ask(&["PUBSUB", "NUMSUB", &channel]).await;
-        let counted = counted.ok().map(|(_, count)| count);
-        followers = followers.zip(counted).map(|(one, other)| one + other);
-        let noted = server.text_at(&format!("{prefix}:limits")).await;
-        let noted = noted.ok().flatten().unwrap_or_default();
-        let noted: Notes = serde_json::from_str(&noted).unwrap_or_default();
-        let found = noted.into_keys().filter_map(|it| {
-            let (_, name) = it.split_once(':')?;
-            Some(name.to_owned())
-        });
-        names.extend(found);
-    }
-    let mut notes = Vec::new();
-    if followers == Some(0) {
-        notes.push(
-            "no process follows overrides now: give your limiter `Overrides::in_redis`, or check \
-             --url and --prefix. A store with a pool follows them without being counted"
-                .to_owned(),
-        );
-    }
-    if !names.is_empty() && !names.iter().any(|it| it == name) {
-        names.sort();
-        names.dedup();
-        notes.push(format!(
-            "no running service has noted a limit named {}: check the name. Noted are {}",
-            shown(name),
-            printable(&names.join(", "))
-        ));
-    }
-    notes
-}
-
 pub(crate) async fn list(arguments: OverridesArguments) -> anyhow::Result<ExitCode> {
     let overrides = Overrides::in_redis(&store(&arguments.redis).await?)?;
     let mut all = overrides.list().await?;
@@ -164,7 +222,12 @@ pub(crate) async fn list(arguments: OverridesArguments) -> anyhow::Result<ExitCo
         return Ok(ExitCode::SUCCESS);
     }
     if all.is_empty() {
-        output::print("no client has an override")?;
+        let under = arguments
+            .name
+            .iter()
+            .map(|it| format!(" under {}", shown(it)));
+        let under: String = under.collect();
+        output::print(&format!("no client has an override{under}. {LOST}"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let heads = ["limit", "key", "override", "until", "by", "reason"];
@@ -174,7 +237,10 @@ pub(crate) async fn list(arguments: OverridesArguments) -> anyhow::Result<ExitCo
         table.add_row([
             cell(row.limit),
             cell(row.key),
-            cell(&row.effect),
+            match row.text {
+                Some(text) => cell(&format!("{}: {text}", row.effect)),
+                None => cell(&row.effect),
+            },
             row.until.unwrap_or_default(),
             cell(row.author.unwrap_or_default()),
             cell(row.reason.unwrap_or_default()),
@@ -189,6 +255,10 @@ fn row(of: &Override) -> Row<'_> {
         limit: of.limit_name(),
         key: of.key().as_str(),
         effect: of.to_string(),
+        text: match of.effect() {
+            OverrideEffect::Denied(text) => Some(text),
+            _ => None,
+        },
         until: of.ends_at().map(written),
         author: of.author(),
         reason: of.reason(),

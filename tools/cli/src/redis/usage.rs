@@ -45,10 +45,16 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
     let mut table = table::markdown(&heads, &["used", "left", "used %"]);
     for (limit, key_name) in &limits {
         let usage = usage.iter().find(|it| it.limit == limit.name());
-        let set = overrides.get(limit.name(), &key);
+        let is_applied = usage.is_none_or(|it| it.overridden);
+        let set = overrides.get(limit.name(), &key).filter(|_| is_applied);
         let allows = match &set {
             Some(set) => format!("{set} (override)"),
-            None => limit.to_string(),
+            None => match usage {
+                Some(usage) if usage.overridden => {
+                    format!("{} units (override in the file)", usage.capacity)
+                }
+                _ => limit.to_string(),
+            },
         };
         table.add_row(match usage {
             Some(usage) => row(&allows, key_name, usage),
