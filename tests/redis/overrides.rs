@@ -249,6 +249,11 @@ async fn overrides_outlive_an_outage_and_a_redis_that_lost_them() {
         sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(capacity, Ok(100), "the process keeps what it had");
+    let lost = || {
+        let lines = log.lines();
+        lines.iter().any(|line| line.contains("the hash is gone"))
+    };
+    until(lost).await;
     let operator = Replica::of(&server).await;
     operator.overrides.set(raised("bob", 50)).await.unwrap();
     until(|| replica.has("bob")).await;

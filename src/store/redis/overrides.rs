@@ -304,7 +304,7 @@ impl OverrideFeed {
     /// Reads the changes. `None` if there are none, or they cannot be read, which is reported once
     /// for each cause. The process has so many `overrides`.
     pub(crate) async fn changes(&mut self, overrides: usize) -> Option<OverrideChanges> {
-        let (unread, reason) = match self.read_changes().await {
+        let (unread, reason) = match self.read_changes(overrides).await {
             Ok(changes) => {
                 self.unread = None;
                 return changes;
@@ -319,7 +319,10 @@ impl OverrideFeed {
         None
     }
 
-    async fn read_changes(&mut self) -> Result<Option<OverrideChanges>, CommandError> {
+    async fn read_changes(
+        &mut self,
+        overrides: usize,
+    ) -> Result<Option<OverrideChanges>, CommandError> {
         if let Some(known) = self.known
             && let Some(announced) = self.announced.take()
             && let Some((version, fields)) = following(known, announced)
@@ -329,12 +332,12 @@ impl OverrideFeed {
             return Ok(Some(OverrideChanges::Some(changes)));
         }
         // A change while they are read is announced afterwards.
-        let version = match (self.redis.version().await?, self.known) {
-            (Some(version), _) => version,
+        let version = match self.redis.version().await? {
+            Some(version) => version,
             // None was ever set.
-            (None, None | Some(NO_HASH)) => NO_HASH,
+            None if overrides == 0 => NO_HASH,
             // Redis lost it, because the last override that is removed leaves the version.
-            (None, Some(_)) => {
+            None => {
                 let lost = "the hash is gone, which Redis may have lost; set the overrides again";
                 return Err(CommandError::Invalid(lost.to_owned()));
             }
