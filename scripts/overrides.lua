@@ -28,13 +28,13 @@ for i = 3, #ARGV, 2 do
 end
 if changed == 0 then return 0 end
 
--- A hash that was deleted and written again has a later version than before.
-if redis.call('HEXISTS', hash, 'version') == 0 then
-  local now = redis.call('TIME')
-  redis.call('HSET', hash, 'version', string.format('%.0f', now[1] * 1000000 + now[2]))
-end
-local version = redis.call('HINCRBY', hash, 'version', 1)
-local message = string.format('%.0f', version)
+-- The version is the time, so it is another one after changes that a failover lost, or after the
+-- hash was deleted.
+local now = redis.call('TIME')
+local before = tonumber(redis.call('HGET', hash, 'version')) or 0
+local version = math.max(before + 1, now[1] * 1000000 + now[2])
+redis.call('HSET', hash, 'version', string.format('%.0f', version))
+local message = string.format('%.0f %.0f', before, version)
 -- After one change, its field is read. After several, all are.
 if changed == 1 then message = message .. ' ' .. last end
 redis.call('PUBLISH', ARGV[1], message)

@@ -116,10 +116,7 @@ impl RateLimiter {
             Operation::Peek(group) => self.through_gate(group, false, |group| {
                 self.apply_unobserved(Operation::Peek(group))
             }),
-            Operation::Change(budget, change) => {
-                let limit = self.limit_of(budget.limit(), budget.key());
-                self.change(budget.under(limit), change)
-            }
+            Operation::Change(budget, change) => self.change_through_gate(budget, change),
         }
     }
 }

@@ -146,6 +146,11 @@ impl Operation {
 }
 
 impl Change {
+    /// Returns whether it is the real cost of no charge.
+    pub(crate) fn settles_no_charge(&self) -> bool {
+        matches!(self, Self::Settle { receipt, .. } if receipt.cost() == 0)
+    }
+
     /// Gives a charge back.
     pub(crate) const fn give_back(receipt: Receipt) -> Self {
         Self::Settle { receipt, cost: 0 }

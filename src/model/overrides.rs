@@ -10,6 +10,9 @@ use crate::units::{ConfigError, Quota, Timestamp};
 /// The most overrides of a limiter, or of a store.
 pub(crate) const MAX_OVERRIDES: usize = 100_000;
 
+/// The time from 1970 on at which the year 9999 ends.
+const YEAR_10000: Duration = Duration::from_secs(253_402_300_800);
+
 /// The longest author, reason and text for clients, in bytes.
 const LONGEST: usize = 200;
 
@@ -93,16 +96,17 @@ impl Override {
     }
 
     /// Sets the time at which the override ends, by the clock of each process. Default: it stands
-    /// until it is removed.
+    /// until it is removed, as it does for an end after the year 9999.
     pub fn until(mut self, end: SystemTime) -> Self {
         let since_epoch = end.duration_since(SystemTime::UNIX_EPOCH);
-        self.until = Some(Timestamp::from(since_epoch.unwrap_or_default()));
+        let since_epoch = since_epoch.unwrap_or_default();
+        // Later times cannot be written.
+        self.until = (since_epoch < YEAR_10000).then(|| Timestamp::from(since_epoch));
         self
     }
 
     /// Ends the override after this time, from now on.
     pub fn lasting(self, length: Duration) -> Self {
-        // An end that the clock cannot have is never reached.
         match SystemTime::now().checked_add(length) {
             Some(end) => self.until(end),
             None => self,
@@ -254,6 +258,7 @@ mod tests {
         assert!(!raised().is_over(now));
         assert!(!raised().lasting(second * 60).is_over(now));
         assert!(!raised().lasting(Duration::MAX).is_over(now));
+        assert_eq!(raised().lasting(YEAR_10000).ends_at(), None);
         let at = SystemTime::UNIX_EPOCH + now.since_epoch();
         assert!(raised().until(at).is_over(now));
         assert!(!raised().until(at + second).is_over(now));

@@ -2,6 +2,8 @@
 
 #![cfg(all(feature = "axum", feature = "config"))]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use axum::body::{Body, to_bytes};
 use axum::{Router, routing::any};
 use http::request::Parts;
@@ -245,4 +247,37 @@ fn number_of_overrides_in_a_file_is_bounded() {
         error.contains("10001 overrides; use at most 10000"),
         "{error}"
     );
+}
+
+#[test]
+fn key_that_keeps_its_override_has_it_while_the_file_is_replaced() {
+    let file = |version: usize| {
+        let others = (0..1_000).map(|key| format!("{key} = {{ deny = \"{version}\" }}\n"));
+        let limits = "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"10/min\"\n\
+                      key = \"tenant\"\n[limits.overrides]\nacme = { quota = \"100/min\" }\n";
+        parse(&(limits.to_owned() + &others.collect::<String>()))
+    };
+    let limits = LimitSet::new(file(0), names()).unwrap();
+    let limiter = RateLimiter::in_memory();
+    let layer = RateLimitLayer::from_config(&limiter, &limits).unwrap();
+    let api = limits.limit("api").unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .build()
+                .unwrap();
+            while !is_done.load(Ordering::Relaxed) {
+                let peeked = runtime.block_on(limiter.peek(&api, "acme", 0));
+                assert_eq!(peeked.unwrap().capacity(), 100);
+                let denied = runtime.block_on(limiter.peek(&api, "7", 0));
+                assert!(denied.unwrap().is_blocked());
+            }
+        });
+        for version in 1..50 {
+            limits.replace(file(version)).unwrap();
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    drop(layer);
 }

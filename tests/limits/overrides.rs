@@ -599,3 +599,29 @@ async fn metrics_count_overrides_and_what_they_decide() {
     assert!(overrides.remove("api", "free").await.unwrap());
     assert_eq!(recorded.one("tollgate_overrides", ""), 2.0);
 }
+
+#[tokio::test]
+async fn settlement_of_an_unlimited_key_charges_nothing() {
+    let (_, overrides, limiter) = in_memory();
+    let limit = api(100);
+    overrides
+        .set(Override::unlimited("api", "acme"))
+        .await
+        .unwrap();
+    let decision = limiter.check_n(&limit, "acme", 10).await.unwrap();
+    let receipt = decision.receipt();
+    limiter.settle(&limit, "acme", 70, receipt).await.unwrap();
+    assert!(overrides.remove("api", "acme").await.unwrap());
+    // A charge of before is settled.
+    let charged = limiter.check_n(&limit, "acme", 10).await.unwrap();
+    assert_eq!(charged.remaining(), 90);
+    overrides
+        .set(Override::unlimited("api", "acme"))
+        .await
+        .unwrap();
+    let receipt = charged.receipt();
+    limiter.settle(&limit, "acme", 4, receipt).await.unwrap();
+    assert!(overrides.remove("api", "acme").await.unwrap());
+    let left = limiter.peek(&limit, "acme", 0).await.unwrap();
+    assert_eq!(left.remaining(), 96);
+}

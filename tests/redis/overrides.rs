@@ -350,7 +350,6 @@ async fn documented_rights_are_enough_for_a_replica_and_for_an_operator() {
             "+hdel",
             "+hlen",
             "+hexists",
-            "+hincrby",
             "+publish",
         ],
     );
@@ -405,5 +404,42 @@ async fn key_without_an_override_costs_no_call() {
         // The announcement of what it has set itself may come late.
         let read = server.calls("hget") + server.calls("hmget");
         assert!(read <= 2, "{key}: {read}");
+    }
+}
+
+/// As after a failover that lost the last write.
+#[tokio::test]
+async fn replica_that_has_read_a_lost_change_reads_the_next_one() {
+    let server = RedisServer::start();
+    let replica = Replica::of(&server).await;
+    let operator = Replica::of(&server).await.overrides;
+    until(|| subscriptions(&server) == 1).await;
+    operator.set(raised("acme", 100)).await.unwrap();
+    until(|| replica.has("acme")).await;
+    let mut cli = server.connection();
+    let dump: Vec<u8> = redis::cmd("DUMP").arg(HASH).query(&mut cli).unwrap();
+    operator
+        .set(Override::unlimited("api", "lost"))
+        .await
+        .unwrap();
+    until(|| replica.has("lost")).await;
+    let mut restore = redis::cmd("RESTORE");
+    restore.arg(HASH).arg(0).arg(dump).arg("REPLACE");
+    let () = restore.query(&mut cli).unwrap();
+    let denied = Override::denied("api", "mallory", "suspended");
+    operator.set(denied).await.unwrap();
+    until(|| replica.has("mallory") && !replica.has("lost")).await;
+    assert!(replica.has("acme"));
+}
+
+#[tokio::test]
+async fn override_without_a_possible_end_does_not_end() {
+    let server = RedisServer::start();
+    let replica = Replica::of(&server).await;
+    let century = 100 * 366 * 24 * 60 * 60 * SECOND;
+    for centuries in [70, 80, 90, 1_000_000] {
+        let long = raised("acme", 100).lasting(century * centuries);
+        replica.overrides.set(long.clone()).await.unwrap();
+        assert_eq!(replica.overrides.get("api", "acme"), Some(long));
     }
 }

@@ -1,6 +1,5 @@
 //! Overrides in Redis, which this process follows.
 
-use std::collections::HashSet;
 use std::sync::{Arc, OnceLock, Weak};
 
 use tokio::runtime::Handle as Runtime;
@@ -118,21 +117,9 @@ fn with_followed<T>(shared: &Weak<SharedOverrides>, act: impl FnOnce(&Followed) 
     shared.upgrade()?.followed.as_ref().map(act)
 }
 
-fn id(given: &Override) -> (&str, &Key) {
-    (given.limit_name(), given.key())
-}
-
 impl SharedOverrides {
-    /// Replaces all overrides. A key that keeps its override has it at all times.
     fn replace_all(&self, all: Vec<Override>) {
-        let kept: HashSet<_> = all.iter().map(id).collect();
-        self.table.retain(|entry| kept.contains(&id(&entry.given)));
-        for one in all {
-            let known = self.table.find(one.limit_name(), one.key(), || self.now());
-            if known.is_none_or(|known| known.given != one) {
-                self.table.insert(one, None);
-            }
-        }
+        self.table.replace(None, all);
         self.count();
     }
 

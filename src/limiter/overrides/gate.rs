@@ -7,7 +7,8 @@ use super::table::{Entry, Table};
 use crate::algorithm::range::MAX_PERIOD;
 use crate::limiter::RateLimiter;
 use crate::model::{
-    Check, Decision, Error, Group, Key, Limit, Override, OverrideEffect, Source, Verdict,
+    Budget, Change, Check, Decision, Error, Group, Key, Limit, Override, OverrideEffect, Source,
+    Verdict,
 };
 use crate::store::Answer;
 use crate::telemetry::{self, CheckSpan};
@@ -46,10 +47,7 @@ impl Gate {
 
     /// Replaces the overrides of a file.
     pub(in crate::limiter) fn replace_file(&self, set: &Arc<()>, new: Vec<Override>) {
-        self.of_files.retain(|entry| !entry.is_of(set));
-        for one in new {
-            self.of_files.insert(one, Some(Arc::downgrade(set)));
-        }
+        self.of_files.replace(Some(set), new);
     }
 
     /// Returns whether no key has an override.
@@ -89,11 +87,16 @@ impl RateLimiter {
         !self.shared.gate.is_empty()
     }
 
-    /// The limit that applies to a key.
-    pub(in crate::limiter) fn limit_of(&self, limit: &Limit, key: &Key) -> Limit {
-        match self.overridden(limit, key) {
-            Some(Overridden::Limit(limit)) => limit,
-            _ => limit.clone(),
+    /// Changes a budget, with the override of its key.
+    pub(in crate::limiter) fn change_through_gate(&self, budget: Budget, change: Change) -> Answer {
+        match self.overridden(budget.limit(), budget.key()) {
+            Some(Overridden::Limit(limit)) => self.change(budget.under(limit), change),
+            // Nothing was charged, so the real cost is not charged either.
+            Some(Overridden::Unlimited(limit)) if change.settles_no_charge() => {
+                let verdicts = vec![Verdict::unlimited(limit)];
+                Answer::ready(Decision::in_place_of_store(verdicts, Source::Override))
+            }
+            _ => self.change(budget, change),
         }
     }
 
@@ -187,7 +190,10 @@ impl Passed {
                     let denied = Verdict::denied_by_override(limit, check.cost(), ends_after);
                     lifted.push((place, denied.in_shadow(is_shadow)));
                 }
-                _ if is_denied => lifted.push((place, unlimited(check.limit().clone()))),
+                Some(Overridden::Limit(limit)) if is_denied => {
+                    lifted.push((place, unlimited(limit)));
+                }
+                None if is_denied => lifted.push((place, unlimited(check.limit().clone()))),
                 Some(Overridden::Limit(limit)) => asked.push(check.clone().under(limit)),
                 None => asked.push(check.clone()),
             }

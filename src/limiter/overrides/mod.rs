@@ -185,7 +185,7 @@ impl Overrides {
     /// - Beside the rights of the [store](crate::RedisStore), a replica's user needs
     ///   `%R~prefix-config:* &prefix-config:* +subscribe +hget +hmget +hscan`. A user that sets
     ///   overrides needs `~prefix-config:*` in its place, and `+eval +hset +hdel +hlen +hexists
-    ///   +hincrby +time +publish`. Write access allows exempting any client, so give it to
+    ///   +time +publish`. Write access allows exempting any client, so give it to
     ///   operators alone.
     ///
     /// ```no_run

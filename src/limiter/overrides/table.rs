@@ -1,5 +1,6 @@
 //! Overrides by limit and key.
 
+use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -118,6 +119,23 @@ impl Table {
         }
     }
 
+    /// Replaces the overrides of an owner. A key that keeps its override has it at all times.
+    pub(super) fn replace(&self, owner: Option<&Arc<()>>, all: Vec<Override>) {
+        let id = |given: &Override| (given.limit_name().to_owned(), given.key().clone());
+        let kept: HashSet<_> = all.iter().map(id).collect();
+        self.retain(|entry| !entry.is_of(owner) || kept.contains(&id(&entry.given)));
+        for one in all {
+            let hash = self.hash(one.limit_name(), one.key());
+            let shard = self.shard(hash).lock();
+            let known = shard.find(hash, |it| it.is_for(one.limit_name(), one.key()));
+            let is_known = known.is_some_and(|known| known.given == one);
+            drop(shard);
+            if !is_known {
+                self.insert(one, owner.map(Arc::downgrade));
+            }
+        }
+    }
+
     /// The overrides that are in force.
     pub(super) fn list(&self, now: Timestamp) -> Vec<Override> {
         let mut list = Vec::with_capacity(self.len());
@@ -176,10 +194,12 @@ impl Entry {
         !self.given.is_over(now) && self.owner.as_ref().is_none_or(is_owned)
     }
 
-    /// Returns whether it is from the file of a set of limits.
-    pub(super) fn is_of(&self, set: &Arc<()>) -> bool {
-        let is_set = |owner: &Weak<()>| std::ptr::eq(owner.as_ptr(), Arc::as_ptr(set));
-        self.owner.as_ref().is_some_and(is_set)
+    /// Returns whether it is from the file of a set of limits, or was set at run time.
+    fn is_of(&self, owner: Option<&Arc<()>>) -> bool {
+        match (&self.owner, owner) {
+            (Some(own), Some(set)) => std::ptr::eq(own.as_ptr(), Arc::as_ptr(set)),
+            (own, owner) => own.is_none() && owner.is_none(),
+        }
     }
 
     /// The limit in place of another one. `None` if that cannot have it, which is reported.

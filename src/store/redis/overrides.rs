@@ -58,9 +58,17 @@ pub(crate) struct OverrideFeed {
     feed: Feed,
     known: Option<u64>,
     /// The changes to be read. `None` if it may be any.
-    announced: Option<Vec<(u64, String)>>,
+    announced: Option<Vec<Announced>>,
     /// Why they cannot be read now.
     unread: Option<Unread>,
+}
+
+/// An announced change of one override, with the versions before and after it.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Announced {
+    before: u64,
+    after: u64,
+    field: String,
 }
 
 /// Why overrides cannot be read.
@@ -193,37 +201,35 @@ impl OverridesInRedis {
 
     /// Reads all overrides, also those that have ended.
     async fn scan(&self) -> Result<Vec<Override>, CommandError> {
+        // A field may be returned twice.
         let mut found = HashMap::new();
+        let mut malformed = 0;
         let mut cursor = 0_u64;
         loop {
             let mut scan = redis::cmd("HSCAN");
             scan.arg(&self.key).arg(cursor);
             scan.arg("COUNT").arg(AT_A_TIME);
-            let (next, pairs): (u64, Vec<(String, String)>) = self.run(&scan).await?;
-            found.extend(pairs);
-            if found.len() > MAX_OVERRIDES.saturating_add(1) {
+            let (next, page): (u64, Vec<(String, String)>) = self.run(&scan).await?;
+            // Each page is parsed before the next is there, so that tasks in between can run.
+            for (field, text) in page.into_iter().filter(|(field, _)| field != VERSION) {
+                match parse(&field, &text) {
+                    Ok(one) => drop(found.insert(field, one)),
+                    Err(error) if malformed < MOST_REPORTED => {
+                        malformed += 1;
+                        telemetry::override_malformed(&self.key, &field, &error);
+                    }
+                    Err(_) => {}
+                }
+            }
+            if found.len() > MAX_OVERRIDES {
                 let many = format!("it has more than {MAX_OVERRIDES} overrides; remove some");
                 return Err(CommandError::Invalid(many));
             }
             if next == 0 {
-                break;
+                return Ok(found.into_values().collect());
             }
             cursor = next;
         }
-        found.remove(VERSION);
-        let mut all = Vec::with_capacity(found.len());
-        let mut malformed = 0;
-        for (field, text) in &found {
-            match parse(field, text) {
-                Ok(one) => all.push(one),
-                Err(error) if malformed < MOST_REPORTED => {
-                    malformed += 1;
-                    telemetry::override_malformed(&self.key, field, &error);
-                }
-                Err(_) => {}
-            }
-        }
-        Ok(all)
     }
 
     /// The version of all overrides. `None` if there is no hash.
@@ -377,28 +383,33 @@ impl OverrideFeed {
     }
 }
 
-/// The version and the field of an announced change. `None` if it may be any.
-fn parse_announcement(announcement: &Announcement) -> Option<(u64, String)> {
+/// Reads the announcement of a change. `None` if it may be any.
+fn parse_announcement(announcement: &Announcement) -> Option<Announced> {
     let Announcement::One(text) = announcement else {
         return None;
     };
-    let (version, field) = text.split_once(' ')?;
-    Some((version.parse().ok()?, field.to_owned()))
+    let mut words = text.splitn(3, ' ');
+    let mut version = || words.next()?.parse().ok();
+    Some(Announced {
+        before: version()?,
+        after: version()?,
+        field: words.next()?.to_owned(),
+    })
 }
 
 /// The last version and the fields of changes that follow the `known` version, if none is missing.
-fn following(known: u64, mut announced: Vec<(u64, String)>) -> Option<(u64, Vec<String>)> {
-    announced.retain(|(version, _)| *version > known);
+fn following(known: u64, mut announced: Vec<Announced>) -> Option<(u64, Vec<String>)> {
+    announced.retain(|change| change.after > known);
     announced.sort();
     announced.dedup();
     let mut version = known;
-    for (next, _) in &announced {
-        if *next != version.saturating_add(1) {
+    for change in &announced {
+        if change.before != version {
             return None;
         }
-        version = *next;
+        version = change.after;
     }
-    let fields = announced.into_iter().map(|(_, field)| field);
+    let fields = announced.into_iter().map(|change| change.field);
     Some((version, fields.collect()))
 }
 
@@ -406,22 +417,33 @@ fn following(known: u64, mut announced: Vec<(u64, String)>) -> Option<(u64, Vec<
 mod tests {
     use super::*;
 
-    fn changes(versions: &[u64]) -> Vec<(u64, String)> {
-        let change = |version: &u64| (*version, format!("acme{version} api"));
-        versions.iter().map(change).collect()
+    fn change((before, after): (u64, u64)) -> Announced {
+        Announced {
+            before,
+            after,
+            field: format!("acme{after} api"),
+        }
     }
 
     #[test]
     fn changes_are_followed_one_by_one_only_if_none_is_missing() {
-        let fields = |versions: &[u64]| {
-            let followed = following(7, changes(versions));
+        let fields = |changes: &[(u64, u64)]| {
+            let followed = following(70, changes.iter().copied().map(change).collect());
             followed.map(|(version, fields)| (version, fields.len()))
         };
-        assert_eq!(fields(&[8]), Some((8, 1)));
-        assert_eq!(fields(&[10, 8, 9, 9]), Some((10, 3)));
-        assert_eq!(fields(&[5, 7]), Some((7, 0)), "they are known");
-        assert_eq!(fields(&[9]), None, "8 is missing");
-        assert_eq!(fields(&[8, 10]), None);
+        assert_eq!(fields(&[(70, 80)]), Some((80, 1)));
+        assert_eq!(
+            fields(&[(85, 92), (70, 80), (80, 85), (80, 85)]),
+            Some((92, 3))
+        );
+        assert_eq!(
+            fields(&[(40, 50), (50, 70)]),
+            Some((70, 0)),
+            "they are known"
+        );
+        assert_eq!(fields(&[(75, 80)]), None, "75 is missing");
+        assert_eq!(fields(&[(70, 80), (82, 90)]), None);
+        assert_eq!(fields(&[(60, 80)]), None, "70 was lost");
     }
 
     #[test]
@@ -437,8 +459,9 @@ mod tests {
     #[test]
     fn announcement_of_several_changes_is_of_any() {
         let one = |text: &str| parse_announcement(&Announcement::One(text.to_owned()));
-        assert_eq!(one("7 acme api"), Some((7, "acme api".to_owned())));
-        assert_eq!(one("7"), None);
+        let announced = one("7 9 acme api").map(|it| (it.before, it.after, it.field));
+        assert_eq!(announced, Some((7, 9, "acme api".to_owned())));
+        assert_eq!(one("7 9"), None);
         assert_eq!(one("changed by hand"), None);
         assert_eq!(parse_announcement(&Announcement::Any), None);
     }
