@@ -64,7 +64,7 @@ pub(crate) struct OverrideFeed {
 }
 
 /// An announced change of one override, with the versions before and after it.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Announced {
     before: u64,
     after: u64,
