@@ -10,7 +10,7 @@ use crate::units::{ConfigError, Quota};
 const MAX_PLANS: usize = 1_000;
 
 /// The most overrides of all limits. More belong in Redis.
-const MAX_OVERRIDES: usize = 10_000;
+const MAX_OVERRIDES_OF_FILE: usize = 10_000;
 
 /// The most patterns of all limits, in `match` and in `except`. Each request is compared with them.
 const MAX_PATTERNS: usize = 1_000;
@@ -46,7 +46,7 @@ impl Config {
             check_sum("plans", plans, MAX_PLANS, at.clone().name("plans"))?;
             overrides = overrides.saturating_add(limit.overrides.len());
             let at_overrides = at.clone().name("overrides");
-            check_sum("overrides", overrides, MAX_OVERRIDES, at_overrides)?;
+            check_sum("overrides", overrides, MAX_OVERRIDES_OF_FILE, at_overrides)?;
             add_patterns(&mut patterns, [&limit.matches, &limit.except], at)?;
         }
         Ok(())
@@ -143,7 +143,8 @@ impl LimitConfig {
             let at = at.clone().name("overrides").name(key);
             let parsed = Key::from_encoded(key).and_then(|key| {
                 let parsed = config.parse(&self.name, key)?;
-                drop(limit.overridden(parsed.effect())?);
+                self.check_cost(&limit.overridden(parsed.effect())?, at.clone())
+                    .map_err(|(_, error)| error)?;
                 Ok(parsed)
             });
             parsed.map_err(|error| (error.field().map_or(at.clone(), |it| at.name(it)), error))

@@ -85,6 +85,10 @@ impl RequestLimiter {
                 telemetry::forbidden(&self.names);
                 return self.reject((Reason::Forbidden, None), request);
             }
+            RejectedEarly::Overridden(text) => {
+                let cause = Cause::Reject(text);
+                (Reason::Rejected, cause, StatusCode::FORBIDDEN, None)
+            }
             RejectedEarly::Misconfigured(error) => {
                 telemetry::misconfigured(&self.events, &self.names, error);
                 return self.reject((Reason::Misconfigured, None), request);

@@ -479,15 +479,11 @@ fn apply(overridden: Overridden, check: Check) -> Result<Option<Check>, Rejected
             telemetry::decided_by_override(&limit, true);
             Ok(None)
         }
-        // In shadow mode, nothing is rejected.
-        Overridden::Denied { .. } if check.is_shadow() => Ok(None),
+        // In shadow mode, nothing is rejected, and a request of cost 0 always passes.
+        Overridden::Denied { .. } if check.is_shadow() || check.cost() == 0 => Ok(None),
         Overridden::Denied { limit, text, .. } => {
             telemetry::decided_by_override(&limit, false);
-            Err(RejectedEarly::Rejected {
-                status: StatusCode::FORBIDDEN,
-                reason: text.into(),
-                retry_after: None,
-            })
+            Err(RejectedEarly::Overridden(text))
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use super::Key;
 use super::limit::{check_name, check_quota};
+use super::{Key, Limit};
 use crate::units::{ConfigError, Quota, Timestamp};
 
 /// The most overrides of a limiter, or of a store.
@@ -44,13 +44,13 @@ pub struct Override {
     reason: Option<Box<str>>,
 }
 
-/// What an [`Override`] does.
+/// The effect of an [`Override`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OverrideEffect {
     /// The key has this quota. Units that it used stay used.
     Quota(Quota),
-    /// The key may have so many requests in flight, under a [concurrency
+    /// The key may have this many requests in flight, under a [concurrency
     /// limit](crate::Limit::concurrency).
     Permits(u32),
     /// The limit does not apply to the key. Nothing is charged.
@@ -137,7 +137,7 @@ impl Override {
         &self.key
     }
 
-    /// What it does.
+    /// The effect.
     #[must_use]
     pub const fn effect(&self) -> &OverrideEffect {
         &self.effect
@@ -171,18 +171,13 @@ impl Override {
         self.until
     }
 
-    /// Checks what does not depend on the limit.
+    /// Checks the fields that do not depend on the limit.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         check_name(&self.limit)?;
-        if let OverrideEffect::Quota(quota) = &self.effect {
-            check_quota(quota)?;
-        }
-        if let OverrideEffect::Quota(quota) = &self.effect
-            && !quota.starts_by_default()
-        {
-            let error = "the quota of an override has the start and the time zone of its limit; \
-                         leave them out";
-            return Err(ConfigError::new(error).at("quota"));
+        match &self.effect {
+            OverrideEffect::Quota(quota) => check_override_quota(quota)?,
+            OverrideEffect::Permits(permits) => drop(Limit::concurrency(&self.limit, *permits)?),
+            OverrideEffect::Unlimited | OverrideEffect::Denied(_) => {}
         }
         let text = match &self.effect {
             OverrideEffect::Denied(text) => Some(text.as_str()),
@@ -192,6 +187,16 @@ impl Override {
         check_text("the reason", self.reason())?;
         check_text("the text for clients", text)
     }
+}
+
+fn check_override_quota(quota: &Quota) -> Result<(), ConfigError> {
+    check_quota(quota)?;
+    if !quota.starts_by_default() {
+        let error = "the quota of an override cannot have a start or a time zone, because those of \
+                     the limit apply; leave them out";
+        return Err(ConfigError::new(error).at("quota"));
+    }
+    Ok(())
 }
 
 fn check_text(what: &str, text: Option<&str>) -> Result<(), ConfigError> {
@@ -243,6 +248,7 @@ mod tests {
                 Override::quota("api", "acme", Quota::per_minute(0)),
                 "the limit is 0",
             ),
+            (Override::permits("api", "acme", 0), "1 to 1000000"),
         ];
         for (wrong, expected) in wrong {
             let error = wrong.validate().unwrap_err().to_string();

@@ -81,6 +81,6 @@ pub(crate) fn overrides_unsubscribed(channel: &str, error: &str) {
         target: TARGET,
         channel,
         error,
-        "channel of overrides not subscribed: their version is read each second"
+        "channel of overrides not subscribed: polling each second"
     );
 }

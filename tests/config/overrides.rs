@@ -201,7 +201,10 @@ fn override_that_its_limit_cannot_have_is_an_error_that_names_the_line() {
             "acme = { quota = \"5/min\", unlimited = true }",
             "an override has one of",
         ),
-        ("acme = { limit = 5 }", "permits are of concurrency limits"),
+        (
+            "acme = { limit = 5 }",
+            "only concurrency limits have permits",
+        ),
         (
             "acme = { quota = \"5/min\", burst = 9 }",
             "a fixed window has no burst",

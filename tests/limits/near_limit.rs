@@ -226,18 +226,22 @@ async fn key_of_an_asynchronous_limit_is_warned_of_without_asking_redis() {
         .unwrap();
     let limiter = warnings.limiter(server.store().connect().await.unwrap());
     let mut near = Vec::new();
+    let mut allowed = 0;
     loop {
         let decision = limiter.check(&limit, "alice").await.unwrap();
         if !decision.allowed() {
             break;
         }
+        allowed += 1;
         if decision.is_near_limit() {
             near.push(decision.source());
         }
         tokio::task::yield_now().await;
     }
     assert_eq!(warnings.take().len(), 1);
-    assert_eq!(near.len(), 201, "200 are left, or fewer");
+    // A few units may be unspent at the first denial, while their charge is in flight.
+    assert!((980..=1_000).contains(&allowed), "{allowed}");
+    assert_eq!(near.len(), allowed - 799, "200 are left, or fewer");
     assert!(near.contains(&Source::Asynchronous));
 }
 

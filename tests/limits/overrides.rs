@@ -541,7 +541,7 @@ async fn local_share_in_an_outage_is_the_share_of_the_override() {
 }
 
 #[tokio::test]
-async fn asynchronous_limit_allows_exactly_the_quota_of_the_override() {
+async fn asynchronous_limit_allows_at_most_the_quota_of_the_override() {
     let server = RedisServer::start();
     let overrides = Overrides::new();
     let limit = Limit::fixed_window("api", Quota::per_hour(100)).unwrap();
@@ -551,23 +551,23 @@ async fn asynchronous_limit_allows_exactly_the_quota_of_the_override() {
         let store = server.store().connect().await.unwrap();
         replicas.push(limiter(store, &overrides));
     }
-    let allowed = async |checks: usize| {
+    let allowed = async |key: &'static str, checks: usize| {
         let mut allowed = 0;
         for number in 0..checks {
             let limiter = &replicas[number % 2];
-            let decision = limiter.check(&limit, "acme").await.unwrap();
+            let decision = limiter.check(&limit, key).await.unwrap();
             allowed += usize::from(decision.allowed());
         }
         allowed
     };
-    assert_eq!(allowed(60).await, 60);
-    let raise = |units| Override::quota("api", "acme", Quota::per_hour(units));
-    overrides.set(raise(500)).await.unwrap();
-    let more = allowed(1_000).await;
-    // Blocks of the smaller quota, of which a replica had a part, may be left.
-    assert!((400..=440).contains(&more), "{more}");
-    overrides.set(raise(50)).await.unwrap();
-    assert_eq!(allowed(100).await, 0);
+    let raise = |key, units| Override::quota("api", key, Quota::per_hour(units));
+    overrides.set(raise("raised", 500)).await.unwrap();
+    overrides.set(raise("lowered", 30)).await.unwrap();
+    for (key, quota) in [("raised", 500), ("lowered", 30), ("other", 100)] {
+        let most = allowed(key, 1_000).await;
+        // A few units may be in the hands of the other replica.
+        assert!(most <= quota && most * 20 >= quota * 19, "{key}: {most}");
+    }
 }
 
 #[cfg(feature = "metrics")]
@@ -596,6 +596,8 @@ async fn metrics_count_overrides_and_what_they_decide() {
         ("api blocked override", 2),
     ]);
     assert_eq!(recorded.decisions(), expected);
+    let unchecked = recorded.of("tollgate_unchecked_requests_total");
+    assert!(unchecked.is_empty(), "{unchecked:?}");
     assert!(overrides.remove("api", "free").await.unwrap());
     assert_eq!(recorded.one("tollgate_overrides", ""), 2.0);
 }
@@ -624,4 +626,44 @@ async fn settlement_of_an_unlimited_key_charges_nothing() {
     assert!(overrides.remove("api", "acme").await.unwrap());
     let left = limiter.peek(&limit, "acme", 0).await.unwrap();
     assert_eq!(left.remaining(), 96);
+}
+
+#[cfg(feature = "config")]
+#[tokio::test]
+async fn override_without_effect_does_not_hide_the_override_of_the_file() {
+    use tollgate::config::{Config, Format, LimitSet, Names};
+
+    let (_, overrides, limiter) = in_memory();
+    let text = "[[limits]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"10/min\"\n\
+                key = \"global\"\noverrides = { acme = { quota = \"70/min\" } }\n";
+    let config = Config::parse("limits.toml", text, Format::Toml).unwrap();
+    let limits = LimitSet::new(config, Names::new()).unwrap();
+    let layer = RateLimitLayer::from_config(&limiter, &limits).unwrap();
+    overrides
+        .set(Override::permits("api", "acme", 5))
+        .await
+        .unwrap();
+    let api = limits.limit("api").unwrap();
+    let capacity = limiter.peek(&api, "acme", 0).await.unwrap().capacity();
+    assert_eq!(capacity, 70);
+    drop(layer);
+}
+
+#[tokio::test]
+async fn request_of_cost_0_passes_a_denial() {
+    let (_, overrides, limiter) = in_memory();
+    let key = Header::new("x-tenant").unwrap();
+    let layer = RateLimitLayer::new(&limiter, api(2), key).unwrap();
+    let app = app(layer.cost(|parts| u32::from(parts.uri.path() == "/costly")));
+    overrides
+        .set(Override::denied("api", "mallory", "suspended"))
+        .await
+        .unwrap();
+    let get = async |path: &str| {
+        let request = request("GET", path).header("x-tenant", "mallory");
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        send(&app, request).await.status()
+    };
+    assert_eq!(get("/").await, StatusCode::OK);
+    assert_eq!(get("/costly").await, StatusCode::FORBIDDEN);
 }

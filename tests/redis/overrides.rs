@@ -147,7 +147,9 @@ async fn calendar_of_a_quota_is_the_calendar_of_its_limit() {
     let wrong = Override::quota("month", "acme", quota);
     let error = replica.overrides.set(wrong).await.unwrap_err();
     assert!(
-        error.to_string().contains("of its limit; leave them out"),
+        error
+            .to_string()
+            .contains("of the limit apply; leave them out"),
         "{error}"
     );
     let more = Override::quota("month", "acme", Quota::per_month(50));
@@ -442,4 +444,21 @@ async fn override_without_a_possible_end_does_not_end() {
         replica.overrides.set(long.clone()).await.unwrap();
         assert_eq!(replica.overrides.get("api", "acme"), Some(long));
     }
+}
+
+#[tokio::test]
+async fn forged_announcement_hides_no_override() {
+    let server = RedisServer::start();
+    let replica = Replica::of(&server).await;
+    let operator = Replica::of(&server).await.overrides;
+    until(|| subscriptions(&server) == 1).await;
+    operator.set(raised("acme", 100)).await.unwrap();
+    until(|| replica.has("acme")).await;
+    let mut cli = server.connection();
+    let version: u64 = cli.hget(HASH, "version").unwrap();
+    let forged = format!("{version} {} bob api", version + 60_000_000);
+    let () = cli.publish(HASH, forged).unwrap();
+    operator.set(raised("carol", 100)).await.unwrap();
+    until(|| replica.has("carol")).await;
+    assert!(replica.has("acme") && !replica.has("bob"));
 }

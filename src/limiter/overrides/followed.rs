@@ -16,7 +16,7 @@ use crate::units::ConfigError;
 pub(super) struct Followed {
     redis: OverridesInRedis,
     runtime: Runtime,
-    /// One of the two brings the table up to date at a time: the task, or a caller of `list`.
+    /// Held while the task or a caller updates the table.
     reading: Mutex<()>,
     /// The task that follows. It ends with the last handle.
     task: OnceLock<JoinSet<()>>,
@@ -104,7 +104,7 @@ async fn follow(shared: Weak<SharedOverrides>) {
                 telemetry::overrides_read(all.len());
                 shared.replace_all(all);
             }
-            Some(OverrideChanges::Some(changes)) => {
+            Some(OverrideChanges::Listed(changes)) => {
                 for (limit, key, now) in changes {
                     shared.change(&limit, &key, now);
                 }

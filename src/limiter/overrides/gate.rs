@@ -1,9 +1,9 @@
-//! The gate that each check passes before anything else is asked: does its key have an override?
+//! Applies the overrides of keys to checks, before the store is asked.
 
 use std::sync::Arc;
 
 use super::Overrides;
-use super::table::{Entry, Table};
+use super::table::{Exception, OverrideTable};
 use crate::algorithm::range::MAX_PERIOD;
 use crate::limiter::RateLimiter;
 use crate::model::{
@@ -19,12 +19,12 @@ use crate::units::{Micros, Timestamp, micros};
 pub(in crate::limiter) struct Gate {
     /// Overrides that operators set, which win over the others.
     set: Option<Overrides>,
-    of_files: Table,
+    of_files: OverrideTable,
 }
 
 /// The limit of a key that has an override.
 pub(crate) enum Overridden {
-    /// It decides in place of the limit, on the same budget.
+    /// Another quota, or another number of permits, on the same budget.
     Limit(Limit),
     Unlimited(Limit),
     Denied {
@@ -57,10 +57,17 @@ impl Gate {
         none_is_set && self.of_files.is_empty()
     }
 
-    fn find(&self, limit: &str, key: &Key) -> Option<Arc<Entry>> {
+    /// The override of a key, and the limit that it makes of another. An override that the limit
+    /// cannot have has no effect.
+    fn find(&self, limit: &Limit, key: &Key) -> Option<(Arc<Exception>, Limit)> {
+        let find = |table: &OverrideTable| {
+            let found = table.find(limit.name(), key, || self.now())?;
+            let overridden = found.overridden(limit)?;
+            Some((found, overridden))
+        };
         let set = self.set.as_ref();
-        set.and_then(|set| set.table().find(limit, key, || self.now()))
-            .or_else(|| self.of_files.find(limit, key, || self.now()))
+        set.and_then(|set| find(set.table()))
+            .or_else(|| find(&self.of_files))
     }
 
     fn now(&self) -> Timestamp {
@@ -140,8 +147,7 @@ impl RateLimiter {
 impl Gate {
     #[cold]
     fn overridden(&self, limit: &Limit, key: &Key) -> Option<Overridden> {
-        let entry = self.find(limit.name(), key)?;
-        let limit = entry.overridden(limit)?;
+        let (entry, limit) = self.find(limit, key)?;
         Some(match entry.given.effect() {
             OverrideEffect::Unlimited => Overridden::Unlimited(limit),
             OverrideEffect::Denied(text) => Overridden::Denied {

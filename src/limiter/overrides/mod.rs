@@ -12,7 +12,7 @@ use std::sync::Arc;
 use self::followed::Followed;
 pub(super) use self::gate::Gate;
 pub(crate) use self::gate::Overridden;
-use self::table::Table;
+use self::table::OverrideTable;
 use crate::model::{Error, Key, MAX_OVERRIDES, Override};
 #[cfg(all(feature = "config", feature = "redis"))]
 use crate::store::RedisStore;
@@ -52,8 +52,8 @@ use crate::units::{ConfigError, ManualClock, Mutex, Timestamp};
 ///   limits](crate::guide::limit_files).
 /// - It applies to all checks of the limiter: requests, direct calls, permits, and usage.
 /// - Units that a key used stay used when its override begins, and when it ends.
-/// - A key without an override costs a look into a table, and no call. If there are no overrides,
-///   it costs a comparison.
+/// - A key without an override costs one table look-up and no call to Redis. If there are no
+///   overrides, it costs a comparison.
 /// - There are at most 100,000.
 ///
 /// The overrides of `new` are in the memory of this process. The overrides of `in_redis` are the
@@ -65,7 +65,7 @@ pub struct Overrides {
 
 #[derive(Default)]
 struct SharedOverrides {
-    table: Table,
+    table: OverrideTable,
     /// A clock that is set by hand.
     clock: Option<ManualClock>,
     /// The part of this process in the gauge of overrides.
@@ -151,8 +151,8 @@ impl Overrides {
         Ok(sorted(self.shared.table.list(self.now())))
     }
 
-    /// The override that a key has under the limit of this name, as this process knows. It asks
-    /// nothing.
+    /// The override that a key has under the limit of this name, in this process. It does
+    /// not call Redis.
     #[must_use]
     pub fn get(&self, limit: &str, key: impl Into<Key>) -> Option<Override> {
         let entry = self.shared.table.find(limit, &key.into(), || self.now())?;
@@ -163,7 +163,7 @@ impl Overrides {
         self.shared.now()
     }
 
-    fn table(&self) -> &Table {
+    fn table(&self) -> &OverrideTable {
         &self.shared.table
     }
 }
@@ -177,7 +177,7 @@ impl Overrides {
     /// changes. On a cluster, the hash has the tag of a partition.
     ///
     /// - A limiter that has the handle reads the overrides in the background, and follows changes.
-    ///   Until they are read, it has none. To begin with them, await [`list`](Self::list).
+    ///   Until they are read, it has none. Await [`list`](Self::list) before serving to start with them.
     /// - If Redis is unavailable, or has lost the hash, the overrides stay as they are. An event
     ///   reports it once.
     /// - A message that was lost costs at most 10 seconds, because the version of the hash is read

@@ -18,16 +18,16 @@ const SHARDS: usize = 64;
 const MARKS: usize = 1 << 20;
 
 /// A table that all threads look into, and few change.
-pub(super) struct Table {
+pub(super) struct OverrideTable {
     len: AtomicUsize,
     hasher: DefaultHashBuilder,
     /// A bit for each override that was added, by its hash. A key without an override, as most are,
     /// needs no lock. Created with the first override.
     marks: OnceLock<Box<[AtomicU64]>>,
-    shards: [Mutex<HashTable<Arc<Entry>>>; SHARDS],
+    shards: [Mutex<HashTable<Arc<Exception>>>; SHARDS],
 }
 
-pub(super) struct Entry {
+pub(super) struct Exception {
     pub(super) given: Override,
     /// The set of limits whose file has it. `None` if it was set at run time.
     owner: Option<Weak<()>>,
@@ -36,7 +36,7 @@ pub(super) struct Entry {
     is_reported: AtomicBool,
 }
 
-impl Default for Table {
+impl Default for OverrideTable {
     fn default() -> Self {
         Self {
             len: AtomicUsize::new(0),
@@ -47,7 +47,7 @@ impl Default for Table {
     }
 }
 
-impl Table {
+impl OverrideTable {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
@@ -64,7 +64,7 @@ impl Table {
         limit: &str,
         key: &Key,
         now: impl FnOnce() -> Timestamp,
-    ) -> Option<Arc<Entry>> {
+    ) -> Option<Arc<Exception>> {
         let hash = self.hash(limit, key);
         if !self.has_mark(hash) {
             return None;
@@ -78,7 +78,7 @@ impl Table {
     pub(super) fn insert(&self, given: Override, owner: Option<Weak<()>>) {
         let hash = self.hash(given.limit_name(), given.key());
         self.mark(hash);
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(Exception {
             given,
             owner,
             last: Mutex::default(),
@@ -87,9 +87,11 @@ impl Table {
         let mut shard = self.shard(hash).lock();
         let (limit, key) = (entry.given.limit_name(), entry.given.key());
         match shard.find_mut(hash, |it| it.is_for(limit, key)) {
+            // Set and then announced, it is the same.
+            Some(known) if known.given == entry.given && known.owner.is_none() => {}
             Some(known) => *known = entry,
             None => {
-                let rehash = |it: &Arc<Entry>| self.hash(it.given.limit_name(), it.given.key());
+                let rehash = |it: &Arc<Exception>| self.hash(it.given.limit_name(), it.given.key());
                 shard.insert_unique(hash, entry, rehash);
                 self.len.fetch_add(1, Ordering::Relaxed);
             }
@@ -109,7 +111,7 @@ impl Table {
     }
 
     /// Removes all overrides but those to keep.
-    pub(super) fn retain(&self, keep: impl Fn(&Entry) -> bool) {
+    pub(super) fn retain(&self, keep: impl Fn(&Exception) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let before = shard.len();
@@ -161,7 +163,7 @@ impl Table {
         marks[word].fetch_or(bit, Ordering::Relaxed);
     }
 
-    fn shard(&self, hash: u64) -> &Mutex<HashTable<Arc<Entry>>> {
+    fn shard(&self, hash: u64) -> &Mutex<HashTable<Arc<Exception>>> {
         // The table takes the bits at both ends.
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
@@ -183,7 +185,7 @@ const fn place(hash: u64) -> (usize, u64) {
     (number / 64, 1 << (number % 64))
 }
 
-impl Entry {
+impl Exception {
     fn is_for(&self, limit: &str, key: &Key) -> bool {
         self.given.key() == key && self.given.limit_name() == limit
     }
@@ -202,7 +204,8 @@ impl Entry {
         }
     }
 
-    /// The limit in place of another one. `None` if that cannot have it, which is reported.
+    /// The limit in place of another one. `None` if the limit cannot have the override. An event
+    /// reports it.
     pub(super) fn overridden(&self, limit: &Limit) -> Option<Limit> {
         let mut last = self.last.lock();
         if let Some((given, overridden)) = &*last

@@ -257,7 +257,8 @@ impl RateLimiter {
         limit: &Limit,
         key: Key,
     ) -> ControlFlow<Result<Option<Permit>, Error>, Check> {
-        let limit = match self.overridden(limit, &key) {
+        let overridden = self.overridden(limit, &key);
+        let limit = match overridden.filter(|_| limit.is_concurrency()) {
             None => limit.clone(),
             Some(Overridden::Limit(limit)) => limit,
             Some(Overridden::Denied { limit, .. }) => {

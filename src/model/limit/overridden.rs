@@ -53,7 +53,7 @@ impl Limit {
     fn with_permits(&self, permits: u32) -> Result<Self, ConfigError> {
         let name = self.name();
         if !self.is_concurrency() {
-            let error = "permits are of concurrency limits; override it with a quota, such as \
+            let error = "only concurrency limits have permits; override it with a quota, such as \
                          \"100/min\"";
             return Err(ConfigError::new(error).of_limit(name));
         }

@@ -37,6 +37,7 @@ const NO_HASH: u64 = 0;
 const VERSION: &str = "version";
 
 /// The overrides of a store.
+#[derive(Clone)]
 pub(crate) struct OverridesInRedis {
     lanes: Lanes,
     prefix: String,
@@ -48,16 +49,19 @@ pub(crate) struct OverridesInRedis {
 pub(crate) enum OverrideChanges {
     /// All overrides.
     All(Vec<Override>),
-    /// Overrides by limit and key. `None` if it was removed.
-    Some(Vec<(String, Key, Option<Override>)>),
+    /// These.
+    Listed(Vec<Change>),
 }
 
-/// Announced changes, and the version that is known.
+/// A limit and a key, and their override. `None` if it was removed.
+type Change = (String, Key, Option<Override>);
+
+/// Follows changes of the hash.
 pub(crate) struct OverrideFeed {
     redis: OverridesInRedis,
     feed: Feed,
     known: Option<u64>,
-    /// The changes to be read. `None` if it may be any.
+    /// The changes to be read. `None` if any override may have changed.
     announced: Option<Vec<Announced>>,
     /// Why they cannot be read now.
     unread: Option<Unread>,
@@ -156,16 +160,10 @@ impl OverridesInRedis {
 
     /// The changes from now on.
     pub(crate) fn feed(&self) -> OverrideFeed {
-        let redis = Self {
-            lanes: self.lanes.clone(),
-            prefix: self.prefix.clone(),
-            key: self.key.clone(),
-            channel: self.channel.clone(),
-        };
         let channel = self.channel.clone();
         OverrideFeed {
             feed: Feed::new(self.lanes.clone(), self.prefix.clone(), channel),
-            redis,
+            redis: self.clone(),
             known: None,
             announced: None,
             unread: None,
@@ -184,7 +182,7 @@ impl OverridesInRedis {
         changed.map_err(|error| self.error("not written", error))
     }
 
-    /// Makes room.
+    /// Removes overrides that have ended.
     async fn remove_ended(&self) -> Result<(), Error> {
         let all = self.scan().await;
         let all = all.map_err(|error| self.error("not read", error))?;
@@ -333,9 +331,11 @@ impl OverrideFeed {
             && let Some(announced) = self.announced.take()
             && let Some((version, fields)) = following(known, announced)
         {
-            let changes = self.read_fields(&fields).await?;
-            self.known = Some(version);
-            return Ok(Some(OverrideChanges::Some(changes)));
+            // A hash with an older version has lost the changes, or the message is not of this crate.
+            if let Some(changes) = self.read_fields(version, &fields).await? {
+                self.known = Some(version);
+                return Ok(Some(OverrideChanges::Listed(changes)));
+            }
         }
         // A change while they are read is announced afterwards.
         let version = match self.redis.version().await? {
@@ -356,34 +356,42 @@ impl OverrideFeed {
         Ok(Some(OverrideChanges::All(self.redis.in_force(all))))
     }
 
+    /// `None` if the hash has an older version.
     async fn read_fields(
         &self,
+        announced: u64,
         fields: &[String],
-    ) -> Result<Vec<(String, Key, Option<Override>)>, CommandError> {
+    ) -> Result<Option<Vec<Change>>, CommandError> {
         let named = fields.iter().filter_map(|field| {
             let (limit, key) = parse_field(field).ok()?;
             Some((field, limit.to_owned(), key))
         });
         let named: Vec<_> = named.collect();
         if named.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
         let mut get = redis::cmd("HMGET");
-        get.arg(&self.redis.key);
+        get.arg(&self.redis.key).arg(VERSION);
         for (field, ..) in &named {
             get.arg(*field);
         }
         let texts: Vec<Option<String>> = self.redis.run(&get).await?;
+        let mut texts = texts.into_iter();
+        let version = texts.next().flatten();
+        let version: Option<u64> = version.and_then(|version| version.parse().ok());
+        if version.is_none_or(|version| version < announced) {
+            return Ok(None);
+        }
         let changes = named.into_iter().zip(texts);
         let changes = changes.map(|((field, limit, key), text)| {
             let now = text.and_then(|text| self.redis.parse(field, &text));
             (limit, key, now)
         });
-        Ok(changes.collect())
+        Ok(Some(changes.collect()))
     }
 }
 
-/// Reads the announcement of a change. `None` if it may be any.
+/// Reads the announcement of a change. `None` if any override may have changed.
 fn parse_announcement(announcement: &Announcement) -> Option<Announced> {
     let Announcement::One(text) = announcement else {
         return None;

@@ -113,7 +113,8 @@ impl Quotas {
     #[cold]
     fn look_at(&self, group: &Group) {
         self.sample.count();
-        for check in group {
+        // The quota of an override is of one key.
+        for check in group.iter().filter(|it| !it.limit().is_overridden()) {
             let (name, quota) = (name(check.limit()), quota(check.limit()));
             match self.is_registered(&name, &quota) {
                 Some(true) => {}
