@@ -177,7 +177,8 @@ impl Overrides {
     /// changes. On a cluster, the hash has the tag of a partition.
     ///
     /// - A limiter that has the handle reads the overrides in the background, and follows changes.
-    ///   Until they are read, it has none. Await [`list`](Self::list) before serving to start with them.
+    ///   Until they are read, it has none. To start with them, await [`list`](Self::list) before
+    ///   serving.
     /// - If Redis is unavailable, or has lost the hash, the overrides stay as they are. An event
     ///   reports it once.
     /// - A message that was lost costs at most 10 seconds, because the version of the hash is read
