@@ -331,7 +331,7 @@ impl OverrideFeed {
             && let Some(announced) = self.announced.take()
             && let Some((version, fields)) = following(known, announced)
         {
-            // A hash with an older version has lost the changes, or the message is not of this crate.
+            // A hash with an older version has lost the changes, or the message is forged.
             if let Some(changes) = self.read_fields(version, &fields).await? {
                 self.known = Some(version);
                 return Ok(Some(OverrideChanges::Listed(changes)));
