@@ -1,5 +1,5 @@
-//! Limits from a file, or from a key of Redis, which change while the service runs, and overrides for
-//! single users.
+//! Limits from a file, or from a key of Redis, which change while the service runs, and overrides
+//! for single users.
 //!
 //! ```sh
 //! cargo run --example live_configuration --features yaml

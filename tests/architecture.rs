@@ -275,7 +275,7 @@ const KNOWN: [(&str, &[&str]); 8] = [
     ),
 ];
 
-/// The exceptions: a test of stores that runs a limiter, and limits and overrides that are in Redis.
+/// The exceptions: a test of stores that runs a limiter, and limits and overrides in Redis.
 const EXCEPTIONS: [(&str, &str); 3] = [
     ("store/conformance", "limiter"),
     ("store/redis/source", "configuration"),

@@ -23,8 +23,8 @@ type Notes = BTreeMap<String, IgnoredAny>;
 /// The exit code if no running service has noted the limit, as of `block`.
 const UNKNOWN_LIMIT: u8 = 3;
 
-const LOST: &str = "If Redis has lost its data, services that run keep the overrides that they had, \
-                    until another is set";
+const LOST: &str = "If Redis has lost its data, services that run keep the overrides that they \
+                    had, until another is set";
 
 #[derive(Serialize)]
 struct Row<'a> {
@@ -58,8 +58,8 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
     let services = Services::ask(&arguments.redis).await;
     if !services.has_limit(name) && !arguments.yes {
         output::note(&format!(
-            "nothing was changed: no running service has a limit named {limit}. They have {}. Check \
-             the name, or give --yes",
+            "nothing was changed: no running service has a limit named {limit}. They have {}. \
+             Check the name, or give --yes",
             printable(&services.names().join(", "))
         ));
         return Ok(ExitCode::from(UNKNOWN_LIMIT));
