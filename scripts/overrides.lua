@@ -20,7 +20,7 @@ for i = 3, #ARGV, 2 do
       changed, last = changed + 1, field
     end
   else
-    -- The version is a field, too.
+    -- The version is also a field.
     if is_new and redis.call('HLEN', hash) > most then return -1 end
     redis.call('HSET', hash, field, value)
     changed, last = changed + 1, field

@@ -325,8 +325,10 @@ impl Policy {
             };
             match more {
                 None => {
-                    let checks = mem::take(&mut pending.checks);
-                    let checks = self.with_overrides(limiter, checks)?;
+                    let mut checks = mem::take(&mut pending.checks);
+                    if limiter.has_overrides() {
+                        checks = self.with_overrides(limiter, checks)?;
+                    }
                     return Poll::Ready(RequestChecks::new(checks));
                 }
                 Some(awaited) => pending.awaited = awaited,

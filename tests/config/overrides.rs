@@ -284,3 +284,19 @@ fn key_that_keeps_its_override_has_it_while_the_file_is_replaced() {
     });
     drop(layer);
 }
+
+#[tokio::test]
+async fn override_is_in_force_in_a_set_that_takes_the_place_of_another() {
+    let limiter = RateLimiter::in_memory();
+    for _ in 0..3 {
+        let limits = LimitSet::new(parse(LIMITS), names()).unwrap();
+        let layer = RateLimitLayer::from_config(&limiter, &limits).unwrap();
+        let api = limits.limit("api").unwrap();
+        let peeked = limiter.peek(&api, "acme", 0).await.unwrap();
+        assert_eq!(peeked.capacity(), 30);
+        drop((limits, layer));
+        // Without the set, its overrides have ended.
+        let peeked = limiter.peek(&api, "acme", 0).await.unwrap();
+        assert_eq!(peeked.capacity(), 10);
+    }
+}

@@ -13,7 +13,7 @@ use crate::store::redis::{OverrideChanges, OverridesInRedis};
 use crate::telemetry;
 use crate::units::ConfigError;
 
-pub(super) struct Followed {
+pub(super) struct FollowedOverrides {
     redis: OverridesInRedis,
     runtime: Runtime,
     /// Held while the task or a caller updates the table.
@@ -22,7 +22,7 @@ pub(super) struct Followed {
     task: OnceLock<JoinSet<()>>,
 }
 
-impl Followed {
+impl FollowedOverrides {
     pub(super) fn new(store: &RedisStore) -> Result<Self, ConfigError> {
         let runtime = Runtime::try_current().map_err(|_| {
             ConfigError::new(
@@ -113,7 +113,10 @@ async fn follow(shared: Weak<SharedOverrides>) {
     }
 }
 
-fn with_followed<T>(shared: &Weak<SharedOverrides>, act: impl FnOnce(&Followed) -> T) -> Option<T> {
+fn with_followed<T>(
+    shared: &Weak<SharedOverrides>,
+    act: impl FnOnce(&FollowedOverrides) -> T,
+) -> Option<T> {
     shared.upgrade()?.followed.as_ref().map(act)
 }
 

@@ -124,14 +124,14 @@ impl RateLimiter {
         if !group.iter().any(|check| overridden(check).is_some()) {
             return apply(group);
         }
-        let passed = Passed::new(&group, overridden, is_charge);
-        match passed.asked {
+        let gated = GatedGroup::new(&group, overridden, is_charge);
+        match gated.asked {
             Some(asked) => {
-                let lifted = passed.lifted;
+                let lifted = gated.lifted;
                 apply(asked).resolved(move |answer| answer.and_then(|it| with(lifted, &it)))
             }
             None => {
-                let verdicts = passed.lifted.into_iter().map(|(_, verdict)| verdict);
+                let verdicts = gated.lifted.into_iter().map(|(_, verdict)| verdict);
                 let decided = Decision::in_place_of_store(verdicts.collect(), Source::Override);
                 if let Ok(decision) = &decided
                     && is_charge
@@ -164,14 +164,14 @@ impl Gate {
 }
 
 /// A group whose checks have overrides.
-struct Passed {
+struct GatedGroup {
     /// The checks that the store decides.
     asked: Option<Group>,
     /// The verdicts of the others, with their places in the group.
     lifted: Vec<(usize, Verdict)>,
 }
 
-impl Passed {
+impl GatedGroup {
     /// A charge with a denied key asks nothing, because all its checks are charged, or none.
     fn new(
         group: &Group,

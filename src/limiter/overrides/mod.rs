@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 #[cfg(all(feature = "config", feature = "redis"))]
-use self::followed::Followed;
+use self::followed::FollowedOverrides;
 pub(super) use self::gate::Gate;
 pub(crate) use self::gate::Overridden;
 use self::table::OverrideTable;
@@ -71,7 +71,7 @@ struct SharedOverrides {
     /// The part of this process in the gauge of overrides.
     level: Mutex<GaugeLevel>,
     #[cfg(all(feature = "config", feature = "redis"))]
-    followed: Option<Followed>,
+    followed: Option<FollowedOverrides>,
 }
 
 impl Overrides {
@@ -207,7 +207,7 @@ impl Overrides {
     /// Returns an error outside of a tokio runtime.
     pub fn in_redis(store: &RedisStore) -> Result<Self, ConfigError> {
         let shared = SharedOverrides {
-            followed: Some(Followed::new(store)?),
+            followed: Some(FollowedOverrides::new(store)?),
             clock: store.clock().cloned(),
             ..SharedOverrides::default()
         };

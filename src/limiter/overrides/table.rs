@@ -125,12 +125,15 @@ impl OverrideTable {
     pub(super) fn replace(&self, owner: Option<&Arc<()>>, all: Vec<Override>) {
         let id = |given: &Override| (given.limit_name().to_owned(), given.key().clone());
         let kept: HashSet<_> = all.iter().map(id).collect();
-        self.retain(|entry| !entry.is_of(owner) || kept.contains(&id(&entry.given)));
+        self.retain(|entry| match entry.is_of(owner) {
+            true => kept.contains(&id(&entry.given)),
+            false => entry.has_owner(),
+        });
         for one in all {
             let hash = self.hash(one.limit_name(), one.key());
             let shard = self.shard(hash).lock();
             let known = shard.find(hash, |it| it.is_for(one.limit_name(), one.key()));
-            let is_known = known.is_some_and(|known| known.given == one);
+            let is_known = known.is_some_and(|known| known.given == one && known.is_of(owner));
             drop(shard);
             if !is_known {
                 self.insert(one, owner.map(Arc::downgrade));
@@ -192,8 +195,13 @@ impl Exception {
 
     /// Returns whether it has not ended, and its file is in use.
     fn is_in_force(&self, now: Timestamp) -> bool {
-        let is_owned = |owner: &Weak<()>| owner.strong_count() > 0;
-        !self.given.is_over(now) && self.owner.as_ref().is_none_or(is_owned)
+        !self.given.is_over(now) && self.has_owner()
+    }
+
+    /// Returns whether it was set at run time, or its file is in use.
+    fn has_owner(&self) -> bool {
+        let is_used = |owner: &Weak<()>| owner.strong_count() > 0;
+        self.owner.as_ref().is_none_or(is_used)
     }
 
     /// Returns whether it is from the file of a set of limits, or was set at run time.

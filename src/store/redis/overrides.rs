@@ -367,9 +367,6 @@ impl OverrideFeed {
             Some((field, limit.to_owned(), key))
         });
         let named: Vec<_> = named.collect();
-        if named.is_empty() {
-            return Ok(Some(Vec::new()));
-        }
         let mut get = redis::cmd("HMGET");
         get.arg(&self.redis.key).arg(VERSION);
         for (field, ..) in &named {

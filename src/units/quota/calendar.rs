@@ -198,8 +198,8 @@ impl Calendar {
     }
 
     /// Uses another time zone, by its name in the IANA database, such as `Europe/Berlin`. The names
-    /// and rules are those of the operating system. If it has none, they are those of the crate
-    /// `jiff`, with the feature `bundled-time-zones`.
+    /// and rules come from the operating system. If it has none, they come from the crate `jiff`,
+    /// with the feature `bundled-time-zones`.
     ///
     /// # Errors
     ///

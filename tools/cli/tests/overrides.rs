@@ -51,49 +51,19 @@ async fn customer_is_raised_for_a_week_listed_and_set_back() {
     let api = Limit::token_bucket("api", Quota::per_minute(100)).unwrap();
     let capacity = async || limiter.peek(&api, "acme", 0).await.unwrap().capacity();
     assert_eq!(capacity().await, 100);
-    let set = run(
-        &server,
-        &[
-            "override",
-            "acme",
-            "--name",
-            "api",
-            "--quota",
-            "1000/min",
-            "--burst",
-            "300",
-            "--for",
-            "7d",
-            "--author",
-            "maria",
-            "--reason",
-            "launch | \u{1b}[2J of their shop",
-        ],
-    );
+    let raise = |reason: &str| {
+        let arguments = "override acme --name api --quota 1000/min --burst 300 --for 7d";
+        let arguments: Vec<_> = arguments.split(' ').collect();
+        let details = ["--author", "maria", "--reason", reason];
+        run(&server, &[&arguments[..], &details].concat())
+    };
     // A control character would command the terminal.
+    let set = raise("launch | \u{1b}[2J of their shop");
     assert!(
         set.code == 2 && set.err.contains("the reason has"),
         "{set:?}"
     );
-    let set = run(
-        &server,
-        &[
-            "override",
-            "acme",
-            "--name",
-            "api",
-            "--quota",
-            "1000/min",
-            "--burst",
-            "300",
-            "--for",
-            "7d",
-            "--author",
-            "maria",
-            "--reason",
-            "launch | of their shop",
-        ],
-    );
+    let set = raise("launch | of their shop");
     assert_eq!(set.code, 0, "{set:?}");
     let start = "`acme` has now 1000 per 1m, burst 300 under `api`, until 20";
     assert!(set.out.starts_with(start), "{set:?}");

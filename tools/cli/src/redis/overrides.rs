@@ -95,7 +95,7 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is known of the running services. Nothing, if this user may not ask for it.
+/// The running services, as far as this user may ask for them.
 struct Services {
     /// The processes that follow overrides.
     followers: Option<u64>,
