@@ -234,6 +234,14 @@ pub mod guide {
     #[doc = include_str!("guide/failures.md")]
     pub mod outages {}
 
+    #[cfg(feature = "calendar")]
+    #[doc = include_str!("guide/calendar.md")]
+    #[doc = ""]
+    #[doc = include_str!("guide/pictures/calendar.svg")]
+    #[doc = ""]
+    #[doc = include_str!("guide/calendar_in_use.md")]
+    pub mod calendar {}
+
     /// Pages that are a file each.
     macro_rules! pages {
         ($($(#[$condition:meta])? $page:ident)*) => {$(
@@ -245,7 +253,6 @@ pub mod guide {
 
     pages! {
         behind_a_proxy
-        #[cfg(feature = "calendar")] calendar
         clients costs events features
         #[cfg(feature = "grpc")] grpc
         guarantees in_flight keys

@@ -30,8 +30,6 @@ use crate::algorithm::State;
 use crate::limiter::RateLimiter;
 use crate::model::{BlockPolicy, Budget, Change, Check, Decision, Group, Key, Limit, Operation};
 use crate::store::{Store, decide};
-#[cfg(feature = "calendar")]
-use crate::units::Calendar;
 use crate::units::{Claim, ConfigError, ManualClock, Payment, Quota, Receipt};
 
 /// The number of checks in a sequence.
@@ -263,8 +261,7 @@ fn pairs() -> impl Iterator<Item = [Limit; 2]> {
 /// A day of the calendar, which ends soon after the start, and a month.
 #[cfg(feature = "calendar")]
 fn calendars() -> Vec<[Result<Limit, ConfigError>; 2]> {
-    let day = Calendar::day().starting_at_hour(15);
-    let day = day.map(|day| Quota::per(5, day.into()));
+    let day = Quota::per_day(5).starting_at_hour(15);
     let day = day.and_then(|day| Limit::fixed_window("limit", day));
     vec![[day, Limit::fixed_window("limit", Quota::per_month(7))]]
 }

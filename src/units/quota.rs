@@ -2,6 +2,7 @@
 
 #[cfg_attr(not(feature = "calendar"), path = "quota/no_calendar.rs")]
 pub(crate) mod calendar;
+mod on_calendar;
 pub(crate) mod period;
 
 use std::fmt;
@@ -99,7 +100,7 @@ impl Period {
 /// A period consists of numbers with units, which are added up. It lasts `1us` to `366d`. A period
 /// without a unit is an error. So are several months or years, whose lengths differ. A week is 7
 /// days: aligned windows are multiples of the period since 1970 in UTC, so a week starts on
-/// Thursday. A week of the [calendar](crate::limit::Calendar) starts on Monday.
+/// Thursday. A week of the [calendar](crate::guide::calendar) starts on Monday.
 ///
 /// | unit | means |
 /// |---|---|
@@ -161,6 +162,9 @@ impl Quota {
 
     /// `limit` units per day of 24 hours.
     ///
+    /// Without a start or a time zone, a day starts with a key's first request. With one of them,
+    /// it is a day of the calendar, such as from midnight in [Berlin](Self::in_time_zone).
+    ///
     /// A bucket (token bucket, leaky bucket, GCRA) refills all the time. One of 1,000 a day has
     /// allowed up to 2,000 after a day, and an empty one gets a unit every 86 seconds. If you sell
     /// an amount for a period, such as money or tokens, use a [fixed
@@ -169,86 +173,12 @@ impl Quota {
         Self::new(limit, Duration::from_secs(24 * 60 * 60))
     }
 
-    /// `limit` units per month of the [calendar](Calendar::month), from its first day, 00:00 in
-    /// UTC. For a [fixed window](crate::Limit::fixed_window).
-    #[cfg(feature = "calendar")]
-    pub fn per_month(limit: u64) -> Self {
-        Self::per(limit, Calendar::month().into())
-    }
-
-    /// `limit` units per year of the [calendar](Calendar::year), from January 1, 00:00 in UTC. For
-    /// a [fixed window](crate::Limit::fixed_window).
-    #[cfg(feature = "calendar")]
-    pub fn per_year(limit: u64) -> Self {
-        Self::per(limit, Calendar::year().into())
-    }
-
-    /// `day`, `week`, `month` or `year`, if the period is one of them.
-    pub(crate) fn calendar_unit(self) -> Option<&'static str> {
-        self.period.calendar().map(|calendar| calendar.unit())
-    }
-
-    /// Returns whether its period has no start and no time zone of its own.
-    pub(crate) fn starts_by_default(self) -> bool {
-        match self.period {
-            Period::Calendar(calendar) => Calendar::of_unit(calendar.unit()) == Some(calendar),
-            Period::Fixed(_) | Period::AtOnce => true,
-        }
-    }
-
-    /// The same quota in the windows of another one, if both are of the same unit of the calendar.
-    pub(crate) fn on_calendar_of(self, other: Self) -> Self {
-        let is_same = self.calendar_unit() == other.calendar_unit();
-        match other.period {
-            Period::Calendar(_) if is_same => Self {
-                period: other.period,
-                ..self
-            },
-            _ => self,
-        }
-    }
-
-    /// The same quota on a calendar, with a start and a time zone as files write them. A quota of
-    /// one day or one week is one of the calendar then.
-    pub(crate) fn on_calendar(
-        self,
-        starts: Option<&str>,
-        time_zone: Option<&str>,
-    ) -> Result<Self, ConfigError> {
-        if starts.is_none() && time_zone.is_none() {
-            return Ok(self);
-        }
-        let field = if starts.is_some() {
-            "starts"
-        } else {
-            "time_zone"
-        };
-        let calendar = self.period.calendar().ok_or_else(|| {
-            let needs = match Calendar::of_unit("day") {
-                Some(_) => "and this quota has another period; remove it",
-                None => "for which tollgate needs its feature `calendar`",
-            };
-            ConfigError::new(format!(
-                "`{field}` is a setting of a quota per day, week, month or year, {needs}"
-            ))
-            .at(field)
-        })?;
-        let calendar = match starts {
-            Some(starts) => calendar
-                .with_start(starts)
-                .map_err(|error| error.at("starts"))?,
-            None => calendar,
-        };
-        let calendar = match time_zone {
-            Some(zone) => calendar
-                .in_time_zone(zone)
-                .map_err(|error| error.at("time_zone"))?,
-            None => calendar,
-        };
-        Ok(Self {
-            period: Period::Calendar(calendar),
-            ..self
-        })
+    /// `limit` units per week of 7 days.
+    ///
+    /// Without a start or a time zone, a week starts with a key's first request. With one of them,
+    /// it is a week of the calendar, such as from [Monday](Self::starting_on_weekday).
+    pub const fn per_week(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(7 * 24 * 60 * 60))
     }
 
     /// Sets the burst, the most units at once, at the same rate. Default: `limit`.

@@ -12,8 +12,6 @@ use proptest::prelude::*;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Receipt;
 use tollgate::limit::BlockPolicy;
-#[cfg(feature = "calendar")]
-use tollgate::limit::Calendar;
 use tollgate::store::{Operation, Store};
 use tollgate::{Check, Key, Limit, MemoryStore, Quota};
 
@@ -62,7 +60,7 @@ fn limit(name: &str, algorithm: Algorithm, units: u64, period_us: u64, burst: u6
         Algorithm::FixedAligned => Limit::fixed_window_aligned(name, plain),
         #[cfg(feature = "calendar")]
         Algorithm::Calendar(number) => {
-            let quota = Quota::per(units, calendar(number).into());
+            let quota = on_calendar(number, units);
             Limit::fixed_window(name, quota)
         }
         Algorithm::Sliding(count) => {
@@ -76,14 +74,14 @@ fn limit(name: &str, algorithm: Algorithm, units: u64, period_us: u64, burst: u6
 }
 
 #[cfg(feature = "calendar")]
-fn calendar(number: usize) -> Calendar {
+fn on_calendar(number: usize, units: u64) -> Quota {
     match number {
-        0 => Ok(Calendar::day()),
-        1 => Calendar::day().in_time_zone("Europe/Berlin"),
-        2 => Calendar::week().starting_at_hour(6),
-        3 => Ok(Calendar::month()),
-        4 => Calendar::month().starting_on_day(31),
-        _ => Calendar::year().starting_on_date(4, 1),
+        0 => Quota::per_day(units).in_time_zone("UTC"),
+        1 => Quota::per_day(units).in_time_zone("Europe/Berlin"),
+        2 => Quota::per_week(units).starting_at_hour(6),
+        3 => Ok(Quota::per_month(units)),
+        4 => Quota::per_month(units).starting_on_day(31),
+        _ => Quota::per_year(units).starting_on_date(4, 1),
     }
     .unwrap()
 }

@@ -9,7 +9,6 @@ use tollgate::clock::ManualClock;
 use tollgate::decision::Source;
 use tollgate::key::Global;
 use tollgate::layer::IetfDraft;
-use tollgate::limit::Calendar;
 use tollgate::{Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
@@ -23,8 +22,8 @@ const MARCH: Duration = Duration::from_secs(1_773_529_200);
 /// April 15, 2026, 00:00 in Berlin, which is 22:00 in UTC, because clocks were set forward.
 const APRIL: Duration = Duration::from_secs(1_776_204_000);
 
-fn window(units: u64, calendar: Calendar) -> Limit {
-    Limit::fixed_window("api", Quota::per(units, calendar.into())).unwrap()
+fn window(quota: Quota) -> Limit {
+    Limit::fixed_window("api", quota).unwrap()
 }
 
 /// Where alice's budget is in Redis.
@@ -32,9 +31,14 @@ fn limit_key(limit: &Limit) -> String {
     format!("tollgate:{{alice}}:{}:{}", limit.kind(), limit.name())
 }
 
-fn billing_month() -> Calendar {
-    let month = Calendar::month().starting_on_day(15).unwrap();
+fn billing_month(units: u64) -> Quota {
+    let month = Quota::per_month(units).starting_on_day(15).unwrap();
     month.in_time_zone("Europe/Berlin").unwrap()
+}
+
+/// A day of the calendar, in UTC.
+fn day(units: u64) -> Quota {
+    Quota::per_day(units).in_time_zone("UTC").unwrap()
 }
 
 /// A limiter in memory and one on Redis, with a clock that is set by hand.
@@ -49,7 +53,7 @@ async fn both(server: &RedisServer) -> (ManualClock, [RateLimiter; 2]) {
 async fn billing_month_ends_at_its_instant_for_every_key() {
     let server = RedisServer::start();
     let (clock, limiters) = both(&server).await;
-    let limit = window(3, billing_month());
+    let limit = window(billing_month(3));
     for limiter in limiters {
         clock.set(MARCH - SECOND);
         for (key, used) in [("alice", 3), ("bob", 1)] {
@@ -74,7 +78,7 @@ async fn headers_have_the_length_of_this_month_and_the_instant_of_its_end() {
     let (clock, limiters) = both(&server).await;
     for limiter in limiters {
         clock.set(MARCH);
-        let layer = RateLimitLayer::new(&limiter, window(3, billing_month()), Global).unwrap();
+        let layer = RateLimitLayer::new(&limiter, window(billing_month(3)), Global).unwrap();
         let app = app(layer.ietf_headers(IetfDraft::Draft11));
         let response = send(&app, plain("/")).await;
         let header = |name: &str| response.headers()[name].to_str().unwrap();
@@ -92,8 +96,8 @@ async fn headers_have_the_length_of_this_month_and_the_instant_of_its_end() {
 async fn other_calendar_and_other_quota_of_a_name_share_what_a_key_has_used() {
     let server = RedisServer::start();
     let (clock, limiters) = both(&server).await;
-    let month = window(10, billing_month());
-    let day = window(10, Calendar::day());
+    let month = window(billing_month(10));
+    let day = window(day(10));
     let thirty_days = Limit::fixed_window("api", Quota::new(10, 30 * 24 * 3_600 * SECOND)).unwrap();
     for limiter in limiters {
         clock.set(MARCH);
@@ -124,18 +128,17 @@ async fn other_calendar_and_other_quota_of_a_name_share_what_a_key_has_used() {
 
 #[tokio::test]
 async fn server_whose_clock_is_wrong_decides_by_its_own_time_or_not_at_all() {
-    let day = || Calendar::day();
-    for (hours, calendar, is_decided) in [
-        (3, day(), true),
-        (-3, day(), true),
-        (26, Calendar::month(), true),
-        (-26, Calendar::month(), true),
-        (49, day(), false),
-        (-49, day(), false),
+    for (hours, quota, is_decided) in [
+        (3, day(3), true),
+        (-3, day(3), true),
+        (26, Quota::per_month(3), true),
+        (-26, Quota::per_month(3), true),
+        (49, day(3), false),
+        (-49, day(3), false),
     ] {
         let server = RedisServer::start_with_clock(hours * HOUR, &[]);
         let limiter = RateLimiter::new(server.store().connect().await.unwrap());
-        let limit = window(3, calendar);
+        let limit = window(quota);
         let answer = limiter.check(&limit, Key::global()).await;
         let error = match (answer, is_decided) {
             (Ok(decision), true) => {
@@ -159,7 +162,7 @@ async fn server_whose_clock_is_wrong_decides_by_its_own_time_or_not_at_all() {
 
 #[tokio::test]
 async fn key_goes_on_in_its_stored_window_and_is_reset_whatever_the_clock_of_a_process_says() {
-    let limit = window(3, Calendar::day());
+    let limit = window(day(3));
     let key = limit_key(&limit);
     let right = RedisServer::start();
     let limiter = RateLimiter::new(right.store().connect().await.unwrap());
@@ -200,7 +203,7 @@ async fn key_goes_on_in_its_stored_window_and_is_reset_whatever_the_clock_of_a_p
 #[tokio::test]
 async fn replicas_decide_a_month_without_waiting_and_pass_its_limit_exactly() {
     let server = RedisServer::start();
-    let limit = window(2_000, billing_month()).asynchronous().unwrap();
+    let limit = window(billing_month(2_000)).asynchronous().unwrap();
     let mut replicas = Vec::new();
     for _ in 0..2 {
         replicas.push(RateLimiter::new(server.store().connect().await.unwrap()));

@@ -137,12 +137,9 @@ async fn override_comes_back_from_redis_as_it_was_set() {
 #[cfg(feature = "calendar")]
 #[tokio::test]
 async fn calendar_of_a_quota_is_the_calendar_of_its_limit() {
-    use tollgate::limit::Calendar;
-
     let server = RedisServer::start();
     let replica = Replica::of(&server).await;
-    let on_the_15th = Calendar::month().starting_on_day(15).unwrap();
-    let quota = Quota::per(10, on_the_15th.into());
+    let quota = Quota::per_month(10).starting_on_day(15).unwrap();
     let month = Limit::fixed_window("month", quota).unwrap();
     let wrong = Override::quota("month", "acme", quota);
     let error = replica.overrides.set(wrong).await.unwrap_err();

@@ -158,21 +158,19 @@ mod tests {
     #[cfg(feature = "calendar")]
     #[test]
     fn quota_of_the_same_unit_has_the_calendar_of_the_limit() {
-        use crate::limit::Calendar;
-
-        let month = Calendar::month().starting_on_day(15).unwrap();
+        let month = Quota::per_month(100).starting_on_day(15).unwrap();
         let month = month.in_time_zone("Europe/Berlin").unwrap();
-        let limit = Limit::fixed_window("api", Quota::per(100, month.into())).unwrap();
+        let limit = Limit::fixed_window("api", month).unwrap();
         let raised = with_quota(&limit, "900/month").unwrap();
-        assert_eq!(raised.quota(), Quota::per(900, month.into()));
+        assert_eq!(raised.quota(), Quota::per(900, month.period()));
         assert_eq!(
             with_quota(&limit, "900/h").unwrap().quota(),
             Quota::per_hour(900)
         );
-        let day = Calendar::day().in_time_zone("Asia/Tokyo").unwrap();
-        let limit = Limit::fixed_window("api", Quota::per(100, day.into())).unwrap();
+        let day = Quota::per_day(100).in_time_zone("Asia/Tokyo").unwrap();
+        let limit = Limit::fixed_window("api", day).unwrap();
         let raised = with_quota(&limit, "900/day").unwrap();
-        assert_eq!(raised.quota(), Quota::per(900, day.into()));
+        assert_eq!(raised.quota(), Quota::per(900, day.period()));
     }
 
     #[test]

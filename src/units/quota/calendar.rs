@@ -12,31 +12,19 @@ use jiff::{Span, Timestamp as Instant};
 
 use crate::units::{ConfigError, Micros, Mutex, Timestamp};
 
-/// A day, a week, a month or a year of the calendar, in a time zone.
+/// A day, a week, a month or a year of the calendar, in a time zone: the period of a quota such as
+/// [`Quota::per_month`](crate::Quota::per_month).
 ///
-/// It is the period of a [fixed window](crate::Limit::fixed_window) that starts at the same time
-/// for every key, such as on the 15th of each month in Berlin. A day can have 23 or 25 hours, and a
-/// month 28 to 31 days.
+/// A day can have 23 or 25 hours, and a month 28 to 31 days.
 ///
 /// ```
-/// use tollgate::limit::{Calendar, Weekday};
-/// use tollgate::{Limit, Quota};
+/// use tollgate::Quota;
+/// use tollgate::limit::Period;
 ///
 /// # fn main() -> Result<(), tollgate::ConfigError> {
-/// // From the 1st of each month, 00:00 in UTC.
-/// let api = Limit::fixed_window("api", Quota::per_month(10_000))?;
-///
-/// // From the 15th of each month, 00:00 in Berlin.
-/// let billing = Calendar::month().starting_on_day(15)?.in_time_zone("Europe/Berlin")?;
-/// let billed = Limit::fixed_window("billed", Quota::per(10_000, billing.into()))?;
-///
-/// // From Sunday, 06:00 in New York.
-/// let week = Calendar::week()
-///     .starting_on_weekday(Weekday::Sunday)?
-///     .starting_at_hour(6)?
-///     .in_time_zone("America/New_York")?;
-/// assert_eq!(week.to_string(), "week from sunday 06:00 in America/New_York");
-/// # let _ = (api, billed);
+/// let month = Quota::per_month(10_000).starting_on_day(15)?.in_time_zone("Europe/Berlin")?;
+/// let Period::Calendar(calendar) = month.period() else { unreachable!() };
+/// assert_eq!(calendar.to_string(), "month from 15 in Europe/Berlin");
 /// # Ok(())
 /// # }
 /// ```
@@ -47,7 +35,7 @@ pub struct Calendar {
     zone: &'static Zone,
 }
 
-/// A day of the week, on which a [calendar week](Calendar::week) starts.
+/// A day of the week, [on which a week starts](crate::Quota::starting_on_weekday).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Weekday {
     /// The first day of an ISO week.
@@ -115,48 +103,35 @@ impl Calendar {
     }
 
     /// A day, from 00:00 in UTC.
-    #[must_use]
-    pub fn day() -> Self {
+    pub(super) fn day() -> Self {
         Self::new(FirstDay::Day)
     }
 
     /// A week, from Monday, 00:00 in UTC.
-    #[must_use]
-    pub fn week() -> Self {
+    pub(super) fn week() -> Self {
         Self::new(FirstDay::Week(Weekday::Monday))
     }
 
     /// A month, from its first day, 00:00 in UTC.
-    #[must_use]
-    pub fn month() -> Self {
+    pub(super) fn month() -> Self {
         Self::new(FirstDay::Month(1))
     }
 
     /// A year, from January 1, 00:00 in UTC.
-    #[must_use]
-    pub fn year() -> Self {
+    pub(super) fn year() -> Self {
         Self::new(FirstDay::Year(1, 1))
     }
 
     /// Starts weeks on another day.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if this is not a week.
-    pub fn starting_on_weekday(self, weekday: Weekday) -> Result<Self, ConfigError> {
+    pub(super) fn starting_on_weekday(self, weekday: Weekday) -> Result<Self, ConfigError> {
         match self.first_day {
             FirstDay::Week(_) => Ok(self.with(FirstDay::Week(weekday))),
             _ => Err(self.wrong_start("weekday", "week")),
         }
     }
 
-    /// Starts months on another day, 1 to 31. A month that does not have it starts on its last day:
-    /// from 31 on, the windows start on January 31, February 28 or 29, March 31, and so on.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if this is not a month, or if there is no such day.
-    pub fn starting_on_day(self, day: u8) -> Result<Self, ConfigError> {
+    /// Starts months on another day, or on the last day of a month that does not have it.
+    pub(super) fn starting_on_day(self, day: u8) -> Result<Self, ConfigError> {
         match self.first_day {
             FirstDay::Month(_) if (1..=31).contains(&day) => Ok(self.with(FirstDay::Month(day))),
             FirstDay::Month(_) => Err(wrong(format!("a month has no day {day}; use 1 to 31"))),
@@ -164,13 +139,8 @@ impl Calendar {
         }
     }
 
-    /// Starts years on another day, such as April 1 (4, 1). February 29 is February 28 in other
-    /// years.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if this is not a year, or if there is no such day.
-    pub fn starting_on_date(self, month: u8, day: u8) -> Result<Self, ConfigError> {
+    /// Starts years on another day. February 29 is February 28 in other years.
+    pub(super) fn starting_on_date(self, month: u8, day: u8) -> Result<Self, ConfigError> {
         if !matches!(self.first_day, FirstDay::Year(..)) {
             return Err(self.wrong_start("date", "year"));
         }
@@ -184,27 +154,16 @@ impl Calendar {
         }
     }
 
-    /// Starts at another hour of the day, 0 to 23. On a day without that hour, the window starts an
-    /// hour later, when clocks are set forward.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if there is no such hour.
-    pub fn starting_at_hour(self, hour: u8) -> Result<Self, ConfigError> {
+    /// Starts at another hour of the day, or an hour later where clocks are set forward over it.
+    pub(super) fn starting_at_hour(self, hour: u8) -> Result<Self, ConfigError> {
         match hour {
             0..=23 => Ok(Self { hour, ..self }),
             _ => Err(wrong(format!("a day has no hour {hour}; use 0 to 23"))),
         }
     }
 
-    /// Uses another time zone, by its name in the IANA database, such as `Europe/Berlin`. The names
-    /// and rules come from the operating system. If it has none, they come from the crate `jiff`,
-    /// with the feature `bundled-time-zones`.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the zone is not known.
-    pub fn in_time_zone(self, name: &str) -> Result<Self, ConfigError> {
+    /// Uses another time zone, by its name in the IANA database.
+    pub(super) fn in_time_zone(self, name: &str) -> Result<Self, ConfigError> {
         let zone = Zone::named(name)?;
         Ok(Self { zone, ..self })
     }

@@ -19,13 +19,14 @@ use tollgate_charts::Chart;
 type Draw = fn() -> Result<Chart, Box<dyn Error>>;
 
 /// All pictures, by the names of their files.
-const PICTURES: [(&str, Draw); 6] = [
+const PICTURES: [(&str, Draw); 7] = [
     ("algorithms", pictures::algorithms::draw),
     ("window_end", pictures::window_end::draw),
     ("even_output", pictures::even_output::draw),
     ("window_or_log", pictures::window_or_log::draw),
     ("burst", pictures::burst::draw),
     ("outage", pictures::outage::draw),
+    ("calendar", pictures::calendar::draw),
 ];
 
 /// The pictures of the README, with their files and media types. The benchmarks draw one, and a

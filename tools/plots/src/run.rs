@@ -7,8 +7,14 @@ use tokio::runtime;
 use tollgate::clock::ManualClock;
 use tollgate::{Key, Limit, MemoryStore, RateLimiter};
 
-/// How often the units that are left are read, in milliseconds.
-const SAMPLE: u64 = 50;
+/// The times of a run.
+pub(crate) struct Times {
+    /// Its start, since 1970. Arrivals are milliseconds from then on.
+    pub(crate) start: Duration,
+    pub(crate) length: Duration,
+    /// How often the units that are left are read.
+    pub(crate) sample: Duration,
+}
 
 /// A request that was decided.
 pub(crate) struct Request {
@@ -52,6 +58,23 @@ impl Run {
 
 /// Sends requests that arrive at these milliseconds, and reads the budget until a second.
 pub(crate) fn run(limit: &Limit, arrivals: &[u64], seconds: u64) -> Result<Run, Box<dyn Error>> {
+    let times = Times {
+        start: Duration::ZERO,
+        length: Duration::from_secs(seconds),
+        sample: Duration::from_millis(50),
+    };
+    run_at(limit, arrivals, &times)
+}
+
+/// Sends requests, and reads the budget, at these times.
+pub(crate) fn run_at(
+    limit: &Limit,
+    arrivals: &[u64],
+    times: &Times,
+) -> Result<Run, Box<dyn Error>> {
+    let millis =
+        |duration: Duration| duration.as_secs() * 1_000 + u64::from(duration.subsec_millis());
+    let step = millis(times.sample);
     let runtime = runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
         let clock = ManualClock::new();
@@ -59,12 +82,12 @@ pub(crate) fn run(limit: &Limit, arrivals: &[u64], seconds: u64) -> Result<Run, 
         let key = Key::new("client");
         let (mut requests, mut remaining) = (Vec::new(), Vec::new());
         let mut arrivals = arrivals.iter().copied().peekable();
-        for sample in (0..seconds * 1_000).step_by(SAMPLE as usize) {
-            clock.set(Duration::from_millis(sample));
+        for sample in (0..millis(times.length)).step_by(step as usize) {
+            clock.set(times.start + Duration::from_millis(sample));
             let left = limiter.peek(limit, &key, 0).await?.remaining();
             remaining.push((sample as f64 / 1e3, left as f64));
-            while let Some(at) = arrivals.next_if(|at| *at < sample + SAMPLE) {
-                clock.set(Duration::from_millis(at));
+            while let Some(at) = arrivals.next_if(|at| *at < sample + step) {
+                clock.set(times.start + Duration::from_millis(at));
                 let decision = limiter.check(limit, &key).await?;
                 let arrived = at as f64 / 1e3;
                 let forwarded = arrived + decision.delay().as_secs_f64();

@@ -2,6 +2,7 @@
 
 pub(crate) mod algorithms;
 pub(crate) mod burst;
+pub(crate) mod calendar;
 pub(crate) mod even_output;
 pub(crate) mod outage;
 pub(crate) mod window_end;
