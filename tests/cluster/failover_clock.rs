@@ -76,8 +76,9 @@ fn replenished(elapsed: Duration) -> u64 {
 async fn fail_over_to(offset: i64) {
     let (master, replica) = block_in_place(|| {
         let master = RedisServer::start();
-        let replica_of = format!("127.0.0.1 {}", master.port());
-        let replica = RedisServer::start_with_clock(offset, &["--replicaof", &replica_of]);
+        let port = master.port().to_string();
+        let replica_of = ["--replicaof", "127.0.0.1", &port];
+        let replica = RedisServer::start_with_clock(offset, &replica_of);
         (master, replica)
     });
     let difference = clock(&replica).as_secs() as i64 - clock(&master).as_secs() as i64;

@@ -186,7 +186,8 @@ async fn user_that_must_not_load_scripts_is_told_so_when_the_script_was_flushed(
         .unwrap();
     let limit = Limit::gcra("api", Quota::per_minute(5)).unwrap();
     let error = limiter.check(&limit, &Key::new("alice")).await.unwrap_err();
-    assert!(error.to_string().contains("script|load"), "{error}");
+    // Redis 6 does not name the part of the command.
+    assert!(error.to_string().contains("'script"), "{error}");
     assert!(
         error.is_unavailable() && !error.may_have_charged(),
         "{error}"

@@ -322,6 +322,7 @@ async fn documented_rights_are_enough_for_a_replica_and_for_an_operator() {
         let mut set = redis::cmd("ACL");
         set.arg("SETUSER").arg(user).arg("on").arg(">secret");
         set.arg("~tollgate:*")
+            .arg("resetchannels")
             .arg("&tollgate-config:*")
             .arg("-@all");
         for right in rights.split(' ').chain(further.iter().copied()) {
@@ -329,15 +330,15 @@ async fn documented_rights_are_enough_for_a_replica_and_for_an_operator() {
         }
         set
     };
+    // Redis 6 has no rights to read alone.
+    let has_reading_rights = server.version() >= 7;
+    let readable = match has_reading_rights {
+        true => "%R~tollgate-config:*",
+        false => "~tollgate-config:*",
+    };
     let replica = documented(
         "replica",
-        &[
-            "%R~tollgate-config:*",
-            "+subscribe",
-            "+hget",
-            "+hmget",
-            "+hscan",
-        ],
+        &[readable, "+subscribe", "+hget", "+hmget", "+hscan"],
     );
     let operator = documented(
         "operator",
@@ -366,8 +367,12 @@ async fn documented_rights_are_enough_for_a_replica_and_for_an_operator() {
     operator.set(raised("acme", 100)).await.unwrap();
     until(|| replica.has("acme")).await;
     let error = replica.overrides.set(raised("bob", 100)).await.unwrap_err();
+    let missing = match has_reading_rights {
+        true => "add `~tollgate-config:*`",
+        false => "can't run this command",
+    };
     assert!(
-        error.is_misuse() && error.to_string().contains("add `~tollgate-config:*`"),
+        error.is_misuse() && error.to_string().contains(missing),
         "{error}"
     );
     assert!(operator.remove("api", "acme").await.unwrap());

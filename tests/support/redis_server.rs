@@ -152,6 +152,16 @@ impl RedisServer {
         self.client().get_connection().expect("the server runs")
     }
 
+    /// The first number of its version. Valkey is the Redis that it is compatible with.
+    pub fn version(&self) -> u32 {
+        let info: redis::InfoDict = redis::cmd("INFO")
+            .arg("server")
+            .query(&mut self.connection())
+            .unwrap();
+        let version: String = info.get("redis_version").unwrap();
+        version.split('.').next().unwrap().parse().unwrap()
+    }
+
     /// Resets the counts of calls, which include those of a connection's greeting.
     pub fn reset_calls(&self) {
         let () = redis::cmd("CONFIG")

@@ -244,7 +244,7 @@ fn is_no_script(error: &RedisError) -> bool {
 /// The start of an error's text, because a server may send any length, and each check repeats it.
 pub(super) fn brief(error: &RedisError) -> String {
     const LONGEST: usize = 300;
-    let text = script::with_files(&error.to_string()).replace(['\r', '\n'], " ");
+    let text = error.to_string().replace(['\r', '\n'], " ");
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
@@ -329,7 +329,10 @@ pub(super) fn is_of_key(error: &RedisError) -> bool {
 
 /// Returns whether the server's user has lost the right to a command of the script.
 pub(super) fn is_forbidden_in_script(error: &RedisError) -> bool {
-    let is_forbidden = |detail: &str| detail.contains("can't run this command");
+    // Redis 6 and Valkey have no code for it.
+    let is_forbidden = |detail: &str| {
+        detail.contains("can't run this command") || detail.contains("ACL failure in script")
+    };
     is_of_script(error) && (has_code(error, "NOPERM") || error.detail().is_some_and(is_forbidden))
 }
 
@@ -442,6 +445,19 @@ mod tests {
                 "{}",
                 String::from_utf8_lossy(reply)
             );
+        }
+    }
+
+    #[test]
+    fn right_that_a_script_lacks_is_known_on_each_server() {
+        for reply in [
+            "-ERR The user executing the script can't run this command or subcommand script: ab, \
+             on @user_script:1.\r\n",
+            "-NOPERM no permissions script: ab, on @user_script:1.\r\n",
+            "-ERR ACL failure in script: User limiter has no permissions to run the 'psetex' \
+             command script: ab, on @scripts/stored.lua:56.\r\n",
+        ] {
+            assert!(is_forbidden_in_script(&error(reply.as_bytes())), "{reply}");
         }
     }
 

@@ -27,6 +27,7 @@ impl CommandError {
         let reason = in_words(error, prefix);
         match error.code() {
             Some("WRONGTYPE" | "NOPERM") => Self::Invalid(reason),
+            _ if call::is_forbidden_in_script(error) => Self::Invalid(reason),
             _ => Self::Unavailable(reason),
         }
     }

@@ -23,6 +23,7 @@ use super::call::{self, CallFailure};
 use super::connection::Handle;
 use super::lane::{CallPlace, Lane};
 use super::node::Node;
+use super::script::with_files;
 use crate::model::Error;
 use crate::store::promise::Promised;
 use crate::telemetry::ObservedCall;
@@ -316,7 +317,7 @@ impl Call {
         let failed = self
             .place
             .batch()
-            .make_read_only(call::brief(error).into(), deletes);
+            .make_read_only(with_files(&call::brief(error)).into(), deletes);
         self.place.lane().route.count_undecided(failed);
         !self.place.batch().is_empty()
     }
@@ -376,7 +377,7 @@ impl Call {
 
     /// Sets the server's error as the answer. Returns how many checks failed.
     fn set_error(&mut self, error: &RedisError) -> usize {
-        let text = call::brief(error);
+        let text = with_files(&call::brief(error));
         let lane = Arc::clone(self.place.lane());
         let connection = &self.node.connection;
         let is_redirected = lane.route.is_of_cluster() && call::is_of_cluster(error);
