@@ -85,8 +85,8 @@ impl RequestLimiter {
                 telemetry::forbidden(&self.names);
                 return self.reject((Reason::Forbidden, None), request);
             }
-            RejectedEarly::Overridden(text) => {
-                let cause = Cause::Reject(text);
+            RejectedEarly::Overridden(limit) => {
+                let cause = Cause::Reject(limit.denial().unwrap_or_default());
                 (Reason::Rejected, cause, StatusCode::FORBIDDEN, None)
             }
             RejectedEarly::Misconfigured(error) => {
@@ -144,8 +144,10 @@ impl RequestLimiter {
         }
         match decision.source() {
             // They say nothing of whether the store answers.
-            Source::DenyCache | Source::Asynchronous | Source::Override => {}
-            Source::FailOpen => return self.fail_open(decision, request),
+            Source::DenyCache | Source::Asynchronous => {}
+            // It was set while the request waited.
+            Source::Override => return self.by_override(decision, request),
+            Source::FailOpen => return self.forward_unlimited(decision, request),
             Source::FailClosed => return Conclusion::Reject(self.fail_closed(decision, request)),
             Source::Store | Source::Local => {
                 telemetry::decides_again(&self.events, &self.names);
@@ -240,9 +242,19 @@ impl RequestLimiter {
         self.responder.respond(&rejection, status, |_| {})
     }
 
+    /// Forwards a request whose key is exempt, or rejects one whose key is denied.
+    #[cold]
+    fn by_override(&self, decision: &Decision, request: &mut Parts) -> Conclusion {
+        if decision.allowed() {
+            return self.forward_unlimited(decision, request);
+        }
+        let limit = decision.deciding().limit().clone();
+        Conclusion::Reject(self.reject_early(RejectedEarly::Overridden(limit), request))
+    }
+
     /// Forwards a request that nothing limits.
     #[cold]
-    fn fail_open(&self, decision: &Decision, request: &mut Parts) -> Conclusion {
+    fn forward_unlimited(&self, decision: &Decision, request: &mut Parts) -> Conclusion {
         let mut fields = Fields::default();
         self.insert_empty_settlement(request);
         self.insert(decision, &mut request.extensions, &mut fields);

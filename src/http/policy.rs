@@ -21,7 +21,7 @@ use super::limits::{Choose, Choosing, Chosen};
 use super::live::{Asks, LimitSetView, LookedUpPlans, RequestRoute, Version};
 use super::request_checks::{RejectedEarly, RequestChecks};
 use super::request_fn::RequestFn;
-use crate::limiter::{Overridden, RateLimiter};
+use crate::limiter::{Gated, Overridden, RateLimiter};
 use crate::model::{Check, Enforced, Key, Limit, MAX_GROUP, OnStoreFailure};
 use crate::telemetry::{self, Throttle};
 use crate::units::ConfigError;
@@ -245,9 +245,9 @@ impl Policy {
                     if limiter.has_overrides()
                         && let Some(overridden) = self.overridden(limiter, only.limit(), &key)
                     {
-                        let check = apply(overridden, only.check(key, cost))?;
-                        let checks = check.map(Into::into).unwrap_or_default();
-                        return Ok(Question::Checks(checks));
+                        let gated = overridden.apply_to(only.check(key, cost));
+                        let checks = asked(vec![gated])?;
+                        return RequestChecks::new(checks).map(Question::Checks);
                     }
                     Ok(Question::One {
                         keyed: only,
@@ -402,13 +402,11 @@ impl Policy {
         limiter: &RateLimiter,
         checks: Vec<Check>,
     ) -> Result<Vec<Check>, RejectedEarly> {
-        let overridden = checks.into_iter().filter_map(|check| {
-            match self.overridden(limiter, check.limit(), check.key()) {
-                None => Some(Ok(check)),
-                Some(overridden) => apply(overridden, check).transpose(),
-            }
-        });
-        overridden.collect()
+        let apply = |check: Check| match self.overridden(limiter, check.limit(), check.key()) {
+            None => Gated::Asked(check),
+            Some(overridden) => overridden.apply_to(check),
+        };
+        asked(checks.into_iter().map(apply).collect())
     }
 
     /// The override of a key. [`usage`](super::RateLimitLayer::usage) asks the limiter later, which
@@ -471,23 +469,28 @@ impl Policy {
     }
 }
 
-/// The check of a key with an override. `None` if the limit does not apply to it.
+/// The checks that the store decides. A request with a denied key is rejected, and uses no other
+/// override.
 #[cold]
 #[inline(never)]
-fn apply(overridden: Overridden, check: Check) -> Result<Option<Check>, RejectedEarly> {
-    match overridden {
-        Overridden::Limit(limit) => Ok(Some(check.under(limit))),
-        Overridden::Unlimited(limit) => {
-            telemetry::decided_by_override(&limit, true);
-            Ok(None)
-        }
-        // In shadow mode, nothing is rejected, and a request of cost 0 always passes.
-        Overridden::Denied { .. } if check.is_shadow() || check.cost() == 0 => Ok(None),
-        Overridden::Denied { limit, text, .. } => {
-            telemetry::decided_by_override(&limit, false);
-            Err(RejectedEarly::Overridden(text))
-        }
+fn asked(checks: Vec<Gated>) -> Result<Vec<Check>, RejectedEarly> {
+    let denied = checks.iter().find_map(|gated| match gated {
+        Gated::Denied(verdict) => Some(verdict),
+        Gated::Asked(_) | Gated::Passed(_) => None,
+    });
+    if let Some(verdict) = denied {
+        telemetry::decided_by_override(verdict);
+        return Err(RejectedEarly::Overridden(verdict.limit().clone()));
     }
+    let asked = checks.into_iter().filter_map(|gated| match gated {
+        Gated::Asked(check) => Some(check),
+        Gated::Passed(verdict) => {
+            telemetry::decided_by_override(&verdict);
+            None
+        }
+        Gated::Denied(_) => None,
+    });
+    Ok(asked.collect())
 }
 
 /// A layer has at most 255 fixed limits, of different names.

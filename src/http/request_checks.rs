@@ -25,8 +25,8 @@ pub(super) enum RejectedEarly {
         reason: Cow<'static, str>,
         retry_after: Option<Duration>,
     },
-    /// An override denies its key, with this text for the client.
-    Overridden(String),
+    /// An override denies its key under this limit.
+    Overridden(Limit),
     /// It has no key. `limit` is the limit that needs the key, or `None` if limits are chosen by
     /// request.
     MissingKey {

@@ -136,6 +136,11 @@ impl Check {
         self.under(limit)
     }
 
+    /// The same check without the override of its key.
+    pub(crate) fn without_override(&self) -> Self {
+        self.clone().under(self.limit().without_override().clone())
+    }
+
     /// The same check under a limit that shares the budget.
     pub(crate) fn under(self, limit: Limit) -> Self {
         Self {

@@ -147,8 +147,17 @@ struct Definition {
     /// Whether the requests that it denies are shed load, because the server is busy, not the
     /// client.
     sheds_load: bool,
-    /// Whether it is the limit of a key with an override.
-    is_overridden: bool,
+    /// If it is the limit of a key with an override.
+    applied_override: Option<AppliedOverride>,
+}
+
+/// The override that a limit has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct AppliedOverride {
+    /// The limit without it.
+    plain: Limit,
+    /// The text for a client that it denies.
+    denial: Option<String>,
 }
 
 /// The algorithm of a limit.
@@ -219,7 +228,7 @@ impl Limit {
             block: None,
             retry_after: DEFAULT_RETRY_AFTER,
             sheds_load: false,
-            is_overridden: false,
+            applied_override: None,
         };
         Self {
             shared: Arc::new(definition),

@@ -1,8 +1,8 @@
 //! Events of overrides.
 
 use super::TARGET;
-use super::metrics::{self, GaugeLevel, OutcomeLabel};
-use crate::model::{Key, Limit, Override, Source};
+use super::metrics::{self, GaugeLevel};
+use crate::model::{Key, Override, Verdict};
 use crate::units::ConfigError;
 
 /// Notes how many overrides this process has.
@@ -11,12 +11,8 @@ pub(crate) fn overrides_counted(level: &mut GaugeLevel, overrides: usize) {
 }
 
 /// An override exempts a request from a limit, or denies it.
-pub(crate) fn decided_by_override(limit: &Limit, is_allowed: bool) {
-    let outcome = match is_allowed {
-        true => OutcomeLabel::Allowed,
-        false => OutcomeLabel::Blocked,
-    };
-    metrics::decided_one(limit, outcome, Source::Override);
+pub(crate) fn decided_by_override(verdict: &Verdict) {
+    metrics::decided_by_override(verdict);
 }
 
 /// A limit cannot have an override. The key has the limit as it is. Reported once for each

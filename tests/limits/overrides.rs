@@ -602,6 +602,51 @@ async fn metrics_count_overrides_and_what_they_decide() {
     assert_eq!(recorded.one("tollgate_overrides", ""), 2.0);
 }
 
+#[cfg(feature = "metrics")]
+#[tokio::test]
+async fn override_counts_alike_in_a_group_and_in_a_layer_of_several_limits() {
+    let day = Limit::fixed_window("day", Quota::per_day(1_000)).unwrap();
+    let silent = api(10).with_shadow_mode();
+    let cases = [
+        // Exempt under one of two limits.
+        (
+            "free",
+            api(10),
+            counted([("api allowed override", 2), ("day allowed store", 2)]),
+        ),
+        // Denied under one, and so not charged under the other, which a layer does not ask.
+        (
+            "mallory",
+            api(10),
+            counted([("api blocked override", 2), ("day not_charged override", 1)]),
+        ),
+        // Denied in shadow mode.
+        (
+            "mallory",
+            silent,
+            counted([("api shadow_denied override", 2), ("day allowed store", 2)]),
+        ),
+    ];
+    for (tenant, limit, expected) in cases {
+        let recorded = Recorded::start();
+        let (_, overrides, limiter) = in_memory();
+        overrides
+            .set(Override::unlimited("api", "free"))
+            .await
+            .unwrap();
+        let denied = Override::denied("api", "mallory", "suspended");
+        overrides.set(denied).await.unwrap();
+        let key = || Header::new("x-tenant").unwrap();
+        let layer = RateLimitLayer::new(&limiter, limit.clone(), key()).unwrap();
+        let app = app(layer.limit(day.clone(), key()).unwrap());
+        let request = request("GET", "/").header("x-tenant", tenant);
+        drop(send(&app, request.body(axum::body::Body::empty()).unwrap()).await);
+        let group = [Check::new(&limit, tenant), Check::new(&day, tenant)];
+        drop(limiter.check_all(group).await.unwrap());
+        assert_eq!(recorded.decisions(), expected, "{tenant}");
+    }
+}
+
 #[tokio::test]
 async fn settlement_of_an_unlimited_key_charges_nothing() {
     let (_, overrides, limiter) = in_memory();

@@ -3,6 +3,7 @@
 mod acquire_bounds;
 mod distant_store;
 mod interactions;
+mod overrides;
 mod queue_places;
 mod requests;
 mod reservations;

@@ -1,17 +1,18 @@
-//! Applies the overrides of keys to checks, before the store is asked.
+//! Looks up the overrides of keys, before the store is asked.
 
+use std::future::{pending, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::Overrides;
 use super::table::{Exception, OverrideTable};
 use crate::algorithm::range::MAX_PERIOD;
 use crate::limiter::RateLimiter;
-use crate::model::{
-    Budget, Change, Check, Decision, Error, Group, Key, Limit, Override, OverrideEffect, Source,
-    Verdict,
-};
-use crate::store::Answer;
-use crate::telemetry::{self, CheckSpan};
+use crate::model::{Check, Key, Limit, Override, OverrideEffect, Verdict};
 use crate::units::{Micros, Timestamp, micros};
 
 /// The overrides of a limiter.
@@ -22,18 +23,21 @@ pub(in crate::limiter) struct Gate {
     of_files: OverrideTable,
 }
 
-/// The limit of a key that has an override.
-pub(crate) enum Overridden {
-    /// Another quota, or another number of permits, on the same budget.
-    Limit(Limit),
-    Unlimited(Limit),
-    Denied {
-        limit: Limit,
-        /// For the client.
-        text: String,
-        /// The time until the override ends, or the longest time of a block.
-        ends_after: Micros,
-    },
+/// The override of a key, and the limit that the key has instead.
+pub(crate) struct Overridden {
+    exception: Arc<Exception>,
+    limit: Limit,
+    /// The time until the override ends, or the longest time of a block.
+    ends_after: Micros,
+}
+
+/// A check of a key with an override.
+pub(crate) enum Gated {
+    /// The store decides, under another quota or another number of permits.
+    Asked(Check),
+    /// It passes without the store: the key is exempt, or nothing enforces its denial.
+    Passed(Verdict),
+    Denied(Verdict),
 }
 
 impl Gate {
@@ -46,7 +50,7 @@ impl Gate {
     }
 
     /// Replaces the overrides of a file.
-    pub(in crate::limiter) fn replace_file(&self, set: &Arc<()>, new: Vec<Override>) {
+    fn replace_file(&self, set: &Arc<()>, new: Vec<Override>) {
         self.of_files.replace(Some(set), new);
     }
 
@@ -57,17 +61,43 @@ impl Gate {
         none_is_set && self.of_files.is_empty()
     }
 
-    /// The override of a key, and the limit that it makes of another. An override that the limit
+    /// The override of a key, with the limit that it makes of another. An override that the limit
     /// cannot have has no effect.
-    fn find(&self, limit: &Limit, key: &Key) -> Option<(Arc<Exception>, Limit)> {
+    #[cold]
+    fn find(&self, limit: &Limit, key: &Key) -> Option<Overridden> {
         let find = |table: &OverrideTable| {
-            let found = table.find(limit.name(), key, || self.now())?;
-            let overridden = found.overridden(limit)?;
-            Some((found, overridden))
+            let exception = table.find(limit.name(), key, || self.now())?;
+            let limit = exception.overridden(limit)?;
+            let end = exception.given.end();
+            Some(Overridden {
+                exception,
+                limit,
+                ends_after: end.map_or(micros(MAX_PERIOD), |end| end.saturating_since(self.now())),
+            })
         };
         let set = self.set.as_ref();
         set.and_then(|set| find(set.table()))
             .or_else(|| find(&self.of_files))
+    }
+
+    /// Waits for a change of any override after this call.
+    fn changed(&self) -> impl Future<Output = ()> {
+        let set = self.set.as_ref().map(|set| set.table().changed());
+        let of_files = self.of_files.changed();
+        async move {
+            let mut set = pin!(async {
+                match set {
+                    Some(changed) => changed.await,
+                    None => pending().await,
+                }
+            });
+            let mut of_files = pin!(of_files);
+            poll_fn(|cx| match set.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(()),
+                Poll::Pending => of_files.as_mut().poll(cx),
+            })
+            .await;
+        }
     }
 
     fn now(&self) -> Timestamp {
@@ -77,14 +107,47 @@ impl Gate {
     }
 }
 
+impl Overridden {
+    /// Applies the override to a check of the key.
+    pub(crate) fn apply_to(self, check: Check) -> Gated {
+        let is_shadow = check.is_shadow();
+        match self.exception.given.effect() {
+            OverrideEffect::Quota(_) | OverrideEffect::Permits(_) => {
+                Gated::Asked(check.under(self.limit))
+            }
+            OverrideEffect::Unlimited => {
+                Gated::Passed(Verdict::unlimited(self.limit).in_shadow(is_shadow))
+            }
+            OverrideEffect::Denied(_) => {
+                let cost = check.cost();
+                let denied = Verdict::denied_by_override(self.limit, cost, self.ends_after);
+                // A check of cost 0 always passes.
+                match is_shadow || cost == 0 {
+                    true => Gated::Passed(denied.in_shadow(is_shadow)),
+                    false => Gated::Denied(denied),
+                }
+            }
+        }
+    }
+
+    /// Returns whether the store decides under this limit.
+    fn asks_under(&self, limit: &Limit) -> bool {
+        let effect = self.exception.given.effect();
+        let is_asked = matches!(
+            effect,
+            OverrideEffect::Quota(_) | OverrideEffect::Permits(_)
+        );
+        is_asked && self.limit == *limit
+    }
+}
+
 impl RateLimiter {
     /// The override of a key under a limit.
     #[inline]
     pub(crate) fn overridden(&self, limit: &Limit, key: &Key) -> Option<Overridden> {
-        let gate = &self.shared.gate;
-        match gate.is_empty() {
-            true => None,
-            false => gate.overridden(limit, key),
+        match self.has_overrides() {
+            true => self.shared.gate.find(limit, key),
+            false => None,
         }
     }
 
@@ -94,133 +157,56 @@ impl RateLimiter {
         !self.shared.gate.is_empty()
     }
 
-    /// Changes a budget, with the override of its key.
-    pub(in crate::limiter) fn change_through_gate(&self, budget: Budget, change: Change) -> Answer {
-        match self.overridden(budget.limit(), budget.key()) {
-            Some(Overridden::Limit(limit)) => self.change(budget.under(limit), change),
-            // Nothing was charged, so the real cost is not charged either.
-            Some(Overridden::Unlimited(limit)) if change.settles_no_charge() => {
-                let verdicts = vec![Verdict::unlimited(limit)];
-                Answer::ready(Decision::in_place_of_store(verdicts, Source::Override))
-            }
-            _ => self.change(budget, change),
-        }
-    }
-
     /// Replaces the overrides of a file.
     #[cfg(feature = "config")]
     pub(crate) fn replace_overrides(&self, set: &Arc<()>, new: Vec<Override>) {
         self.shared.gate.replace_file(set, new);
     }
 
-    /// Applies an operation, with the overrides of its keys.
-    pub(in crate::limiter) fn through_gate(
+    /// Waits as long as no key of these checks has another override than when its check was made.
+    /// `None` if one has.
+    pub(in crate::limiter) async fn unless_overridden<T>(
         &self,
-        group: Group,
-        is_charge: bool,
-        apply: impl FnOnce(Group) -> Answer,
-    ) -> Answer {
-        let overridden = |check: &Check| self.overridden(check.limit(), check.key());
-        if !group.iter().any(|check| overridden(check).is_some()) {
-            return apply(group);
-        }
-        let gated = GatedGroup::new(&group, overridden, is_charge);
-        match gated.asked {
-            Some(asked) => {
-                let lifted = gated.lifted;
-                apply(asked).resolved(move |answer| answer.and_then(|it| with(lifted, &it)))
-            }
-            None => {
-                let verdicts = gated.lifted.into_iter().map(|(_, verdict)| verdict);
-                let decided = Decision::in_place_of_store(verdicts.collect(), Source::Override);
-                if let Ok(decision) = &decided
-                    && is_charge
-                {
-                    telemetry::decided(&CheckSpan::begin(), decision);
-                }
-                Answer::ready(decided)
-            }
-        }
-    }
-}
-
-impl Gate {
-    #[cold]
-    fn overridden(&self, limit: &Limit, key: &Key) -> Option<Overridden> {
-        let (entry, limit) = self.find(limit, key)?;
-        Some(match entry.given.effect() {
-            OverrideEffect::Unlimited => Overridden::Unlimited(limit),
-            OverrideEffect::Denied(text) => Overridden::Denied {
-                limit,
-                text: text.clone(),
-                ends_after: match entry.given.end() {
-                    Some(end) => end.saturating_since(self.now()),
-                    None => micros(MAX_PERIOD),
-                },
-            },
-            OverrideEffect::Quota(_) | OverrideEffect::Permits(_) => Overridden::Limit(limit),
+        checks: &[Check],
+        waiting: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut waiting = pin!(waiting);
+        let mut overridden = pin!(self.until_overridden(checks));
+        poll_fn(|cx| match overridden.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => waiting.as_mut().poll(cx).map(Some),
         })
+        .await
     }
-}
 
-/// A group whose checks have overrides.
-struct GatedGroup {
-    /// The checks that the store decides.
-    asked: Option<Group>,
-    /// The verdicts of the others, with their places in the group.
-    lifted: Vec<(usize, Verdict)>,
-}
-
-impl GatedGroup {
-    /// A charge with a denied key asks nothing, because all its checks are charged, or none.
-    fn new(
-        group: &Group,
-        overridden: impl Fn(&Check) -> Option<Overridden>,
-        is_charge: bool,
-    ) -> Self {
-        let found: Vec<_> = group.iter().map(overridden).collect();
-        let is_denied = |(check, it): (&Check, &Option<Overridden>)| {
-            matches!(it, Some(Overridden::Denied { .. })) && !check.is_shadow() && check.cost() > 0
-        };
-        let is_denied = is_charge && group.iter().zip(&found).any(is_denied);
-        let mut asked = Vec::new();
-        let mut lifted = Vec::new();
-        for (place, (check, found)) in group.iter().zip(found).enumerate() {
-            let is_shadow = check.is_shadow();
-            let unlimited = |limit: Limit| Verdict::unlimited(limit).in_shadow(is_shadow);
-            match found {
-                Some(Overridden::Unlimited(limit)) => lifted.push((place, unlimited(limit))),
-                Some(Overridden::Denied {
-                    limit, ends_after, ..
-                }) => {
-                    let denied = Verdict::denied_by_override(limit, check.cost(), ends_after);
-                    lifted.push((place, denied.in_shadow(is_shadow)));
-                }
-                Some(Overridden::Limit(limit)) if is_denied => {
-                    lifted.push((place, unlimited(limit)));
-                }
-                None if is_denied => lifted.push((place, unlimited(check.limit().clone()))),
-                Some(Overridden::Limit(limit)) => asked.push(check.clone().under(limit)),
-                None => asked.push(check.clone()),
+    async fn until_overridden(&self, checks: &[Check]) {
+        loop {
+            // From before the look-up, so that no change is missed.
+            let changed = self.shared.gate.changed();
+            match self.rest_of_overrides(checks) {
+                None => return,
+                Some(Duration::MAX) => changed.await,
+                Some(rest) => drop(timeout(rest, changed).await),
             }
         }
-        Self {
-            asked: (!asked.is_empty()).then(|| Group::of_distinct(asked)),
-            lifted,
-        }
     }
-}
 
-/// A decision with further verdicts, each at its place in the group.
-fn with(lifted: Vec<(usize, Verdict)>, decision: &Decision) -> Result<Decision, Error> {
-    if lifted.is_empty() {
-        return Ok(decision.clone());
+    /// The time until the first of these checks has no override any more. `None` if one has another
+    /// already.
+    fn rest_of_overrides(&self, checks: &[Check]) -> Option<Duration> {
+        let mut first = Duration::MAX;
+        for check in checks {
+            let limit = check.limit();
+            match self.overridden(limit.without_override(), check.key()) {
+                None if limit.is_overridden() => return None,
+                None => {}
+                Some(found) if found.asks_under(limit) => {
+                    let rest = Duration::from_micros(found.ends_after);
+                    first = first.min(rest);
+                }
+                Some(_) => return None,
+            }
+        }
+        Some(first)
     }
-    let mut verdicts = decision.verdicts().to_vec();
-    for (place, verdict) in lifted {
-        verdicts.insert(place.min(verdicts.len()), verdict);
-    }
-    Decision::of_parts(verdicts, decision.timestamp())
-        .map(|it| it.with_source(decision.source()))
-        .ok_or_else(|| Error::misuse("the group is empty"))
 }

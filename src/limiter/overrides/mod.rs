@@ -3,6 +3,7 @@
 #[cfg(all(feature = "config", feature = "redis"))]
 mod followed;
 mod gate;
+mod gated_group;
 mod table;
 
 use std::fmt;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 #[cfg(all(feature = "config", feature = "redis"))]
 use self::followed::FollowedOverrides;
 pub(super) use self::gate::Gate;
-pub(crate) use self::gate::Overridden;
+pub(crate) use self::gate::{Gated, Overridden};
 use self::table::OverrideTable;
 use crate::model::{Error, Key, MAX_OVERRIDES, Override};
 #[cfg(all(feature = "config", feature = "redis"))]

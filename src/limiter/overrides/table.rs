@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::model::{Key, Limit, Override};
 use crate::telemetry;
@@ -25,6 +27,8 @@ pub(super) struct OverrideTable {
     /// needs no lock. Created with the first override.
     marks: OnceLock<Box<[AtomicU64]>>,
     shards: [Mutex<HashTable<Arc<Exception>>>; SHARDS],
+    /// Wakes callers that wait for units or permits, which look their overrides up again.
+    changed: Notify,
 }
 
 pub(super) struct Exception {
@@ -43,6 +47,7 @@ impl Default for OverrideTable {
             hasher: DefaultHashBuilder::default(),
             marks: OnceLock::new(),
             shards: std::array::from_fn(|_| Mutex::default()),
+            changed: Notify::new(),
         }
     }
 }
@@ -74,8 +79,18 @@ impl OverrideTable {
         entry.filter(|entry| entry.is_in_force(now()))
     }
 
+    /// The next change after this call.
+    pub(super) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
     /// Adds an override, or replaces the one of the same limit and key.
     pub(super) fn insert(&self, given: Override, owner: Option<Weak<()>>) {
+        self.add(given, owner);
+        self.changed.notify_waiters();
+    }
+
+    fn add(&self, given: Override, owner: Option<Weak<()>>) {
         let hash = self.hash(given.limit_name(), given.key());
         self.mark(hash);
         let entry = Arc::new(Exception {
@@ -107,6 +122,8 @@ impl OverrideTable {
         };
         let (entry, _) = found.remove();
         self.len.fetch_sub(1, Ordering::Relaxed);
+        drop(shard);
+        self.changed.notify_waiters();
         entry.is_in_force(now)
     }
 
@@ -136,9 +153,10 @@ impl OverrideTable {
             let is_known = known.is_some_and(|known| known.given == one && known.is_of(owner));
             drop(shard);
             if !is_known {
-                self.insert(one, owner.map(Arc::downgrade));
+                self.add(one, owner.map(Arc::downgrade));
             }
         }
+        self.changed.notify_waiters();
     }
 
     /// The overrides that are in force.

@@ -30,8 +30,8 @@ use self::load_shedder::LoadShedder;
 pub use self::permit::Permit;
 pub(crate) use self::permit::PermitAnswer;
 use self::runtimes::Runtimes;
-use super::{Overridden, RateLimiter};
-use crate::model::{Budget, Check, Error, Key, Limit};
+use super::{Gated, RateLimiter};
+use crate::model::{Budget, Check, Error, Key, Limit, Verdict};
 use crate::store::Store;
 use crate::telemetry;
 use crate::units::later;
@@ -137,9 +137,12 @@ impl RateLimiter {
         limit: &Limit,
         key: impl Into<Key>,
     ) -> Result<Option<Permit>, Error> {
-        let check = match self.gate_for_permit(limit, key.into()) {
+        let check = match self.gated_for_permit(Check::new(limit, key)) {
             ControlFlow::Continue(check) => check,
-            ControlFlow::Break(answer) => return answer,
+            ControlFlow::Break((verdict, answer)) => {
+                telemetry::decided_by_override(&verdict);
+                return Ok(answer.permit);
+            }
         };
         let acquiring = pin!(self.request_permit(&check));
         Ok(self.observe_permit(&check, true, acquiring).await?.permit)
@@ -214,9 +217,12 @@ impl RateLimiter {
         key: impl Into<Key>,
         max_wait: Duration,
     ) -> Result<Option<Permit>, Error> {
-        let check = match self.gate_for_permit(limit, key.into()) {
+        let check = match self.gated_for_permit(Check::new(limit, key)) {
             ControlFlow::Continue(check) => check,
-            ControlFlow::Break(answer) => return answer,
+            ControlFlow::Break((verdict, answer)) => {
+                telemetry::decided_by_override(&verdict);
+                return Ok(answer.permit);
+            }
         };
         let acquiring = pin!(async {
             let started = Instant::now();
@@ -251,27 +257,30 @@ impl RateLimiter {
         })
     }
 
-    /// The check for a permit, with the override of its key, or the answer that an override is.
-    fn gate_for_permit(
-        &self,
-        limit: &Limit,
-        key: Key,
-    ) -> ControlFlow<Result<Option<Permit>, Error>, Check> {
-        let overridden = self.overridden(limit, &key);
-        let limit = match overridden.filter(|_| limit.is_concurrency()) {
-            None => limit.clone(),
-            Some(Overridden::Limit(limit)) => limit,
-            Some(Overridden::Denied { limit, .. }) => {
-                telemetry::decided_by_override(&limit, false);
-                return ControlFlow::Break(Ok(None));
-            }
-            Some(Overridden::Unlimited(limit)) => {
-                telemetry::decided_by_override(&limit, true);
-                let budget = self.agents().hashed(&Budget::new(&limit, key));
-                return ControlFlow::Break(Ok(Some(Permit::unlimited(budget))));
-            }
+    /// The check for a permit, with the override of its key, or the verdict and the answer of an
+    /// override.
+    fn gated_for_permit(&self, check: Check) -> ControlFlow<(Verdict, PermitAnswer), Check> {
+        let overridden = match check.limit().is_concurrency() {
+            true => self.overridden(check.limit(), check.key()),
+            false => None,
         };
-        ControlFlow::Continue(Check::new(&limit, key))
+        let budget = check.budget().clone();
+        let gated = match overridden {
+            Some(overridden) => overridden.apply_to(check),
+            None => return ControlFlow::Continue(check),
+        };
+        match gated {
+            Gated::Asked(check) => ControlFlow::Continue(check),
+            Gated::Passed(verdict) => {
+                let permit = Permit::unlimited(self.agents().hashed(&budget));
+                let answer = PermitAnswer::of_override(Some(permit), verdict.limit());
+                ControlFlow::Break((verdict, answer))
+            }
+            Gated::Denied(verdict) => {
+                let answer = PermitAnswer::of_override(None, verdict.limit());
+                ControlFlow::Break((verdict, answer))
+            }
+        }
     }
 
     /// Asks for a permit, without a wait.
@@ -283,14 +292,27 @@ impl RateLimiter {
     }
 
     /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this
-    /// process.
-    pub(crate) fn wait_for_permit(
+    /// process. If the override of the key changes, the caller queues again.
+    pub(crate) async fn wait_for_permit(
         &self,
         check: &Check,
         max_wait: Duration,
         most_waiters: usize,
-    ) -> impl Future<Output = Result<PermitAnswer, Error>> {
-        self.claim_permit(check, max_wait, Some(most_waiters))
+    ) -> Result<PermitAnswer, Error> {
+        let deadline = later(Instant::now(), max_wait);
+        let mut check = check.clone();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let claiming = self.claim_permit(&check, left, Some(most_waiters));
+            let checks = std::slice::from_ref(&check);
+            match self.unless_overridden(checks, claiming).await {
+                Some(answer) => return answer,
+                None => match self.gated_for_permit(check.without_override()) {
+                    ControlFlow::Continue(other) => check = other,
+                    ControlFlow::Break((_, answer)) => return Ok(answer),
+                },
+            }
+        }
     }
 
     async fn claim_permit(

@@ -26,6 +26,14 @@ impl PermitAnswer {
         }
     }
 
+    pub(super) fn of_override(permit: Option<Permit>, limit: &Limit) -> Self {
+        Self {
+            permit,
+            source: Source::Override,
+            limit: limit.clone(),
+        }
+    }
+
     /// Returns whether a wait can help, because the store had no free permit. The decision of a
     /// failure policy stands.
     pub(crate) const fn may_wait(&self) -> bool {

@@ -14,7 +14,7 @@ use super::held::Held;
 use super::reservation::Reservation;
 use super::turns::Turn;
 use super::width::UnitsFound;
-use super::{TICK, in_time, patient};
+use super::{TICK, WaitEnd, in_time, patient};
 use crate::limiter::RateLimiter;
 use crate::model::{Check, Decision, Error, Group, Operation, Source};
 use crate::store::Answer;
@@ -23,8 +23,8 @@ use crate::units::later;
 impl RateLimiter {
     /// Charges as soon as the units are available. No other waiter is in front, for the `contested`
     /// checks. The store is asked at `ask_at`, or at once if the budgets had other changes since
-    /// the last answer. `Break` is the answer. `Continue` has the checks of the group that were
-    /// denied in place of the contested ones. The caller queues for these.
+    /// the last answer. `Break` is the end of the wait. `Continue` has the checks of the group that
+    /// were denied in place of the contested ones. The caller queues for these.
     pub(super) async fn acquire_in_front(
         &self,
         group: &Group,
@@ -32,7 +32,7 @@ impl RateLimiter {
         turn: Turn<'_>,
         (ask_at, changes): &mut (Instant, u64),
         bounds: Bounds,
-    ) -> ControlFlow<Result<Decision, Error>, Vec<Check>> {
+    ) -> ControlFlow<Result<WaitEnd, Error>, Vec<Check>> {
         // Single checks before may have handed units over. They are given back.
         drop(turn.take_handed_over());
         let mut replenished = Box::pin(turn.replenished());
@@ -46,8 +46,13 @@ impl RateLimiter {
                 let waiting = in_time(turn.wait_to_repeat(), bounds);
                 repeat = Some(self.unless_late(group, bounds, waiting).await?);
             }
-            if *ask_at > Instant::now() {
-                drop(timeout_at(*ask_at, &mut replenished).await);
+            let waiting = async {
+                if *ask_at > Instant::now() {
+                    drop(timeout_at(*ask_at, &mut replenished).await);
+                }
+            };
+            if self.unless_overridden(group, waiting).await.is_none() {
+                return ControlFlow::Break(Ok(WaitEnd::Overridden));
             }
             // Registered before the store is asked, so that no refund is missed.
             replenished.set(turn.replenished());
@@ -69,7 +74,8 @@ impl RateLimiter {
                 drop(replenished);
                 drop(repeat);
                 drop(turn);
-                return ControlFlow::Break(self.wait_out(decision, group, left).await);
+                let answer = self.wait_out(decision, group, left).await;
+                return ControlFlow::Break(answer.map(WaitEnd::Decided));
             }
             let denied = decision.denied_checks(group);
             turn.adapt(
@@ -85,7 +91,7 @@ impl RateLimiter {
                         return ControlFlow::Continue(denied);
                     }
                 }
-                _ => return ControlFlow::Break(Ok(decision)),
+                _ => return ControlFlow::Break(Ok(WaitEnd::Decided(decision))),
             }
         }
     }
@@ -93,13 +99,15 @@ impl RateLimiter {
     /// Reserves the units of a single check, and waits for them at the front of the queue.
     ///
     /// The other waiters of this process have no reservation yet. So one of them that gives up
-    /// costs nothing, and the one at the front can hand its units over to the next.
+    /// costs nothing, and the one at the front can hand its units over to the next. If the key has
+    /// another override, the units are given back first, because their turn is one of the limit
+    /// before.
     pub(super) async fn acquire_reserved(
         &self,
         group: &Group,
         turn: Turn<'_>,
         bounds: Bounds,
-    ) -> Result<Decision, Error> {
+    ) -> Result<WaitEnd, Error> {
         loop {
             let reset = turn.reset();
             let resets = turn.resets();
@@ -107,25 +115,33 @@ impl RateLimiter {
                 Some(reserved) => reserved,
                 None => match self.reserve(group, &turn, bounds).await? {
                     ControlFlow::Continue(reserved) => reserved,
-                    ControlFlow::Break(decision) => return Ok(decision),
+                    ControlFlow::Break(end) => return Ok(end),
                 },
             };
             let held = Held::new(reserved, &turn, resets);
-            if timeout_at(held.turn_at(), reset).await.is_err() {
-                return Ok(held.used());
+            let waiting = timeout_at(held.turn_at(), reset);
+            match self.unless_overridden(group, waiting).await {
+                Some(Ok(())) => held.void(),
+                Some(Err(_)) => return Ok(WaitEnd::Decided(held.used())),
+                None => {
+                    // If the refund fails, the units count until they are replenished.
+                    if let Some((charged, refund)) = held.give_back() {
+                        drop(after_refund(charged, refund).await);
+                    }
+                    return Ok(WaitEnd::Overridden);
+                }
             }
-            held.void();
         }
     }
 
-    /// Charges a check that waits for its units. Returns the decision if there is nothing to wait
-    /// for.
+    /// Charges a check that waits for its units. Returns the end of the wait if there is nothing to
+    /// wait for.
     async fn reserve(
         &self,
         group: &Group,
         turn: &Turn<'_>,
         bounds: Bounds,
-    ) -> Result<ControlFlow<Decision, Reservation>, Error> {
+    ) -> Result<ControlFlow<WaitEnd, Reservation>, Error> {
         loop {
             let max_wait = bounds.left();
             let check = group[0].clone().with_max_wait(max_wait);
@@ -141,7 +157,7 @@ impl RateLimiter {
             turn.adapt(group, found, asked.elapsed(), false);
             if decision.allowed() {
                 if decision.delay().is_zero() {
-                    return Ok(ControlFlow::Break(decision));
+                    return Ok(decided(decision));
                 }
                 let reserved = Reservation::new(self, group, decision);
                 let late = reserved.is_late_by(bounds.deadline);
@@ -150,30 +166,29 @@ impl RateLimiter {
                 }
                 let (charged, refund) = reserved.give_back();
                 let left = after_refund(charged, refund).await?;
-                return Ok(ControlFlow::Break(left.denied_until(late, None)));
+                return Ok(decided(left.denied_until(late, None)));
             }
-            match decision.retry_after() {
+            let wait = match decision.retry_after() {
                 // The store is asked again when it may be available.
                 Some(wait)
                     if decision.source() == Source::FailClosed
                         && bounds.waits_for_store
                         && wait <= bounds.left() =>
                 {
-                    sleep(wait).await;
+                    wait
                 }
                 // The end of a block is not a matter of units.
-                Some(wait) if decision.is_blocked() => {
-                    if wait > bounds.left() {
-                        return Ok(ControlFlow::Break(decision));
-                    }
-                    sleep(wait).await;
-                }
+                Some(wait) if decision.is_blocked() && wait <= bounds.left() => wait,
+                Some(_) if decision.is_blocked() => return Ok(decided(decision)),
                 // The time until the units are available, without a wait.
                 Some(wait) if decision.source() != Source::FailClosed => {
                     let denied = decision.denied_until(wait.saturating_add(max_wait), None);
-                    return Ok(ControlFlow::Break(denied));
+                    return Ok(decided(denied));
                 }
-                _ => return Ok(ControlFlow::Break(decision)),
+                _ => return Ok(decided(decision)),
+            };
+            if self.unless_overridden(group, sleep(wait)).await.is_none() {
+                return Ok(ControlFlow::Break(WaitEnd::Overridden));
             }
         }
     }
@@ -200,6 +215,10 @@ impl RateLimiter {
         }
         Ok(decision)
     }
+}
+
+const fn decided<T>(decision: Decision) -> ControlFlow<WaitEnd, T> {
+    ControlFlow::Break(WaitEnd::Decided(decision))
 }
 
 /// Returns whether only the `contested` checks are denied.

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use super::reservation::Reservation;
 use super::turns::Turn;
 use crate::model::Decision;
+use crate::store::Answer;
 
 /// The reservation of the waiter at the front of a queue. A waiter that is dropped hands it over to
 /// the next one.
@@ -39,6 +40,11 @@ impl<'a> Held<'a> {
     pub(super) fn used(mut self) -> Decision {
         self.close();
         self.decision.clone()
+    }
+
+    /// Gives the units back. Returns the decision of the charge, and the answer of the refund.
+    pub(super) fn give_back(mut self) -> Option<(Decision, Answer)> {
+        self.reservation.take().map(Reservation::give_back)
     }
 
     /// Forgets the units, which a reset has given back.

@@ -31,6 +31,13 @@ use crate::store::Answer;
 use crate::telemetry::CheckSpan;
 use crate::units::later;
 
+/// The end of a wait.
+enum WaitEnd {
+    Decided(Decision),
+    /// A key has another override now, so the caller waits again.
+    Overridden,
+}
+
 /// The resolution of a store's time.
 const TICK: Duration = Duration::from_micros(1);
 
@@ -237,10 +244,25 @@ impl RateLimiter {
                 place => place,
             };
             let most = place.as_ref().map(|_| settings.max_waiters_per_key);
-            limiter
-                .wait_in_bounds(&group, denied, changes, bounds, most)
-                .await
+            let waiting = limiter.wait_in_bounds(&group, denied, changes, bounds, most);
+            match waiting.await? {
+                WaitEnd::Decided(decision) => Ok(decision),
+                WaitEnd::Overridden => {
+                    drop(place);
+                    limiter.charge_again(&group, bounds, settings).await
+                }
+            }
         })
+    }
+
+    /// Charges a group that waited, with the overrides that its keys have now.
+    fn charge_again(&self, group: &Group, bounds: Bounds, settings: WaitSettings) -> Answer {
+        let plain = Group::of_distinct(group.iter().map(Check::without_override).collect());
+        let settings = settings.with_max_wait(bounds.left());
+        match self.gated(&plain, true) {
+            None => self.charge_within(plain, &settings),
+            Some(gated) => gated.decide(|group| self.charge_within(group, &settings)),
+        }
     }
 
     /// Waits for the units of a group that was `denied`, or was not charged because others wait.
@@ -253,9 +275,9 @@ impl RateLimiter {
         changes: u64,
         bounds: Bounds,
         most: Option<usize>,
-    ) -> Result<Decision, Error> {
+    ) -> Result<WaitEnd, Error> {
         let denied = match denied {
-            Some(denied) if !bounds.may_end(&denied) => return Ok(denied),
+            Some(denied) if !bounds.may_end(&denied) => return Ok(WaitEnd::Decided(denied)),
             denied => denied,
         };
         let contested = match &denied {
@@ -266,14 +288,15 @@ impl RateLimiter {
         let ask_at = later(Instant::now(), wait.unwrap_or_default());
         if let Some(most) = most {
             let acquiring = self.acquire_in_turn(group, contested, ask_at, changes, bounds, most);
-            if let ControlFlow::Break(answer) = acquiring.await {
-                return answer;
+            if let ControlFlow::Break(end) = acquiring.await {
+                return end;
             }
         }
-        match denied {
-            Some(denied) if !counts_denials(group) => Ok(self.behind_queue(group, denied)),
-            _ => self.deny_at_once(group).await,
-        }
+        let denied = match denied {
+            Some(denied) if !counts_denials(group) => self.behind_queue(group, denied),
+            _ => self.deny_at_once(group).await?,
+        };
+        Ok(WaitEnd::Decided(denied))
     }
 
     /// The denial of a check that has no place in the queue.
@@ -291,8 +314,8 @@ impl RateLimiter {
     }
 
     /// Charges a group when it is its turn in the queues of the `contested` checks, which were
-    /// denied until `ask_at`. Returns the answer in `Break`, or `Continue` if one of
-    /// the queues has `most` waiters, or is so long that the turn cannot be in time.
+    /// denied until `ask_at`. Returns the end of the wait in `Break`, or `Continue` if one of the
+    /// queues has `most` waiters, or is so long that the turn cannot be in time.
     ///
     /// A group does not queue for a budget that has room, because others would wait behind it for
     /// nothing.
@@ -304,7 +327,7 @@ impl RateLimiter {
         changes: u64,
         bounds: Bounds,
         most: usize,
-    ) -> ControlFlow<Result<Decision, Error>> {
+    ) -> ControlFlow<Result<WaitEnd, Error>> {
         let least_wait = self.shared.turns.least_wait(group);
         if least_wait.is_some_and(|wait| wait > bounds.left()) {
             return ControlFlow::Continue(());
@@ -337,25 +360,31 @@ impl RateLimiter {
         contested: &[Check],
         bounds: Bounds,
         most: usize,
-    ) -> ControlFlow<Result<Decision, Error>, Option<Turn<'_>>> {
+    ) -> ControlFlow<Result<WaitEnd, Error>, Option<Turn<'_>>> {
         let waiting = in_time(self.shared.turns.wait(contested, most), bounds);
         self.unless_late(group, bounds, waiting).await
     }
 
-    /// Waits for something of a queue. If it does not come in time, the caller is denied.
+    /// Waits for something of a queue. If it does not come in time, the caller is denied. If a key
+    /// has another override first, the wait ends.
     async fn unless_late<T>(
         &self,
         group: &Group,
         bounds: Bounds,
         waiting: impl Future<Output = T>,
-    ) -> ControlFlow<Result<Decision, Error>, T> {
+    ) -> ControlFlow<Result<WaitEnd, Error>, T> {
         let mut waiting = pin!(waiting);
         let mut denial = pin!(self.deny_at_the_deadline(group, bounds));
-        poll_fn(|cx| match waiting.as_mut().poll(cx) {
+        let first = poll_fn(|cx| match waiting.as_mut().poll(cx) {
             Poll::Ready(place) => Poll::Ready(ControlFlow::Continue(place)),
-            Poll::Pending => denial.as_mut().poll(cx).map(ControlFlow::Break),
-        })
-        .await
+            Poll::Pending => {
+                let denial = denial.as_mut().poll(cx).map_ok(WaitEnd::Decided);
+                denial.map(ControlFlow::Break)
+            }
+        });
+        self.unless_overridden(group, first)
+            .await
+            .unwrap_or(ControlFlow::Break(Ok(WaitEnd::Overridden)))
     }
 
     /// The denial of a waiter that is still queued at its deadline. The peek is sent shortly

@@ -70,10 +70,11 @@ impl WaitSettings {
 
     /// The settings for a request that was sent then.
     pub(crate) fn since(&self, sent: Instant) -> Self {
-        Self {
-            max_wait: self.left_of(sent),
-            ..self.clone()
-        }
+        self.clone().with_max_wait(self.left_of(sent))
+    }
+
+    pub(super) fn with_max_wait(self, max_wait: Duration) -> Self {
+        Self { max_wait, ..self }
     }
 
     /// The bound of the number of waiters that was set, by the name of its setter.

@@ -1,7 +1,7 @@
 //! A limit for a key with an override.
 
-use super::Limit;
 use super::asynchronous::ChargeTime;
+use super::{AppliedOverride, Limit};
 use crate::algorithm::{Anchor, Rule};
 use crate::model::OverrideEffect;
 use crate::units::{ConfigError, Quota};
@@ -13,18 +13,38 @@ impl Limit {
     ///
     /// Returns an error if the limit cannot have the quota or the permits.
     pub(crate) fn overridden(&self, effect: &OverrideEffect) -> Result<Self, ConfigError> {
+        let plain = self.without_override();
         let limit = match effect {
-            OverrideEffect::Quota(quota) => self.with_quota(*quota)?,
-            OverrideEffect::Permits(permits) => self.with_permits(*permits)?,
-            OverrideEffect::Unlimited | OverrideEffect::Denied(_) => self.clone(),
+            OverrideEffect::Quota(quota) => plain.with_quota(*quota)?,
+            OverrideEffect::Permits(permits) => plain.with_permits(*permits)?,
+            OverrideEffect::Unlimited | OverrideEffect::Denied(_) => plain.clone(),
         };
-        Ok(limit.with(|definition| definition.is_overridden = true))
+        let denial = match effect {
+            OverrideEffect::Denied(text) => Some(text.clone()),
+            _ => None,
+        };
+        let applied = AppliedOverride {
+            plain: plain.clone(),
+            denial,
+        };
+        Ok(limit.with(|definition| definition.applied_override = Some(applied)))
     }
 
     /// Returns whether it is the limit of a key with an override.
     #[inline]
     pub(crate) fn is_overridden(&self) -> bool {
-        self.shared.is_overridden
+        self.shared.applied_override.is_some()
+    }
+
+    /// The same limit without its override.
+    pub(crate) fn without_override(&self) -> &Self {
+        let applied = self.shared.applied_override.as_ref();
+        applied.map_or(self, |it| &it.plain)
+    }
+
+    /// The text for a client whose key an override denies.
+    pub(crate) fn denial(&self) -> Option<&str> {
+        self.shared.applied_override.as_ref()?.denial.as_deref()
     }
 
     fn with_quota(&self, quota: Quota) -> Result<Self, ConfigError> {

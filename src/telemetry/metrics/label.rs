@@ -1,6 +1,6 @@
 //! The words that are labels of decisions.
 
-use crate::model::{Decision, Source, Verdict};
+use crate::model::{Source, Verdict};
 
 /// The outcome of a limit, as a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +24,10 @@ pub(crate) enum OutcomeLabel {
 impl OutcomeLabel {
     pub(super) const COUNT: usize = Self::Error as usize + 1;
 
+    /// The outcome of a limit whose group is charged or not.
     #[inline]
-    pub(super) fn from_verdict(decision: &Decision, verdict: &Verdict) -> Self {
-        match (verdict.would_deny(), verdict.allowed(), decision.allowed()) {
+    pub(super) fn from_verdict(verdict: &Verdict, is_charged: bool) -> Self {
+        match (verdict.would_deny(), verdict.allowed(), is_charged) {
             (true, ..) => Self::ShadowDenied,
             (false, false, _) if verdict.is_blocked() => Self::Blocked,
             (false, false, _) => Self::Denied,

@@ -22,7 +22,7 @@ pub(crate) use self::limits::{denied_from_cache, found_key, hold_permit};
 #[cfg(feature = "metrics")]
 pub use self::names::HISTOGRAMS;
 pub(crate) use self::recorder::GaugeLevel;
-use crate::model::{Decision, Error, Limit, Source};
+use crate::model::{Decision, Error, Limit, Source, Verdict};
 
 /// The causes of failures of which alerts wait for the first one.
 const AWAITED_CAUSES: [&str; 7] = [
@@ -72,10 +72,16 @@ pub(super) fn decided(decision: &Decision) {
     for verdict in decision.verdicts() {
         limits::count(
             verdict.limit().name(),
-            OutcomeLabel::from_verdict(decision, verdict),
+            OutcomeLabel::from_verdict(verdict, decision.allowed()),
             source,
         );
     }
+}
+
+/// Counts a verdict that an override gives.
+pub(super) fn decided_by_override(verdict: &Verdict) {
+    let outcome = OutcomeLabel::from_verdict(verdict, verdict.allowed());
+    decided_one(verdict.limit(), outcome, Source::Override);
 }
 
 /// Counts a group that has no decision, under each of its limits. `source` stands in for the store.

@@ -1,0 +1,137 @@
+//! Applies the overrides of keys to the checks of a group.
+
+use super::gate::Gated;
+use crate::limiter::RateLimiter;
+use crate::model::{Budget, Change, Check, Decision, Error, Group, Limit, Source, Verdict};
+use crate::store::Answer;
+use crate::telemetry::{self, CheckSpan};
+
+/// A group of which some keys have overrides.
+pub(in crate::limiter) struct GatedGroup {
+    /// The checks that the store decides.
+    asked: Option<Group>,
+    /// The verdicts of overrides, with their places in the group.
+    given: Vec<(usize, Verdict)>,
+    /// The limits that are not asked, because an override denies the group, with their places.
+    not_asked: Vec<(usize, Limit)>,
+}
+
+impl RateLimiter {
+    /// Applies an operation, with the overrides of its keys.
+    pub(in crate::limiter) fn through_gate(
+        &self,
+        group: Group,
+        is_charge: bool,
+        apply: impl FnOnce(Group) -> Answer,
+    ) -> Answer {
+        match self.gated(&group, is_charge) {
+            None => apply(group),
+            Some(gated) => {
+                if is_charge {
+                    gated.observe();
+                }
+                gated.decide(apply)
+            }
+        }
+    }
+
+    /// The group with the overrides of its keys. `None` if it has none.
+    pub(in crate::limiter) fn gated(&self, group: &Group, is_charge: bool) -> Option<GatedGroup> {
+        let find = |check: &Check| self.overridden(check.limit(), check.key());
+        if !group.iter().any(|check| find(check).is_some()) {
+            return None;
+        }
+        let apply = |check: &Check| match find(check) {
+            Some(overridden) => overridden.apply_to(check.clone()),
+            None => Gated::Asked(check.clone()),
+        };
+        Some(GatedGroup::new(
+            group.iter().map(apply).collect(),
+            is_charge,
+        ))
+    }
+
+    /// Changes a budget, with the override of its key.
+    pub(in crate::limiter) fn change_through_gate(&self, budget: Budget, change: Change) -> Answer {
+        let overridden = self.overridden(budget.limit(), budget.key());
+        let check = |budget: &Budget| Check::new(budget.limit(), budget.key()).with_cost(0);
+        match overridden.map(|it| it.apply_to(check(&budget))) {
+            Some(Gated::Asked(check)) => self.change(check.budget().clone(), change),
+            // Nothing was charged, so the real cost is not charged either.
+            Some(Gated::Passed(verdict))
+                if verdict.is_unlimited() && change.settles_no_charge() =>
+            {
+                Answer::ready(Decision::in_place_of_store(vec![verdict], Source::Override))
+            }
+            _ => self.change(budget, change),
+        }
+    }
+}
+
+impl GatedGroup {
+    /// A charge with a denied key asks nothing, because all its checks are charged, or none.
+    fn new(checks: Vec<Gated>, is_charge: bool) -> Self {
+        let is_denied = |it: &Gated| matches!(it, Gated::Denied(_));
+        let is_denied = is_charge && checks.iter().any(is_denied);
+        let (mut asked, mut given, mut not_asked) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, gated) in checks.into_iter().enumerate() {
+            match gated {
+                Gated::Asked(check) if is_denied => not_asked.push((place, check.limit().clone())),
+                Gated::Asked(check) => asked.push(check),
+                Gated::Passed(verdict) | Gated::Denied(verdict) => {
+                    given.push((place, verdict));
+                }
+            }
+        }
+        Self {
+            asked: (!asked.is_empty()).then(|| Group::of_distinct(asked)),
+            given,
+            not_asked,
+        }
+    }
+
+    /// Observes the verdicts of overrides. The store's verdicts are observed when it has answered.
+    fn observe(&self) {
+        if self.asked.is_none()
+            && let Ok(decision) = self.of_overrides()
+        {
+            return telemetry::decided(&CheckSpan::begin(), &decision);
+        }
+        for (_, verdict) in &self.given {
+            telemetry::decided_by_override(verdict);
+        }
+    }
+
+    /// Applies an operation to the checks that the store decides, if there are any.
+    pub(in crate::limiter) fn decide(mut self, apply: impl FnOnce(Group) -> Answer) -> Answer {
+        match self.asked.take() {
+            Some(asked) => apply(asked)
+                .resolved(move |answer| answer.and_then(|decision| with(self.given, &decision))),
+            None => Answer::ready(self.of_overrides()),
+        }
+    }
+
+    /// The decision that overrides make alone.
+    fn of_overrides(&self) -> Result<Decision, Error> {
+        let not_asked = self.not_asked.iter();
+        let not_asked = not_asked.map(|(place, limit)| (*place, Verdict::unlimited(limit.clone())));
+        let mut verdicts: Vec<_> = self.given.iter().cloned().chain(not_asked).collect();
+        verdicts.sort_by_key(|(place, _)| *place);
+        let verdicts = verdicts.into_iter().map(|(_, verdict)| verdict);
+        Decision::in_place_of_store(verdicts.collect(), Source::Override)
+    }
+}
+
+/// A decision with further verdicts, each at its place in the group.
+fn with(given: Vec<(usize, Verdict)>, decision: &Decision) -> Result<Decision, Error> {
+    if given.is_empty() {
+        return Ok(decision.clone());
+    }
+    let mut verdicts = decision.verdicts().to_vec();
+    for (place, verdict) in given {
+        verdicts.insert(place.min(verdicts.len()), verdict);
+    }
+    Decision::of_parts(verdicts, decision.timestamp())
+        .map(|it| it.with_source(decision.source()))
+        .ok_or_else(|| Error::misuse("the group is empty"))
+}
