@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The suite replays sequences under every algorithm, and in windows of the calendar (feature
-//! `calendar`), with time in both directions, changed quotas,
+//! `calendar`), with time in both directions, changed quotas, usage,
 //! refunds, settlements, reservations, shadow mode, blocks, groups and claims of permits. It
 //! compares every field of each decision with the decision of [`decide`], and panics with the first
 //! difference.
@@ -28,7 +28,9 @@ use std::time::Duration;
 
 use crate::algorithm::State;
 use crate::limiter::RateLimiter;
-use crate::model::{BlockPolicy, Budget, Change, Check, Decision, Group, Key, Limit, Operation};
+use crate::model::{
+    BlockPolicy, Budget, Change, Check, Decision, Group, Key, Limit, Operation, Usage,
+};
 use crate::store::{Store, decide};
 use crate::units::{Claim, ConfigError, ManualClock, Payment, Quota, Receipt};
 
@@ -220,6 +222,16 @@ async fn sequences_are_decided_as_by_the_algorithm(
             "the store (left) differs from the algorithm (right) at step {step}: \
              {operation:?} at {now} us"
         );
+        if below(4) == 0 {
+            let free = Check::new(&limits[0], key).with_cost(0);
+            let peeked = reference.apply(&Operation::Peek(free.clone().into()), now);
+            let usage = limiter.usage(free).await;
+            assert_eq!(
+                usage.unwrap_or_else(|error| panic!("step {step} failed: {error}")),
+                [Usage::of(peeked.deciding(), peeked.timestamp())],
+                "the usage in the store (left) differs from the algorithm's (right) at step {step}"
+            );
+        }
     }
 }
 
