@@ -9,6 +9,7 @@ use tollgate::clock::ManualClock;
 use tollgate::decision::Source;
 use tollgate::key::Global;
 use tollgate::layer::IetfDraft;
+use tollgate::store::{Budget, Change, Operation, Payment, Store};
 use tollgate::{Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::RedisServer;
@@ -225,4 +226,86 @@ async fn replicas_decide_a_month_without_waiting_and_pass_its_limit_exactly() {
     assert!(allowed <= 2_000, "{allowed}");
     assert!(allowed > 1_900, "{allowed}");
     assert!(decided_here > 1_000, "{decided_here}");
+}
+
+/// The server's time, in seconds.
+fn clock(server: &RedisServer) -> u64 {
+    let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut server.connection()).unwrap();
+    seconds
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failover_to_a_clock_that_is_off_goes_on_in_the_stored_day() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    // The clock of the promoted replica, when the day starts by the hour of the clock, and how many
+    // units the replica allows.
+    for (ahead, start, allowed) in [
+        (3, 12, 0),
+        (-3, 12, 0),
+        // By the replica's clock, the day has not started.
+        (-3, -1, 0),
+        // By the replica's clock, the day is over, so the next one has all its units.
+        (3, 2, 10),
+    ] {
+        let master = RedisServer::start();
+        let port = master.port().to_string();
+        let replica_of = ["--replicaof", "127.0.0.1", &port];
+        let replica = RedisServer::start_with_clock(ahead * HOUR, &replica_of);
+        let hour = (clock(&master) / 3_600 % 24) as i64;
+        let start = u8::try_from((hour + start).rem_euclid(24)).unwrap();
+        let limit = window(Quota::per_day(10).starting_at_hour(start).unwrap());
+        let before = RateLimiter::new(master.store().connect().await.unwrap());
+        for _ in 0..10 {
+            assert!(before.check(&limit, "alice").await.unwrap().allowed());
+        }
+        let denied = before.check(&limit, "alice").await.unwrap();
+        let end = denied.decided_at() + denied.retry_after().unwrap();
+        let replicated: u32 = {
+            let mut connection = master.connection();
+            let () = connection.set("written", 1).unwrap();
+            let mut wait = redis::cmd("WAIT");
+            wait.arg(1).arg(60_000).query(&mut connection).unwrap()
+        };
+        assert_eq!(replicated, 1);
+        drop(master);
+        let mut connection = replica.connection();
+        let () = redis::cmd("REPLICAOF")
+            .arg(&["NO", "ONE"])
+            .query(&mut connection)
+            .unwrap();
+
+        let after = RateLimiter::new(replica.store().connect().await.unwrap());
+        let mut passed = 0;
+        let denied = loop {
+            let decision = after.check(&limit, "alice").await.unwrap();
+            match decision.allowed() {
+                true => passed += 1,
+                false => break decision,
+            }
+        };
+        assert_eq!(passed, allowed, "{ahead} h, {limit}");
+        let ends_at = denied.decided_at() + denied.retry_after().unwrap();
+        let next_day = if allowed > 0 { DAY } else { Duration::ZERO };
+        assert_eq!(ends_at, end + next_day, "{ahead} h, {limit}");
+    }
+}
+
+#[tokio::test]
+async fn payment_to_a_server_whose_clock_is_wrong_charges_nothing_and_counts_once_elsewhere() {
+    let limit = window(day(10));
+    let payment = Change::Pay(Payment::new(*b"process1", 1, 4));
+    let payment = Operation::Change(Budget::new(&limit, "alice"), payment);
+    let wrong = RedisServer::start_with_clock(49 * HOUR, &[]);
+    let store = wrong.store().connect().await.unwrap();
+    let error = store.apply(payment.clone()).await.unwrap_err();
+    assert!(error.to_string().contains("clocks"), "{error}");
+    assert!(!error.may_have_charged());
+    let keys: u64 = redis::cmd("DBSIZE").query(&mut wrong.connection()).unwrap();
+    assert_eq!(keys, 0, "nothing was written");
+    let right = RedisServer::start();
+    let store = right.store().connect().await.unwrap();
+    for _ in 0..2 {
+        let paid = store.apply(payment.clone()).await.unwrap();
+        assert_eq!(paid.remaining(), 6);
+    }
 }
