@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use crate::message::{Algorithm, Settings, WhenUnavailable};
+use crate::message::{Algorithm, CalendarSettings, CalendarUnit, Settings, WhenUnavailable};
 
 /// A function that returns the layer of these settings.
 pub(crate) fn of(algorithm: Algorithm, settings: &Settings) -> String {
-    let (quota, needs_duration) = quota(settings.limit, settings.period());
+    let calendar = settings.calendar.as_ref();
+    let (quota, needs_duration) = match calendar.filter(|_| algorithm == Algorithm::FixedWindow) {
+        Some(calendar) => (on_calendar(settings.limit, calendar), false),
+        None => quota(settings.limit, settings.period()),
+    };
     let burst = settings.burst.filter(|_| takes_burst(algorithm));
     let quota = burst.map_or(quota.clone(), |burst| format!("{quota}.burst({burst})"));
     let duration = if needs_duration {
@@ -73,6 +77,22 @@ fn takes_burst(algorithm: Algorithm) -> bool {
         algorithm,
         Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket
     )
+}
+
+fn on_calendar(limit: u64, calendar: &CalendarSettings) -> String {
+    let quota = match calendar.unit {
+        CalendarUnit::Day => format!("Quota::per_day({limit})"),
+        CalendarUnit::Week => format!("Quota::per_week({limit})"),
+        CalendarUnit::Month if calendar.start_day == 1 => format!("Quota::per_month({limit})"),
+        CalendarUnit::Month => {
+            format!(
+                "Quota::per_month({limit}).starting_on_day({})?",
+                calendar.start_day
+            )
+        }
+        CalendarUnit::Year => format!("Quota::per_year({limit})"),
+    };
+    format!("{quota}.in_time_zone({:?})?", calendar.time_zone)
 }
 
 /// The quota, and whether it names a duration.

@@ -28,9 +28,41 @@ pub(crate) struct Settings {
     pub(crate) burst: Option<u64>,
     /// Of the sliding window.
     pub(crate) sub_windows: u32,
+    /// Of the fixed window. `None`: windows of the period, from the first request.
+    pub(crate) calendar: Option<CalendarSettings>,
     /// The replicas of the service. Requests go to each in turn.
     pub(crate) replicas: u32,
     pub(crate) when_unavailable: WhenUnavailable,
+}
+
+/// Windows of the calendar.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub(crate) struct CalendarSettings {
+    pub(crate) unit: CalendarUnit,
+    /// The first day of a month.
+    pub(crate) start_day: u8,
+    pub(crate) time_zone: String,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CalendarUnit {
+    Day,
+    Week,
+    Month,
+    Year,
+}
+
+impl CalendarSettings {
+    fn quota(&self, limit: u64) -> Result<Quota, ConfigError> {
+        let quota = match self.unit {
+            CalendarUnit::Day => Quota::per_day(limit),
+            CalendarUnit::Week => Quota::per_week(limit),
+            CalendarUnit::Month => Quota::per_month(limit).starting_on_day(self.start_day)?,
+            CalendarUnit::Year => Quota::per_year(limit),
+        };
+        quota.in_time_zone(&self.time_zone)
+    }
 }
 
 /// The outcome of a request while the store does not answer.
@@ -70,7 +102,11 @@ impl Settings {
                 Limit::sliding_window_with("sliding_window", quota, self.sub_windows)
             }
             Algorithm::SlidingLog => Limit::sliding_log("sliding_log", quota),
-            Algorithm::FixedWindow => Limit::fixed_window("fixed_window", quota),
+            Algorithm::FixedWindow => {
+                let calendar = self.calendar.as_ref();
+                let on_calendar = calendar.map(|calendar| calendar.quota(self.limit));
+                Limit::fixed_window("fixed_window", on_calendar.unwrap_or(Ok(quota))?)
+            }
         };
         limit?.with_on_store_failure(match self.when_unavailable {
             WhenUnavailable::FailOpen => OnStoreFailure::FailOpen,

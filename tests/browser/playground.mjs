@@ -227,6 +227,33 @@ test("limit, period, unit, burst and sub-windows are those of the decisions and 
   assert.deepEqual(errors, []);
 });
 
+test("the fixed window takes windows of the calendar, and names a wrong time zone", async () => {
+  const { page, errors } = await open({ settings: "limit=2&algorithms=gcra,fixed_window" });
+  const code = async () => (await card(page, "fixed_window").locator(".code pre").textContent()).trim();
+  assert.ok(await page.getByLabel("Time zone").isHidden());
+  await page.getByLabel("Windows of the fixed window").selectOption("month");
+  await page.getByLabel("From day").fill("15");
+  await page.getByLabel("Time zone").fill("Europe/Berln");
+  await until(async () => (await page.locator("#problem").textContent()).includes("`Europe/Berlin`"), "the nearest name");
+  await page.getByLabel("Time zone").fill("Europe/Berlin");
+  await until(async () => (await code()).includes('in_time_zone("Europe/Berlin")'), "the time zone");
+  assert.match(await code(), /Quota::per_month\(2\)\.starting_on_day\(15\)\?\.in_time_zone\("Europe\/Berlin"\)\?, PeerIp/);
+  writeFileSync(`${CODE}/month.rs`, (await code()) + "\n");
+  await page.getByRole("button", { name: "Send 10" }).click();
+  await counted(page, "fixed_window", "allowed", 2);
+  const day = (time) => new Intl.DateTimeFormat("en", { timeZone: "Europe/Berlin", day: "numeric", hour: "2-digit", hourCycle: "h23" }).format(time);
+  const response = await card(page, "fixed_window").locator(".response pre").textContent();
+  const reset = Number(response.match(/x-ratelimit-reset: (\d+)/)[1]);
+  assert.equal(day(new Date(reset * 1000)), day(new Date("2026-04-15T00:00+02:00")), "the 15th, 0 hours in Berlin");
+  assert.match(await card(page, "fixed_window").locator(".why").textContent(), /^Denied: .* \d+ (d \d+ h|h \d+ min|.* s)\.$/);
+  await page.reload();
+  await page.locator("article").first().waitFor();
+  assert.equal(await page.getByLabel("From day").inputValue(), "15", "a reload keeps the choice");
+  await page.getByRole("button", { name: "Window's end" }).click();
+  await until(async () => !(await code()).includes("per_month"), "another preset has a period of its own");
+  assert.deepEqual(errors, []);
+});
+
 test("invalid settings are named, and leave the limits as they are", async () => {
   const { page, errors } = await open({ settings: "limit=5" });
   const problem = page.locator("#problem");

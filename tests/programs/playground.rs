@@ -123,7 +123,7 @@ fn page_does_in_a_browser_what_it_shows() {
         })
         .filter(|name| name != "lib")
         .collect();
-    assert_eq!(modules.len(), 13, "{modules:?}");
+    assert_eq!(modules.len(), 14, "{modules:?}");
     let lib: String = modules
         .iter()
         .map(|name| format!("mod {name};\n"))
@@ -132,7 +132,7 @@ fn page_does_in_a_browser_what_it_shows() {
     let project = env!("CARGO_MANIFEST_DIR");
     let manifest = format!(
         "[package]\nname = \"copied\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n\
-         tollgate = {{ path = \"{project}\" }}\n"
+         tollgate = {{ path = \"{project}\", features = [\"calendar\"] }}\n"
     );
     let package = folder("code");
     fs::write(package.join("Cargo.toml"), manifest).unwrap();
