@@ -22,10 +22,13 @@ FUZZ_SECONDS ?= 60
 # For how long to compare random checks in windows of the calendar with the model.
 ZONES_SECONDS ?= 20
 
+# For how long to compare a service with the model.
+CUSTOMERS_SECONDS ?= 20
+
 # How many random histories to run.
 HISTORIES ?= 100000
 
-.PHONY: help test check doc models histories zones proxies clients browser failures dashboards servers schema plots screenshots fuzz features msrv minimal package deny public-types test-image \
+.PHONY: help test check doc models histories zones customers proxies clients browser failures dashboards servers schema plots screenshots fuzz features msrv minimal package deny public-types test-image \
 	bench micro layers telemetry budget excess attack valgrind strace perf objdump lint-lua redis wrk luacheck python3 nginx haproxy chromium prometheus
 
 help: ## this list
@@ -58,7 +61,13 @@ histories: ## 100,000 random histories in each random test of asynchronous limit
 zones: python3 redis ## windows of calendars and checks in them, against a model on Python's zoneinfo (`ZONES_SECONDS`)
 	cargo test -p tollgate --all-features --lib second_implementation -- --ignored --nocapture
 	cargo build -p tollgate-replay
-	python3 tests/calendar_model.py $(ZONES_SECONDS) "$${CARGO_TARGET_DIR:-target}/debug/replay"
+	python3 tests/models/calendar_model.py $(ZONES_SECONDS) "$${CARGO_TARGET_DIR:-target}/debug/replay"
+
+customers: python3 redis ## a service of two replicas, its overrides and its usage, against a model (`CUSTOMERS_SECONDS`)
+	cargo build -p tollgate-cli
+	cargo build -p tollgate-examples --features yaml --example live_configuration
+	target=$${CARGO_TARGET_DIR:-target}/debug && \
+	  python3 tests/models/service_model.py $(CUSTOMERS_SECONDS) "$$target/examples/live_configuration" "$$target/tollgate"
 
 lint-lua: luacheck ## luacheck over scripts/
 	luacheck -q scripts

@@ -8,16 +8,14 @@ difference.
 """
 
 import json
-import os
 import random
-import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from zoneinfo import ZoneInfo, available_timezones
 
 from calendar_windows import window
+from redis_server import redis
 
 UNITS = {
     "day": ["", "06:00", "02:00"],
@@ -169,23 +167,6 @@ def main():
                 checks += sequence(chance, replay, store)
                 sequences += 1
     print(f"{checks} checks of {sequences} calendars, in memory and on Redis, none differs")
-
-
-@contextmanager
-def redis():
-    """A server on a free port, which is stopped again."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [os.environ.get("REDIS_SERVER", "redis-server"), "--port", str(port), "--save", ""]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        if not any("eady to accept connections" in line for line in server.stdout):
-            sys.exit("redis-server did not start")
-        yield f"redis://127.0.0.1:{port}/"
-    finally:
-        server.kill()
-        server.wait()
 
 
 main()
