@@ -245,9 +245,11 @@ impl Policy {
                     if limiter.has_overrides()
                         && let Some(overridden) = self.overridden(limiter, only.limit(), &key)
                     {
-                        let gated = overridden.apply_to(only.check(key, cost));
-                        let checks = asked(vec![gated])?;
-                        return RequestChecks::new(checks).map(Question::Checks);
+                        let checks = match overridden.apply_to(only.check(key, cost)) {
+                            Gated::Asked(check) => check.into(),
+                            decided => RequestChecks::new(asked(vec![decided])?)?,
+                        };
+                        return Ok(Question::Checks(checks));
                     }
                     Ok(Question::One {
                         keyed: only,

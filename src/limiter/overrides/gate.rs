@@ -27,8 +27,7 @@ pub(in crate::limiter) struct Gate {
 pub(crate) struct Overridden {
     exception: Arc<Exception>,
     limit: Limit,
-    /// The time until the override ends, or the longest time of a block.
-    ends_after: Micros,
+    now: Timestamp,
 }
 
 /// A check of a key with an override.
@@ -66,13 +65,16 @@ impl Gate {
     #[cold]
     fn find(&self, limit: &Limit, key: &Key) -> Option<Overridden> {
         let find = |table: &OverrideTable| {
-            let exception = table.find(limit.name(), key, || self.now())?;
+            let mut now = Timestamp::EPOCH;
+            let exception = table.find(limit.name(), key, || {
+                now = self.now();
+                now
+            })?;
             let limit = exception.overridden(limit)?;
-            let end = exception.given.end();
             Some(Overridden {
                 exception,
                 limit,
-                ends_after: end.map_or(micros(MAX_PERIOD), |end| end.saturating_since(self.now())),
+                now,
             })
         };
         let set = self.set.as_ref();
@@ -119,8 +121,8 @@ impl Overridden {
                 Gated::Passed(Verdict::unlimited(self.limit).in_shadow(is_shadow))
             }
             OverrideEffect::Denied(_) => {
-                let cost = check.cost();
-                let denied = Verdict::denied_by_override(self.limit, cost, self.ends_after);
+                let (cost, ends_after) = (check.cost(), self.ends_after());
+                let denied = Verdict::denied_by_override(self.limit, cost, ends_after);
                 // A check of cost 0 always passes.
                 match is_shadow || cost == 0 {
                     true => Gated::Passed(denied.in_shadow(is_shadow)),
@@ -128,6 +130,12 @@ impl Overridden {
                 }
             }
         }
+    }
+
+    /// The time until the override ends, or the longest time of a block.
+    fn ends_after(&self) -> Micros {
+        let end = self.exception.given.end();
+        end.map_or(micros(MAX_PERIOD), |end| end.saturating_since(self.now))
     }
 
     /// Returns whether the store decides under this limit.
@@ -201,7 +209,7 @@ impl RateLimiter {
                 None if limit.is_overridden() => return None,
                 None => {}
                 Some(found) if found.asks_under(limit) => {
-                    let rest = Duration::from_micros(found.ends_after);
+                    let rest = Duration::from_micros(found.ends_after());
                     first = first.min(rest);
                 }
                 Some(_) => return None,

@@ -689,7 +689,10 @@ mod tests {
     #[test]
     #[ignore = "`make zones` runs it, with Python"]
     fn windows_are_those_of_the_second_implementation_in_every_zone() {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/models/calendar_windows.py");
+        let script = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/models/calendar_windows.py"
+        );
         let mut python = Command::new("python3")
             .arg(script)
             .stdin(Stdio::piped())
