@@ -376,6 +376,10 @@ impl RequestLimiter {
     /// The response to a request without permits.
     pub(super) fn without_permits(&self, why: &WithoutPermits, request: &Parts) -> Response<Bytes> {
         match why {
+            // The override was set while the request waited.
+            WithoutPermits::Denied(limit) if limit.denial().is_some() => {
+                self.reject_early(RejectedEarly::Overridden(limit.clone()), request)
+            }
             WithoutPermits::Denied(limit) => {
                 let (reason, status) = if limit.sheds_load() {
                     telemetry::load_shed(&self.events, limit);

@@ -135,8 +135,12 @@ impl RateLimiter {
             Ok(PermitAnswer {
                 permit: None,
                 source,
-                ..
+                limit: decided,
             }) => {
+                let denied = match decided.denial() {
+                    Some(_) => OutcomeLabel::Blocked,
+                    None => denied,
+                };
                 telemetry::decided_in_flight(&span, limit, denied, *source);
                 let is_of_key = denied == OutcomeLabel::Denied;
                 if let Some(keys) = self.shared.denied_keys.as_ref().filter(|_| is_of_key) {

@@ -206,3 +206,22 @@ async fn request_that_waits_follows_the_override_of_its_client() {
         }
     }
 }
+
+#[cfg(feature = "axum")]
+#[tokio::test(start_paused = true)]
+async fn request_that_waits_for_a_permit_is_answered_by_the_denial_of_its_client() {
+    let (overrides, limiter) = with_overrides();
+    let exports = Limit::concurrency("exports", 1).unwrap();
+    let layer = RateLimitLayer::new(&limiter, exports.clone(), Header::new("user").unwrap());
+    let app = app(layer.unwrap().wait_up_to(60 * SECOND).unwrap());
+    let held = limiter.try_acquire_permit(&exports, "acme").await.unwrap();
+    let waiting = tokio::spawn(async move {
+        let request = request("GET", "/").header("user", "acme");
+        send(&app, request.body(Body::empty()).unwrap()).await
+    });
+    sleep(SECOND).await;
+    let denied = Override::denied("exports", "acme", "suspended");
+    overrides.set(denied).await.unwrap();
+    assert_eq!(waiting.await.unwrap().status(), 403);
+    drop(held);
+}
