@@ -256,3 +256,39 @@ fn doctor_repeats_what_a_server_says_that_turns_connections_away() {
     assert_eq!(run.code, 1, "{run:?}");
     assert!(run.out.contains("max number of clients reached"), "{run:?}");
 }
+
+#[test]
+fn doctor_says_that_overrides_may_be_lost_and_which_rights_they_need() {
+    let server = RedisServer::start_with(&["--save", ""]);
+    let doctor = |url: &str| {
+        let run = tollgate(&["doctor", url]);
+        assert_eq!(run.code, 0, "{run:?}");
+        run.out
+    };
+    let out = doctor(&server.url());
+    assert!(out.contains("ok       overrides: 0 set"), "{out}");
+    assert!(!out.contains("a restart loses them"), "{out}");
+    let set = [
+        "override",
+        "acme",
+        "--name",
+        "api",
+        "--unlimited",
+        "--yes",
+        "--url",
+    ];
+    assert_eq!(tollgate(&[&set[..], &[&server.url()]].concat()).code, 0);
+    let out = doctor(&server.url());
+    assert!(out.contains("ok       overrides: 1 set"), "{out}");
+    assert!(out.contains("there are overrides"), "{out}");
+    assert!(out.contains("a restart loses them"), "{out}");
+
+    let user = ["SETUSER", "app", "on", ">secret", "~tollgate:*", "+@all"];
+    redis::cmd("ACL")
+        .arg(&user)
+        .exec(&mut server.connection())
+        .unwrap();
+    let out = doctor(&server.url().replace("//", "//app:secret@"));
+    assert!(out.contains("advice   overrides: "), "{out}");
+    assert!(out.contains("~tollgate-config:*"), "{out}");
+}

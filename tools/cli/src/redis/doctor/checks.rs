@@ -68,7 +68,7 @@ pub(super) async fn examine(
     version(&info, findings);
     memory(&info, findings);
     replication(server, &info, findings).await;
-    persistence(server, &info, findings).await;
+    persistence(server, prefix, &info, findings).await;
     cluster(server, &info, findings).await;
     connections(&info, findings);
 }
@@ -312,7 +312,7 @@ async fn replication(server: &mut Server, info: &Info, findings: &mut Findings) 
     }
 }
 
-async fn persistence(server: &mut Server, info: &Info, findings: &mut Findings) {
+async fn persistence(server: &mut Server, prefix: &str, info: &Info, findings: &mut Findings) {
     if info.text("aof_enabled").is_empty() {
         return;
     }
@@ -330,6 +330,13 @@ async fn persistence(server: &mut Server, info: &Info, findings: &mut Findings) 
         let advice = "Redis rejects writes while it cannot save (MISCONF): make room on the disk, \
                       or stop saving";
         return findings.problem("persistence", "the last snapshot failed", advice);
+    }
+    let overrides = format!("{prefix}-config:overrides");
+    let overrides: u64 = server.ask(&["HLEN", &overrides]).await.unwrap_or(0);
+    if found == "none" && overrides > 0 {
+        let advice = "turn on the append-only file or snapshots, or keep the overrides in a file of \
+                      limits: a restart loses them";
+        return findings.advice("persistence", "none, and there are overrides", advice);
     }
     findings.good(
         "persistence",

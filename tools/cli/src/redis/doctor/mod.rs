@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use tollgate::RedisStore;
+use tollgate::overrides::Overrides;
 
 use super::{Certificates, servers};
 use crate::arguments::DoctorArguments;
@@ -111,6 +112,22 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
     })
 }
 
+/// Reads the overrides of clients, as a service that follows them does.
+async fn overrides(store: &RedisStore, findings: &mut Findings) {
+    let read = match Overrides::in_redis(store) {
+        Ok(overrides) => overrides.list().await,
+        Err(error) => Err(error.into()),
+    };
+    match read {
+        Ok(list) => findings.good("overrides", format!("{} set", list.len())),
+        Err(error) => {
+            let advice = "a service that follows overrides needs these rights: `tollgate \
+                          override` sets exceptions for single clients";
+            findings.advice("overrides", error.to_string(), advice);
+        }
+    }
+}
+
 /// What a service does at its start: it loads the script, and runs each command that the script
 /// needs.
 async fn start(arguments: &DoctorArguments, findings: &mut Findings) {
@@ -122,11 +139,12 @@ async fn start(arguments: &DoctorArguments, findings: &mut Findings) {
         store = store.tls(tls);
     }
     match store.connect().await {
-        Ok(_) => {
+        Ok(store) => {
             findings.good(
                 "start",
                 "a service can start, and this user has the rights it needs",
             );
+            overrides(&store, findings).await;
         }
         Err(error) => {
             let advice = "a service that connects at its start does not start";
