@@ -50,11 +50,11 @@ pub(crate) enum OverrideChanges {
     /// All overrides.
     All(Vec<Override>),
     /// These.
-    Listed(Vec<Change>),
+    Listed(Vec<ChangedOverride>),
 }
 
 /// A limit and a key, and their override. `None` if it was removed.
-type Change = (String, Key, Option<Override>);
+type ChangedOverride = (String, Key, Option<Override>);
 
 /// Follows changes of the hash.
 pub(crate) struct OverrideFeed {
@@ -361,7 +361,7 @@ impl OverrideFeed {
         &self,
         announced: u64,
         fields: &[String],
-    ) -> Result<Option<Vec<Change>>, CommandError> {
+    ) -> Result<Option<Vec<ChangedOverride>>, CommandError> {
         let named = fields.iter().filter_map(|field| {
             let (limit, key) = parse_field(field).ok()?;
             Some((field, limit.to_owned(), key))
