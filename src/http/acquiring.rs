@@ -1,5 +1,6 @@
 //! Acquires the permits of a request.
 
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,6 +113,11 @@ async fn acquire(
     wait: &WaitSettings,
     since: Option<Instant>,
 ) -> Result<PermitAnswer, Error> {
+    // An override may have changed while the request waited for another permit.
+    let check = &match limiter.gated_for_permit(&check.without_override()) {
+        ControlFlow::Continue(check) => check,
+        ControlFlow::Break(answer) => return Ok(answer),
+    };
     let acquired = limiter.request_permit(check).await?;
     // The answer of a distant store is part of the wait.
     let max_wait = since.map_or(Duration::ZERO, |since| wait.left_of(since));

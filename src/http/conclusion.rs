@@ -85,7 +85,7 @@ impl RequestLimiter {
                 telemetry::forbidden(&self.names);
                 return self.reject((Reason::Forbidden, None), request);
             }
-            RejectedEarly::Overridden(limit) => {
+            RejectedEarly::DeniedByOverride(limit) => {
                 let cause = Cause::Reject(limit.denial().unwrap_or_default());
                 (Reason::Rejected, cause, StatusCode::FORBIDDEN, None)
             }
@@ -145,7 +145,7 @@ impl RequestLimiter {
         match decision.source() {
             // They say nothing of whether the store answers.
             Source::DenyCache | Source::Asynchronous => {}
-            // It was set while the request waited.
+            // The override was set while the request waited.
             Source::Override => return self.by_override(decision, request),
             Source::FailOpen => return self.forward_unlimited(decision, request),
             Source::FailClosed => return Conclusion::Reject(self.fail_closed(decision, request)),
@@ -249,7 +249,7 @@ impl RequestLimiter {
             return self.forward_unlimited(decision, request);
         }
         let limit = decision.deciding().limit().clone();
-        Conclusion::Reject(self.reject_early(RejectedEarly::Overridden(limit), request))
+        Conclusion::Reject(self.reject_early(RejectedEarly::DeniedByOverride(limit), request))
     }
 
     /// Forwards a request that nothing limits.
@@ -378,7 +378,7 @@ impl RequestLimiter {
         match why {
             // The override was set while the request waited.
             WithoutPermits::Denied(limit) if limit.denial().is_some() => {
-                self.reject_early(RejectedEarly::Overridden(limit.clone()), request)
+                self.reject_early(RejectedEarly::DeniedByOverride(limit.clone()), request)
             }
             WithoutPermits::Denied(limit) => {
                 let (reason, status) = if limit.sheds_load() {

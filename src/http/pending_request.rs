@@ -138,7 +138,19 @@ where
                         Ok(permits) => {
                             limiter.insert_permits(&permits, parts);
                             self.permits = Some(permits);
-                            self.stage = Stage::charging(group.take(), *since, limiter, parts);
+                            let group = match group.take() {
+                                Some(group) => {
+                                    limiter.policy.gate_again(&limiter.rate_limiter, group)
+                                }
+                                None => Ok(None),
+                            };
+                            self.stage = match group {
+                                Ok(group) => Stage::charging(group, *since, limiter, parts),
+                                Err(rejected) => {
+                                    let response = limiter.reject_early(rejected, parts);
+                                    return Poll::Ready(Ok(Progress::answered(response)));
+                                }
+                            };
                         }
                         Err(why) => {
                             let response = limiter.without_permits(&why, parts);

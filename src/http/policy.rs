@@ -22,7 +22,7 @@ use super::live::{Asks, LimitSetView, LookedUpPlans, RequestRoute, Version};
 use super::request_checks::{RejectedEarly, RequestChecks};
 use super::request_fn::RequestFn;
 use crate::limiter::{Gated, Overridden, RateLimiter};
-use crate::model::{Check, Enforced, Key, Limit, MAX_GROUP, OnStoreFailure};
+use crate::model::{Check, Enforced, Group, Key, Limit, MAX_GROUP, OnStoreFailure};
 use crate::telemetry::{self, Throttle};
 use crate::units::ConfigError;
 
@@ -247,7 +247,7 @@ impl Policy {
                     {
                         let checks = match overridden.apply_to(only.check(key, cost)) {
                             Gated::Asked(check) => check.into(),
-                            decided => RequestChecks::new(asked(vec![decided])?)?,
+                            decided => RequestChecks::new(checks_for_store(vec![decided])?)?,
                         };
                         return Ok(Question::Checks(checks));
                     }
@@ -397,6 +397,21 @@ impl Policy {
         Ok(None)
     }
 
+    /// The group of a request that has waited, with the overrides that its keys have now.
+    pub(super) fn gate_again(
+        &self,
+        limiter: &RateLimiter,
+        group: Group,
+    ) -> Result<Option<Group>, RejectedEarly> {
+        let is_overridden = |check: &Check| check.limit().is_overridden();
+        if !limiter.has_overrides() && !group.iter().any(is_overridden) {
+            return Ok(Some(group));
+        }
+        let checks = group.iter().map(Check::without_override).collect();
+        let checks = self.with_overrides(limiter, checks)?;
+        Ok((!checks.is_empty()).then(|| Group::of_distinct(checks)))
+    }
+
     /// The checks of keys of which some have overrides.
     #[inline(never)]
     fn with_overrides(
@@ -408,7 +423,7 @@ impl Policy {
             None => Gated::Asked(check),
             Some(overridden) => overridden.apply_to(check),
         };
-        asked(checks.into_iter().map(apply).collect())
+        checks_for_store(checks.into_iter().map(apply).collect())
     }
 
     /// The override of a key. [`usage`](super::RateLimitLayer::usage) asks the limiter later, which
@@ -471,18 +486,18 @@ impl Policy {
     }
 }
 
-/// The checks that the store decides. A request with a denied key is rejected, and uses no other
-/// override.
+/// The checks that the store decides. If an override denies a key, the request is rejected, and
+/// its other overrides do not count.
 #[cold]
 #[inline(never)]
-fn asked(checks: Vec<Gated>) -> Result<Vec<Check>, RejectedEarly> {
+fn checks_for_store(checks: Vec<Gated>) -> Result<Vec<Check>, RejectedEarly> {
     let denied = checks.iter().find_map(|gated| match gated {
         Gated::Denied(verdict) => Some(verdict),
         Gated::Asked(_) | Gated::Passed(_) => None,
     });
     if let Some(verdict) = denied {
         telemetry::decided_by_override(verdict);
-        return Err(RejectedEarly::Overridden(verdict.limit().clone()));
+        return Err(RejectedEarly::DeniedByOverride(verdict.limit().clone()));
     }
     let asked = checks.into_iter().filter_map(|gated| match gated {
         Gated::Asked(check) => Some(check),

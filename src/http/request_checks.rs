@@ -26,7 +26,7 @@ pub(super) enum RejectedEarly {
         retry_after: Option<Duration>,
     },
     /// An override denies its key under this limit.
-    Overridden(Limit),
+    DeniedByOverride(Limit),
     /// It has no key. `limit` is the limit that needs the key, or `None` if limits are chosen by
     /// request.
     MissingKey {

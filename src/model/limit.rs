@@ -93,7 +93,7 @@ use crate::units::{ConfigError, Quota};
 /// | `quota`, such as `"5/15m"`: [units per period](Quota#as-text) | all but `concurrency` | none: it is required |
 /// | `limit`, such as `3` | `concurrency` | none: it is required |
 /// | `retry_after`, such as `"10s"`: [advice](Self::with_retry_after) | `concurrency` | `"1s"` |
-/// | `starts`, such as `15` or `"monday"`, and `time_zone`, such as `"Europe/Berlin"`: [of a calendar](crate::guide::calendar) | `fixed_window` | the first day, 00:00, UTC |
+/// | `starts`, such as `15` or `"monday"`, and `time_zone`, such as `"Europe/Berlin"`: [the start of a calendar window](crate::guide::calendar) | `fixed_window` | the first day, 00:00, UTC |
 /// | `burst` | `token_bucket`, `leaky_bucket`, `gcra` | the units of the quota |
 /// | `sub_windows` | `sliding_window` | 1 |
 /// | `mode`: `queue` or `meter` | `leaky_bucket` | `queue` |
@@ -147,7 +147,7 @@ struct Definition {
     /// Whether the requests that it denies are shed load, because the server is busy, not the
     /// client.
     sheds_load: bool,
-    /// If it is the limit of a key with an override.
+    /// Set for the limit of a key with an override.
     applied_override: Option<AppliedOverride>,
 }
 

@@ -162,8 +162,8 @@ impl Quota {
 
     /// `limit` units per day of 24 hours.
     ///
-    /// Without a start or a time zone, a day starts with a key's first request. With one of them,
-    /// it is a day of the calendar, such as from midnight in [Berlin](Self::in_time_zone).
+    /// In a [fixed window](crate::Limit::fixed_window), it starts with a key's first request. With
+    /// a [time zone](Self::in_time_zone) or a start, it is a day of the calendar.
     ///
     /// A bucket (token bucket, leaky bucket, GCRA) refills all the time. One of 1,000 a day has
     /// allowed up to 2,000 after a day, and an empty one gets a unit every 86 seconds. If you sell
@@ -175,8 +175,9 @@ impl Quota {
 
     /// `limit` units per week of 7 days.
     ///
-    /// Without a start or a time zone, a week starts with a key's first request. With one of them,
-    /// it is a week of the calendar, such as from [Monday](Self::starting_on_weekday).
+    /// In a [fixed window](crate::Limit::fixed_window), it starts with a key's first request. With
+    /// a [time zone](Self::in_time_zone) or a start, it is a week of the calendar. For buckets, see
+    /// [`per_day`](Self::per_day).
     pub const fn per_week(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(7 * 24 * 60 * 60))
     }
@@ -235,12 +236,6 @@ impl Quota {
     /// The burst, if one is set.
     pub(crate) const fn explicit_burst(&self) -> Option<u64> {
         self.burst
-    }
-}
-
-impl From<Calendar> for Period {
-    fn from(calendar: Calendar) -> Self {
-        Self::Calendar(calendar)
     }
 }
 

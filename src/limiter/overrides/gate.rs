@@ -34,7 +34,7 @@ pub(crate) struct Overridden {
 pub(crate) enum Gated {
     /// The store decides, under another quota or another number of permits.
     Asked(Check),
-    /// It passes without the store: the key is exempt, or nothing enforces its denial.
+    /// It is allowed without the store, because the key is exempt or its denial is not enforced.
     Passed(Verdict),
     Denied(Verdict),
 }
@@ -65,11 +65,7 @@ impl Gate {
     #[cold]
     fn find(&self, limit: &Limit, key: &Key) -> Option<Overridden> {
         let find = |table: &OverrideTable| {
-            let mut now = Timestamp::EPOCH;
-            let exception = table.find(limit.name(), key, || {
-                now = self.now();
-                now
-            })?;
+            let (exception, now) = table.find(limit.name(), key, || self.now())?;
             let limit = exception.overridden(limit)?;
             Some(Overridden {
                 exception,
@@ -121,7 +117,8 @@ impl Overridden {
                 Gated::Passed(Verdict::unlimited(self.limit).in_shadow(is_shadow))
             }
             OverrideEffect::Denied(_) => {
-                let (cost, ends_after) = (check.cost(), self.ends_after());
+                let cost = check.cost();
+                let ends_after = self.ends_after();
                 let denied = Verdict::denied_by_override(self.limit, cost, ends_after);
                 // A check of cost 0 always passes.
                 match is_shadow || cost == 0 {
@@ -171,27 +168,26 @@ impl RateLimiter {
         self.shared.gate.replace_file(set, new);
     }
 
-    /// Waits as long as no key of these checks has another override than when its check was made.
-    /// `None` if one has.
-    pub(in crate::limiter) async fn unless_overridden<T>(
+    /// Waits until the override of a key changes. Returns `None` if it changed first.
+    pub(in crate::limiter) async fn unless_override_changes<T>(
         &self,
         checks: &[Check],
         waiting: impl Future<Output = T>,
     ) -> Option<T> {
         let mut waiting = pin!(waiting);
-        let mut overridden = pin!(self.until_overridden(checks));
-        poll_fn(|cx| match overridden.as_mut().poll(cx) {
+        let mut changed = pin!(self.until_override_changes(checks));
+        poll_fn(|cx| match changed.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(None),
             Poll::Pending => waiting.as_mut().poll(cx).map(Some),
         })
         .await
     }
 
-    async fn until_overridden(&self, checks: &[Check]) {
+    async fn until_override_changes(&self, checks: &[Check]) {
         loop {
             // From before the look-up, so that no change is missed.
             let changed = self.shared.gate.changed();
-            match self.rest_of_overrides(checks) {
+            match self.next_end_of_overrides(checks) {
                 None => return,
                 Some(Duration::MAX) => changed.await,
                 Some(rest) => drop(timeout(rest, changed).await),
@@ -199,9 +195,8 @@ impl RateLimiter {
         }
     }
 
-    /// The time until the first of these checks has no override any more. `None` if one has another
-    /// already.
-    fn rest_of_overrides(&self, checks: &[Check]) -> Option<Duration> {
+    /// The time until the first of their overrides ends. `None` if an override has changed already.
+    fn next_end_of_overrides(&self, checks: &[Check]) -> Option<Duration> {
         let mut first = Duration::MAX;
         for check in checks {
             let limit = check.limit();

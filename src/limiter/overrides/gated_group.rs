@@ -69,11 +69,22 @@ impl RateLimiter {
 }
 
 impl GatedGroup {
+    /// A group without overrides, or whose overrides were applied.
+    pub(in crate::limiter) const fn of_asked(group: Group) -> Self {
+        Self {
+            asked: Some(group),
+            given: Vec::new(),
+            not_asked: Vec::new(),
+        }
+    }
+
     /// A charge with a denied key asks nothing, because all its checks are charged, or none.
     fn new(checks: Vec<Gated>, is_charge: bool) -> Self {
-        let is_denied = |it: &Gated| matches!(it, Gated::Denied(_));
-        let is_denied = is_charge && checks.iter().any(is_denied);
-        let (mut asked, mut given, mut not_asked) = (Vec::new(), Vec::new(), Vec::new());
+        let denies = |gated: &Gated| matches!(gated, Gated::Denied(_));
+        let is_denied = is_charge && checks.iter().any(denies);
+        let mut asked = Vec::new();
+        let mut given = Vec::new();
+        let mut not_asked = Vec::new();
         for (place, gated) in checks.into_iter().enumerate() {
             match gated {
                 Gated::Asked(check) if is_denied => not_asked.push((place, check.limit().clone())),
@@ -92,27 +103,31 @@ impl GatedGroup {
 
     /// Observes the verdicts of overrides. The store's verdicts are observed when it has answered.
     fn observe(&self) {
-        if self.asked.is_none()
-            && let Ok(decision) = self.of_overrides()
-        {
-            return telemetry::decided(&CheckSpan::begin(), &decision);
-        }
-        for (_, verdict) in &self.given {
-            telemetry::decided_by_override(verdict);
+        match (&self.asked, self.of_overrides()) {
+            (None, Ok(decision)) => telemetry::decided(&CheckSpan::begin(), &decision),
+            _ => {
+                let verdicts = self.given.iter().map(|(_, verdict)| verdict);
+                verdicts.for_each(telemetry::decided_by_override);
+            }
         }
     }
 
     /// Applies an operation to the checks that the store decides, if there are any.
-    pub(in crate::limiter) fn decide(mut self, apply: impl FnOnce(Group) -> Answer) -> Answer {
+    fn decide(mut self, apply: impl FnOnce(Group) -> Answer) -> Answer {
         match self.asked.take() {
             Some(asked) => apply(asked)
-                .resolved(move |answer| answer.and_then(|decision| with(self.given, &decision))),
+                .resolved(move |answer| answer.and_then(|decision| self.with(&decision))),
             None => Answer::ready(self.of_overrides()),
         }
     }
 
+    /// The checks that the store decides. `None` if overrides decide alone.
+    pub(in crate::limiter) const fn asked(&self) -> Option<&Group> {
+        self.asked.as_ref()
+    }
+
     /// The decision that overrides make alone.
-    fn of_overrides(&self) -> Result<Decision, Error> {
+    pub(in crate::limiter) fn of_overrides(&self) -> Result<Decision, Error> {
         let not_asked = self.not_asked.iter();
         let not_asked = not_asked.map(|(place, limit)| (*place, Verdict::unlimited(limit.clone())));
         let mut verdicts: Vec<_> = self.given.iter().cloned().chain(not_asked).collect();
@@ -120,18 +135,18 @@ impl GatedGroup {
         let verdicts = verdicts.into_iter().map(|(_, verdict)| verdict);
         Decision::in_place_of_store(verdicts.collect(), Source::Override)
     }
-}
 
-/// A decision with further verdicts, each at its place in the group.
-fn with(given: Vec<(usize, Verdict)>, decision: &Decision) -> Result<Decision, Error> {
-    if given.is_empty() {
-        return Ok(decision.clone());
+    /// The store's decision with the verdicts of overrides, each at its place in the group.
+    pub(in crate::limiter) fn with(&self, decision: &Decision) -> Result<Decision, Error> {
+        if self.given.is_empty() {
+            return Ok(decision.clone());
+        }
+        let mut verdicts = decision.verdicts().to_vec();
+        for (place, verdict) in &self.given {
+            verdicts.insert((*place).min(verdicts.len()), verdict.clone());
+        }
+        Decision::of_parts(verdicts, decision.timestamp())
+            .map(|it| it.with_source(decision.source()))
+            .ok_or_else(|| Error::misuse("the group is empty"))
     }
-    let mut verdicts = decision.verdicts().to_vec();
-    for (place, verdict) in given {
-        verdicts.insert(place.min(verdicts.len()), verdict);
-    }
-    Decision::of_parts(verdicts, decision.timestamp())
-        .map(|it| it.with_source(decision.source()))
-        .ok_or_else(|| Error::misuse("the group is empty"))
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use self::followed::FollowedOverrides;
 pub(super) use self::gate::Gate;
 pub(crate) use self::gate::{Gated, Overridden};
+pub(super) use self::gated_group::GatedGroup;
 use self::table::OverrideTable;
 use crate::model::{Error, Key, MAX_OVERRIDES, Override};
 #[cfg(all(feature = "config", feature = "redis"))]
@@ -156,7 +157,7 @@ impl Overrides {
     /// not call Redis.
     #[must_use]
     pub fn get(&self, limit: &str, key: impl Into<Key>) -> Option<Override> {
-        let entry = self.shared.table.find(limit, &key.into(), || self.now())?;
+        let (entry, _) = self.shared.table.find(limit, &key.into(), || self.now())?;
         Some(entry.given.clone())
     }
 

@@ -63,23 +63,25 @@ impl OverrideTable {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// The override that is in force. The time is read only if there is one.
+    /// The override that is in force, and the time, which is read only if there is one.
     pub(super) fn find(
         &self,
         limit: &str,
         key: &Key,
         now: impl FnOnce() -> Timestamp,
-    ) -> Option<Arc<Exception>> {
+    ) -> Option<(Arc<Exception>, Timestamp)> {
         let hash = self.hash(limit, key);
         if !self.has_mark(hash) {
             return None;
         }
         let shard = self.shard(hash);
         let entry = shard.lock().find(hash, |it| it.is_for(limit, key)).cloned();
-        entry.filter(|entry| entry.is_in_force(now()))
+        let (entry, now) = (entry?, now());
+        entry.is_in_force(now).then_some((entry, now))
     }
 
-    /// The next change after this call.
+    /// The next change after this call. A set of limits that is dropped ends the overrides of its
+    /// file without one.
     pub(super) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
@@ -233,6 +235,8 @@ impl Exception {
     /// The limit in place of another one. `None` if the limit cannot have the override. An event
     /// reports it.
     pub(super) fn overridden(&self, limit: &Limit) -> Option<Limit> {
+        // Checks have the plain limit, and settlements the overridden one.
+        let limit = limit.without_override();
         let mut last = self.last.lock();
         if let Some((given, overridden)) = &*last
             && given == limit

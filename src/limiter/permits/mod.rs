@@ -31,9 +31,8 @@ pub use self::permit::Permit;
 pub(crate) use self::permit::PermitAnswer;
 use self::runtimes::Runtimes;
 use super::{Gated, RateLimiter};
-use crate::model::{Budget, Check, Error, Key, Limit, Verdict};
+use crate::model::{Budget, Check, Error, Key, Limit};
 use crate::store::Store;
-use crate::telemetry;
 use crate::units::later;
 
 /// The longest wait for the store's answer.
@@ -137,14 +136,13 @@ impl RateLimiter {
         limit: &Limit,
         key: impl Into<Key>,
     ) -> Result<Option<Permit>, Error> {
-        let check = match self.gated_for_permit(Check::new(limit, key)) {
-            ControlFlow::Continue(check) => check,
-            ControlFlow::Break((verdict, answer)) => {
-                telemetry::decided_by_override(&verdict);
-                return Ok(answer.permit);
+        let check = Check::new(limit, key);
+        let acquiring = pin!(async {
+            match self.gated_for_permit(&check) {
+                ControlFlow::Continue(check) => self.request_permit(&check).await,
+                ControlFlow::Break(answer) => Ok(answer),
             }
-        };
-        let acquiring = pin!(self.request_permit(&check));
+        });
         Ok(self.observe_permit(&check, true, acquiring).await?.permit)
     }
 
@@ -217,15 +215,13 @@ impl RateLimiter {
         key: impl Into<Key>,
         max_wait: Duration,
     ) -> Result<Option<Permit>, Error> {
-        let check = match self.gated_for_permit(Check::new(limit, key)) {
-            ControlFlow::Continue(check) => check,
-            ControlFlow::Break((verdict, answer)) => {
-                telemetry::decided_by_override(&verdict);
-                return Ok(answer.permit);
-            }
-        };
+        let check = Check::new(limit, key);
         let acquiring = pin!(async {
             let started = Instant::now();
+            let check = match self.gated_for_permit(&check) {
+                ControlFlow::Continue(check) => check,
+                ControlFlow::Break(answer) => return Ok(answer),
+            };
             let acquired = self.request_permit(&check).await?;
             let left = max_wait.saturating_sub(started.elapsed());
             if !acquired.may_wait() || left.is_zero() {
@@ -257,28 +253,23 @@ impl RateLimiter {
         })
     }
 
-    /// The check for a permit, with the override of its key, or the verdict and the answer of an
-    /// override.
-    fn gated_for_permit(&self, check: Check) -> ControlFlow<(Verdict, PermitAnswer), Check> {
+    /// The check for a permit, with the override of its key, or the answer of an override.
+    pub(crate) fn gated_for_permit(&self, check: &Check) -> ControlFlow<PermitAnswer, Check> {
         let overridden = match check.limit().is_concurrency() {
             true => self.overridden(check.limit(), check.key()),
             false => None,
         };
-        let budget = check.budget().clone();
-        let gated = match overridden {
-            Some(overridden) => overridden.apply_to(check),
-            None => return ControlFlow::Continue(check),
+        let Some(overridden) = overridden else {
+            return ControlFlow::Continue(check.clone());
         };
-        match gated {
+        match overridden.apply_to(check.clone()) {
             Gated::Asked(check) => ControlFlow::Continue(check),
             Gated::Passed(verdict) => {
-                let permit = Permit::unlimited(self.agents().hashed(&budget));
-                let answer = PermitAnswer::of_override(Some(permit), verdict.limit());
-                ControlFlow::Break((verdict, answer))
+                let permit = Permit::unlimited(self.agents().hashed(check.budget()));
+                ControlFlow::Break(PermitAnswer::of_override(Some(permit), verdict.limit()))
             }
             Gated::Denied(verdict) => {
-                let answer = PermitAnswer::of_override(None, verdict.limit());
-                ControlFlow::Break((verdict, answer))
+                ControlFlow::Break(PermitAnswer::of_override(None, verdict.limit()))
             }
         }
     }
@@ -300,18 +291,21 @@ impl RateLimiter {
         most_waiters: usize,
     ) -> Result<PermitAnswer, Error> {
         let deadline = later(Instant::now(), max_wait);
+        let mut most = most_waiters;
         let mut check = check.clone();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let claiming = self.claim_permit(&check, left, Some(most_waiters));
+            let claiming = self.claim_permit(&check, left, Some(most));
             let checks = std::slice::from_ref(&check);
-            match self.unless_overridden(checks, claiming).await {
+            match self.unless_override_changes(checks, claiming).await {
                 Some(answer) => return answer,
-                None => match self.gated_for_permit(check.without_override()) {
+                None => match self.gated_for_permit(&check.without_override()) {
                     ControlFlow::Continue(other) => check = other,
-                    ControlFlow::Break((_, answer)) => return Ok(answer),
+                    ControlFlow::Break(answer) => return Ok(answer),
                 },
             }
+            // It waited before those that came since then.
+            most = usize::MAX;
         }
     }
 

@@ -51,8 +51,8 @@ impl RateLimiter {
                     drop(timeout_at(*ask_at, &mut replenished).await);
                 }
             };
-            if self.unless_overridden(group, waiting).await.is_none() {
-                return ControlFlow::Break(Ok(WaitEnd::Overridden));
+            if self.unless_override_changes(group, waiting).await.is_none() {
+                return ControlFlow::Break(Ok(WaitEnd::OverrideChanged));
             }
             // Registered before the store is asked, so that no refund is missed.
             replenished.set(turn.replenished());
@@ -99,9 +99,9 @@ impl RateLimiter {
     /// Reserves the units of a single check, and waits for them at the front of the queue.
     ///
     /// The other waiters of this process have no reservation yet. So one of them that gives up
-    /// costs nothing, and the one at the front can hand its units over to the next. If the key has
-    /// another override, the units are given back first, because their turn is one of the limit
-    /// before.
+    /// costs nothing, and the one at the front can hand its units over to the next. If the
+    /// override of the key changes, it gives the units back first, because they were reserved under
+    /// the old limit.
     pub(super) async fn acquire_reserved(
         &self,
         group: &Group,
@@ -120,7 +120,7 @@ impl RateLimiter {
             };
             let held = Held::new(reserved, &turn, resets);
             let waiting = timeout_at(held.turn_at(), reset);
-            match self.unless_overridden(group, waiting).await {
+            match self.unless_override_changes(group, waiting).await {
                 Some(Ok(())) => held.void(),
                 Some(Err(_)) => return Ok(WaitEnd::Decided(held.used())),
                 None => {
@@ -128,7 +128,7 @@ impl RateLimiter {
                     if let Some((charged, refund)) = held.give_back() {
                         drop(after_refund(charged, refund).await);
                     }
-                    return Ok(WaitEnd::Overridden);
+                    return Ok(WaitEnd::OverrideChanged);
                 }
             }
         }
@@ -187,8 +187,12 @@ impl RateLimiter {
                 }
                 _ => return Ok(decided(decision)),
             };
-            if self.unless_overridden(group, sleep(wait)).await.is_none() {
-                return Ok(ControlFlow::Break(WaitEnd::Overridden));
+            if self
+                .unless_override_changes(group, sleep(wait))
+                .await
+                .is_none()
+            {
+                return Ok(ControlFlow::Break(WaitEnd::OverrideChanged));
             }
         }
     }

@@ -23,19 +23,37 @@ use tokio::time::{Instant, sleep_until};
 
 use self::bounds::Bounds;
 pub(crate) use self::settings::WaitSettings;
+use self::settings::WaiterGuard;
 use self::turns::Turn;
 pub(super) use self::turns::Turns;
 use super::RateLimiter;
+use super::overrides::GatedGroup;
 use crate::model::{Check, Decision, Error, Group, Key, Limit, Operation};
 use crate::store::Answer;
 use crate::telemetry::CheckSpan;
 use crate::units::later;
 
+/// A group that is being charged.
+struct Attempt {
+    bounds: Bounds,
+    /// The number of changes of its budgets before the charge.
+    changes: u64,
+    /// The place of its caller among the waiters.
+    place: Option<WaiterGuard>,
+    /// Whether an allowed charge may have a delay.
+    may_be_delayed: bool,
+    longest_delay: Duration,
+    /// How many callers of its keys may wait before it.
+    most: usize,
+    /// The answer to its charge. `None` if others wait for its budgets.
+    first: Option<Answer>,
+}
+
 /// The end of a wait.
 enum WaitEnd {
     Decided(Decision),
-    /// A key has another override now, so the caller waits again.
-    Overridden,
+    /// The override of a key began, changed or ended.
+    OverrideChanged,
 }
 
 /// The resolution of a store's time.
@@ -110,7 +128,8 @@ impl RateLimiter {
     /// ```
     ///
     /// The store's decision contains the time at which the units are available. The store is not
-    /// asked again before that time, unless this limiter refunds or resets one of the budgets.
+    /// asked again before that time, unless this limiter refunds or resets one of the budgets, or
+    /// the [override](crate::overrides::Override) of a key changes.
     /// Waiters of one process for one budget are served first come, first served, so small requests
     /// do not starve a large one. A leaky bucket's delay is part of the wait. As long as answers
     /// find free units, more waiters ask at the same time, in their order, because otherwise a
@@ -196,30 +215,12 @@ impl RateLimiter {
     /// Charges a group, and waits for its units as the settings say. A request that need not wait
     /// is decided like any other. No delay is left to be waited out.
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
-        let bounds = Bounds::new(settings);
-        let changes = self.shared.turns.changes(&group);
-        // Only a waiter with a place may have a delay, so where there are delays, the place is
-        // taken before the charge. An application that waits always has one.
-        let may_be_delayed = queues(&group) || asks_to_reserve(&group);
-        let place = match may_be_delayed || settings.is_unbounded() {
-            true => settings.take_place(),
-            false => None,
-        };
-        let longest_delay = match place {
-            Some(_) => settings.max_wait,
-            None => Duration::ZERO,
-        };
-        // First come, first served.
-        let is_behind_others = !self.shared.turns.contested(&group).is_empty() && may_wait(&group);
-        let mut first = (!is_behind_others).then(|| {
-            let patient = patient(&group, settings.max_wait, longest_delay);
-            self.apply_unobserved(Operation::Charge(patient))
-        });
-        if let Some(answer) = first.as_mut().and_then(Answer::take_ready) {
-            if !bounds.has_to_wait(&answer) {
+        let mut attempt = self.attempt(&group, settings, None);
+        if let Some(answer) = attempt.first.as_mut().and_then(Answer::take_ready) {
+            if !attempt.bounds.has_to_wait(&answer) {
                 return Answer::ready(answer);
             }
-            first = Some(Answer::ready(answer));
+            attempt.first = Some(Answer::ready(answer));
         }
         if let Err(error) = Runtime::try_current() {
             // Timers need a runtime.
@@ -227,42 +228,112 @@ impl RateLimiter {
         }
         let limiter = self.clone();
         let settings = settings.clone();
-        Answer::later(async move {
-            let denied = match first {
-                None => None,
-                Some(first) => match first.await {
-                    answer if !bounds.has_to_wait(&answer) => return answer,
-                    Ok(queued) if queued.allowed() => {
-                        return limiter.wait_out(queued, &group, longest_delay).await;
-                    }
-                    answer => Some(answer?),
-                },
-            };
-            // A request that need not wait has no place, however many are in flight.
-            let place = match place {
-                None if !may_be_delayed => settings.take_place(),
-                place => place,
-            };
-            let most = place.as_ref().map(|_| settings.max_waiters_per_key);
-            let waiting = limiter.wait_in_bounds(&group, denied, changes, bounds, most);
-            match waiting.await? {
-                WaitEnd::Decided(decision) => Ok(decision),
-                WaitEnd::Overridden => {
-                    drop(place);
-                    limiter.charge_again(&group, bounds, settings).await
-                }
-            }
-        })
+        Answer::later(async move { limiter.wait(group, attempt, settings).await })
     }
 
-    /// Charges a group that waited, with the overrides that its keys have now.
-    fn charge_again(&self, group: &Group, bounds: Bounds, settings: WaitSettings) -> Answer {
-        let plain = Group::of_distinct(group.iter().map(Check::without_override).collect());
-        let settings = settings.with_max_wait(bounds.left());
-        match self.gated(&plain, true) {
-            None => self.charge_within(plain, &settings),
-            Some(gated) => gated.decide(|group| self.charge_within(group, &settings)),
+    /// Begins to charge a group. A caller that waited before has its `place` already.
+    fn attempt(
+        &self,
+        group: &Group,
+        settings: &WaitSettings,
+        place: Option<WaiterGuard>,
+    ) -> Attempt {
+        let bounds = Bounds::new(settings);
+        let changes = self.shared.turns.changes(group);
+        // Only a waiter with a place may have a delay, so where there are delays, the place is
+        // taken before the charge. An application that waits always has one.
+        let may_be_delayed = queues(group) || asks_to_reserve(group);
+        let most = match place {
+            Some(_) => usize::MAX,
+            None => settings.max_waiters_per_key,
+        };
+        let place = match may_be_delayed || settings.is_unbounded() {
+            true => place.or_else(|| settings.take_place()),
+            false => place,
+        };
+        let longest_delay = match place {
+            Some(_) => settings.max_wait,
+            None => Duration::ZERO,
+        };
+        // First come, first served.
+        let is_behind_others = !self.shared.turns.contested(group).is_empty() && may_wait(group);
+        let first = (!is_behind_others).then(|| {
+            let patient = patient(group, settings.max_wait, longest_delay);
+            self.apply_unobserved(Operation::Charge(patient))
+        });
+        Attempt {
+            bounds,
+            changes,
+            place,
+            may_be_delayed,
+            longest_delay,
+            most,
+            first,
         }
+    }
+
+    /// Waits for the units of a group. If the override of a key changes, the group is charged anew,
+    /// with the overrides that its keys have then.
+    async fn wait(
+        &self,
+        group: Group,
+        mut attempt: Attempt,
+        settings: WaitSettings,
+    ) -> Result<Decision, Error> {
+        let bounds = attempt.bounds;
+        let mut gated = GatedGroup::of_asked(group.clone());
+        let mut asked = group.clone();
+        loop {
+            let place = match self.wait_once(&asked, attempt, &settings).await? {
+                (WaitEnd::Decided(decision), _) => return gated.with(&decision),
+                (WaitEnd::OverrideChanged, place) => place,
+            };
+            let plain = Group::of_distinct(group.iter().map(Check::without_override).collect());
+            gated = match self.gated(&plain, true) {
+                Some(gated) => gated,
+                None => GatedGroup::of_asked(plain),
+            };
+            asked = match gated.asked() {
+                Some(asked) => asked.clone(),
+                None => return gated.of_overrides(),
+            };
+            let settings = settings.clone().with_max_wait(bounds.left());
+            attempt = self.attempt(&asked, &settings, place);
+        }
+    }
+
+    /// Waits for the units of a group, until the override of a key changes. Returns the place of
+    /// the caller.
+    async fn wait_once(
+        &self,
+        group: &Group,
+        attempt: Attempt,
+        settings: &WaitSettings,
+    ) -> Result<(WaitEnd, Option<WaiterGuard>), Error> {
+        let bounds = attempt.bounds;
+        let denied = match attempt.first {
+            None => None,
+            Some(first) => match first.await {
+                answer if !bounds.has_to_wait(&answer) => {
+                    return Ok((WaitEnd::Decided(answer?), attempt.place));
+                }
+                Ok(queued) if queued.allowed() => {
+                    let decision = self.wait_out(queued, group, attempt.longest_delay).await?;
+                    return Ok((WaitEnd::Decided(decision), attempt.place));
+                }
+                answer => Some(answer?),
+            },
+        };
+        // A request that need not wait has no place, however many are in flight.
+        let place = match attempt.place {
+            None if !attempt.may_be_delayed => settings.take_place(),
+            place => place,
+        };
+        let most = place.as_ref().map(|_| attempt.most);
+        let end = self
+            .wait_in_bounds(group, denied, attempt.changes, bounds, most)
+            .await?;
+        Ok((end, place))
     }
 
     /// Waits for the units of a group that was `denied`, or was not charged because others wait.
@@ -382,9 +453,9 @@ impl RateLimiter {
                 denial.map(ControlFlow::Break)
             }
         });
-        self.unless_overridden(group, first)
+        self.unless_override_changes(group, first)
             .await
-            .unwrap_or(ControlFlow::Break(Ok(WaitEnd::Overridden)))
+            .unwrap_or(ControlFlow::Break(Ok(WaitEnd::OverrideChanged)))
     }
 
     /// The denial of a waiter that is still queued at its deadline. The peek is sent shortly

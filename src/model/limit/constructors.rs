@@ -63,7 +63,7 @@ impl Limit {
     /// At most `limit` units in each window aligned to the clock, so a `per_day` window starts at
     /// midnight UTC. Windows are multiples of the period since 1970 in UTC, so a window of 7 days
     /// starts on Thursday. For days, weeks, months and years in a time zone, give
-    /// [`fixed_window`](Self::fixed_window) a quota [with one](crate::guide::calendar).
+    /// [`fixed_window`](Self::fixed_window) a [quota of the calendar](crate::guide::calendar).
     pub fn fixed_window_aligned(name: &str, quota: Quota) -> Result<Self, ConfigError> {
         Self::fixed(name, quota, Anchor::Clock)
     }

@@ -243,8 +243,17 @@ fn is_no_script(error: &RedisError) -> bool {
 
 /// The start of an error's text, because a server may send any length, and each check repeats it.
 pub(super) fn brief(error: &RedisError) -> String {
+    shortened(&error.to_string())
+}
+
+/// The same for an error of the script, with the files' own lines.
+pub(super) fn brief_of_script(error: &RedisError) -> String {
+    shortened(&script::with_files(&error.to_string()))
+}
+
+fn shortened(text: &str) -> String {
     const LONGEST: usize = 300;
-    let text = error.to_string().replace(['\r', '\n'], " ");
+    let text = text.replace(['\r', '\n'], " ");
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,

@@ -23,7 +23,6 @@ use super::call::{self, CallFailure};
 use super::connection::Handle;
 use super::lane::{CallPlace, Lane};
 use super::node::Node;
-use super::script::with_files;
 use crate::model::Error;
 use crate::store::promise::Promised;
 use crate::telemetry::ObservedCall;
@@ -317,7 +316,7 @@ impl Call {
         let failed = self
             .place
             .batch()
-            .make_read_only(with_files(&call::brief(error)).into(), deletes);
+            .make_read_only(call::brief_of_script(error).into(), deletes);
         self.place.lane().route.count_undecided(failed);
         !self.place.batch().is_empty()
     }
@@ -377,7 +376,7 @@ impl Call {
 
     /// Sets the server's error as the answer. Returns how many checks failed.
     fn set_error(&mut self, error: &RedisError) -> usize {
-        let text = with_files(&call::brief(error));
+        let text = call::brief_of_script(error);
         let lane = Arc::clone(self.place.lane());
         let connection = &self.node.connection;
         let is_redirected = lane.route.is_of_cluster() && call::is_of_cluster(error);

@@ -24,7 +24,7 @@ pub(crate) enum OutcomeLabel {
 impl OutcomeLabel {
     pub(super) const COUNT: usize = Self::Error as usize + 1;
 
-    /// The outcome of a limit whose group is charged or not.
+    /// The outcome of a limit. `is_charged` says whether its group was charged.
     #[inline]
     pub(super) fn from_verdict(verdict: &Verdict, is_charged: bool) -> Self {
         match (verdict.would_deny(), verdict.allowed(), is_charged) {

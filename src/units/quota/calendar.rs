@@ -12,8 +12,8 @@ use jiff::{Span, Timestamp as Instant};
 
 use crate::units::{ConfigError, Micros, Mutex, Timestamp};
 
-/// A day, a week, a month or a year of the calendar, in a time zone: the period of a quota such as
-/// [`Quota::per_month`](crate::Quota::per_month).
+/// A day, a week, a month or a year of the calendar, in a time zone. It is the period of quotas such
+/// as [`Quota::per_month`](crate::Quota::per_month), to compare and to display.
 ///
 /// A day can have 23 or 25 hours, and a month 28 to 31 days.
 ///
@@ -168,7 +168,7 @@ impl Calendar {
         Ok(Self { zone, ..self })
     }
 
-    /// The calendar of a unit, by its name in a quota. `None` if it is no unit of a calendar.
+    /// The calendar of a unit, by its name in a quota. `None` if the calendar has no such unit.
     pub(crate) fn of_unit(name: &str) -> Option<Self> {
         match name {
             "d" | "day" => Some(Self::day()),
@@ -691,7 +691,7 @@ mod tests {
     fn windows_are_those_of_the_second_implementation_in_every_zone() {
         let script = concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/tests/models/calendar_windows.py"
+            "/tests/references/calendar_windows.py"
         );
         let mut python = Command::new("python3")
             .arg(script)

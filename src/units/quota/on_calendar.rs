@@ -7,8 +7,8 @@ use crate::units::ConfigError;
 
 /// The start and the time zone of a quota per day, week, month or year (feature `calendar`).
 ///
-/// For a [fixed window](crate::Limit::fixed_window), whose windows start at the same time for every
-/// key then. See [calendar or rolling](crate::guide::calendar).
+/// Only a [fixed window](crate::Limit::fixed_window) takes such a quota. Its windows start at the
+/// same time for every key. See [calendar or rolling](crate::guide::calendar).
 ///
 /// ```
 /// use tollgate::limit::Weekday;
@@ -82,8 +82,8 @@ impl Quota {
         self.with_calendar("a start", |calendar| calendar.starting_on_date(month, day))
     }
 
-    /// Starts days, weeks, months or years at another hour, 0 to 23. On a day without that hour,
-    /// the window starts an hour later, when clocks are set forward.
+    /// Starts days, weeks, months or years at another hour, 0 to 23. If clocks are set forward over
+    /// that hour, the window starts an hour later.
     ///
     /// # Errors
     ///

@@ -4,9 +4,9 @@ use std::error::Error;
 use std::time::Duration;
 
 use tollgate::{Limit, Quota};
-use tollgate_charts::{Align, Chart, Ink, Panel};
+use tollgate_charts::{Align, Chart, Panel};
 
-use super::{TRAFFIC, WIDTH, row, seconds, traffic};
+use super::{TRAFFIC, WIDTH, row, seconds, titled, traffic};
 use crate::requests::{steady, together};
 use crate::run::run;
 
@@ -45,14 +45,7 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
             ticks.iter().map(|(at, label)| (*at, label.as_str())),
         );
         let name = format!("burst({burst})");
-        chart.heading(Align::Start, (area.left, area.top - 10.0), &name);
-        let right = area.left + area.width;
-        chart.text(
-            Ink::Text,
-            Align::End,
-            (right, area.top - 10.0),
-            &run.summary(),
-        );
+        titled(&mut chart, &area, &name, &run);
     }
     Ok(chart)
 }

@@ -4,9 +4,9 @@ use std::error::Error;
 use std::time::Duration;
 
 use tollgate::{Limit, Quota};
-use tollgate_charts::{Align, Chart, Ink, Panel};
+use tollgate_charts::{Align, Chart, Panel};
 
-use super::{TRAFFIC, WIDTH, row, traffic};
+use super::{TRAFFIC, WIDTH, row, titled, traffic};
 use crate::requests::steady;
 use crate::run::{Times, run_at};
 
@@ -72,14 +72,7 @@ pub(crate) fn draw() -> Result<Chart, Box<dyn Error>> {
         traffic(&mut chart, &panel, &run, seconds(1));
         panel.left_axis(&mut chart, [(0.0, "0"), (100.0, "100")]);
         panel.bottom_axis(&mut chart, ticks.map(|(day, label)| (seconds(day), label)));
-        chart.heading(Align::Start, (area.left, area.top - 10.0), name);
-        let right = area.left + area.width;
-        chart.text(
-            Ink::Text,
-            Align::End,
-            (right, area.top - 10.0),
-            &run.summary(),
-        );
+        titled(&mut chart, &area, name, &run);
     }
     Ok(chart)
 }

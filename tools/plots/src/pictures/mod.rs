@@ -8,7 +8,7 @@ pub(crate) mod outage;
 pub(crate) mod window_end;
 pub(crate) mod window_or_log;
 
-use tollgate_charts::{Area, Chart, Ink, Panel};
+use tollgate_charts::{Align, Area, Chart, Ink, Panel};
 
 use crate::run::Run;
 
@@ -47,6 +47,14 @@ fn traffic(chart: &mut Chart, panel: &Panel, run: &Run, bar: f64) {
     for (from, count) in per_bar(&run.denied(), bar) {
         panel.bar(chart, Ink::Denied, from..from + bar, -count..0.0);
     }
+}
+
+/// Writes the name of a panel above it, and how many requests were allowed.
+fn titled(chart: &mut Chart, area: &Area, name: &str, run: &Run) {
+    let y = area.top - 10.0;
+    chart.heading(Align::Start, (area.left, y), name);
+    let right = area.left + area.width;
+    chart.text(Ink::Text, Align::End, (right, y), &run.summary());
 }
 
 /// An area of a picture's whole width, with space for an axis on its left.
