@@ -496,13 +496,13 @@ fn checks_for_store(checks: Vec<Gated>) -> Result<Vec<Check>, RejectedEarly> {
         Gated::Asked(_) | Gated::Passed(_) => None,
     });
     if let Some(verdict) = denied {
-        telemetry::decided_by_override(verdict);
+        telemetry::decided_by_override(verdict, false);
         return Err(RejectedEarly::DeniedByOverride(verdict.limit().clone()));
     }
     let asked = checks.into_iter().filter_map(|gated| match gated {
         Gated::Asked(check) => Some(check),
         Gated::Passed(verdict) => {
-            telemetry::decided_by_override(&verdict);
+            telemetry::decided_by_override(&verdict, true);
             None
         }
         Gated::Denied(_) => None,

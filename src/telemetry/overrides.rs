@@ -10,9 +10,10 @@ pub(crate) fn overrides_counted(level: &mut GaugeLevel, overrides: usize) {
     metrics::overrides_counted(level, overrides);
 }
 
-/// An override exempts a request from a limit, or denies it.
-pub(crate) fn decided_by_override(verdict: &Verdict) {
-    metrics::decided_by_override(verdict);
+/// An override exempts a request from a limit, or denies it. `is_charged` says whether the other
+/// limits of the request were charged.
+pub(crate) fn decided_by_override(verdict: &Verdict, is_charged: bool) {
+    metrics::decided_by_override(verdict, is_charged);
 }
 
 /// A limit cannot have an override. The key has the limit as it is. Reported once for each

@@ -79,16 +79,22 @@ async fn headers_have_the_length_of_this_month_and_the_instant_of_its_end() {
     let (clock, limiters) = both(&server).await;
     for limiter in limiters {
         clock.set(MARCH);
-        let layer = RateLimitLayer::new(&limiter, window(billing_month(3)), Global).unwrap();
+        let layer = RateLimitLayer::new(&limiter, window(billing_month(1)), Global).unwrap();
         let app = app(layer.ietf_headers(IetfDraft::Draft11));
         let response = send(&app, plain("/")).await;
         let header = |name: &str| response.headers()[name].to_str().unwrap();
         let length = (APRIL - MARCH).as_secs();
         assert_eq!(
             header("ratelimit-policy"),
-            format!("\"api\";q=3;w={length}")
+            format!("\"api\";q=1;w={length}")
         );
-        assert_eq!(header("ratelimit"), format!("\"api\";r=2;t={length}"));
+        assert_eq!(header("ratelimit"), format!("\"api\";r=0;t={length}"));
+        assert_eq!(header("x-ratelimit-reset"), APRIL.as_secs().to_string());
+        // A denial names the same instant, although its `Retry-After` is rounded up.
+        clock.set(MARCH + Duration::from_millis(400));
+        let denied = send(&app, plain("/")).await;
+        let header = |name: &str| denied.headers()[name].to_str().unwrap();
+        assert_eq!(header("retry-after"), length.to_string());
         assert_eq!(header("x-ratelimit-reset"), APRIL.as_secs().to_string());
     }
 }

@@ -1,5 +1,6 @@
 //! Callers that wait when the override of their key changes.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 #[cfg(feature = "axum")]
@@ -299,4 +300,35 @@ async fn group_that_waits_is_denied_with_the_denial_of_one_of_its_keys() {
     overrides.remove("user", "alice").await.unwrap();
     let left = limiter.peek(&user, "alice", 0).await.unwrap().remaining();
     assert_eq!(left, 100);
+}
+
+/// A bucket gives nothing back if another process has charged it at another rate.
+#[tokio::test(start_paused = true)]
+async fn units_that_two_processes_have_reserved_stay_reserved_through_small_changes() {
+    let store = Arc::new(MemoryStore::new());
+    let overrides = Overrides::new();
+    let processes = [(); 2].map(|()| {
+        let builder = RateLimiter::builder(Arc::clone(&store)).overrides(&overrides);
+        builder.build().unwrap()
+    });
+    let limit = Limit::token_bucket("api", Quota::new(1, 10 * SECOND)).unwrap();
+    assert!(processes[0].check(&limit, "acme").await.unwrap().allowed());
+    let began = Instant::now();
+    let mut waiting = JoinSet::new();
+    for process in processes {
+        let limit = limit.clone();
+        waiting.spawn(async move {
+            let decision = process.acquire(&limit, "acme", 1, 120 * SECOND).await;
+            (decision.unwrap().allowed(), began.elapsed())
+        });
+    }
+    for number in 0..10 {
+        sleep(Duration::from_millis(100)).await;
+        let period = Duration::from_millis(9_900 + 100 * (number % 2));
+        let changed = Override::quota("api", "acme", Quota::new(1, period));
+        overrides.set(changed).await.unwrap();
+    }
+    let mut served = waiting.join_all().await;
+    served.sort_unstable();
+    assert_eq!(served, [(true, 10 * SECOND), (true, 20 * SECOND)]);
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::super::number::{number, repeated, seconds};
 use super::{HeaderSettings, UsedUp, is_later, is_stricter, numbers, set};
 use crate::model::Limit;
-use crate::units::{Outcome, Timestamp, later};
+use crate::units::{Outcome, Period, Timestamp, later};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
@@ -45,6 +45,7 @@ impl XRateLimit {
         let reset = if settings.resets_in_delta_seconds {
             Reset::At(reset_at(outcome, retry_after))
         } else {
+            let retry_after = retry_after.filter(|wait| !is_end_of_calendar(limit, outcome, *wait));
             let reset_after = reset_after(outcome, retry_after);
             let reset_at = decided_at.or_now().saturating_add(reset_after);
             Reset::Epoch(reset_at.as_micros().div_ceil(1_000_000))
@@ -124,6 +125,13 @@ fn replaces(
 pub(super) fn remove_resets(headers: &mut HeaderMap) {
     headers.remove(RESET);
     headers.remove(RESET_AFTER);
+}
+
+/// Returns whether a wait is the end of a window of the calendar, rounded up to seconds. That end
+/// is a full second, such as midnight, and the field names it.
+fn is_end_of_calendar(limit: &Limit, outcome: &Outcome, wait: Duration) -> bool {
+    let seconds = outcome.reset_after.div_ceil(1_000_000);
+    matches!(limit.quota().period(), Period::Calendar(_)) && wait.as_secs() == seconds
 }
 
 /// The time until the budget is full again, in microseconds, and at least until `Retry-After`,

@@ -26,29 +26,26 @@ impl RateLimiter {
     ) -> Answer {
         match self.gated(&group, is_charge) {
             None => apply(group),
-            Some(gated) => {
-                if is_charge {
-                    gated.observe();
-                }
-                gated.decide(apply)
-            }
+            Some(gated) => gated.decide(apply, is_charge),
         }
     }
 
     /// The group with the overrides of its keys. `None` if it has none.
     pub(in crate::limiter) fn gated(&self, group: &Group, is_charge: bool) -> Option<GatedGroup> {
-        let find = |check: &Check| self.overridden(check.limit(), check.key());
-        if !group.iter().any(|check| find(check).is_some()) {
+        let is_overridden = |check: &Check| self.overridden(check.limit(), check.key()).is_some();
+        if !group.iter().any(is_overridden) {
             return None;
         }
-        let apply = |check: &Check| match find(check) {
-            Some(overridden) => overridden.apply_to(check.clone()),
-            None => Gated::Asked(check.clone()),
-        };
-        Some(GatedGroup::new(
-            group.iter().map(apply).collect(),
-            is_charge,
-        ))
+        let checks = group.iter().map(|check| self.gated_check(check.clone()));
+        Some(GatedGroup::new(checks.collect(), is_charge))
+    }
+
+    /// A check with the override of its key, if it has one.
+    pub(in crate::limiter) fn gated_check(&self, check: Check) -> Gated {
+        match self.overridden(check.limit(), check.key()) {
+            Some(overridden) => overridden.apply_to(check),
+            None => Gated::Asked(check),
+        }
     }
 
     /// Changes a budget, with the override of its key.
@@ -101,24 +98,25 @@ impl GatedGroup {
         }
     }
 
-    /// Observes the verdicts of overrides. The store's verdicts are observed when it has answered.
-    fn observe(&self) {
-        match (&self.asked, self.of_overrides()) {
-            (None, Ok(decision)) => telemetry::decided(&CheckSpan::begin(), &decision),
-            _ => {
-                let verdicts = self.given.iter().map(|(_, verdict)| verdict);
-                verdicts.for_each(telemetry::decided_by_override);
+    /// Applies an operation to the checks that the store decides, if there are any. Those are
+    /// observed where they are decided, and the others of a charge here.
+    fn decide(mut self, apply: impl FnOnce(Group) -> Answer, is_charge: bool) -> Answer {
+        let Some(asked) = self.asked.take() else {
+            let decided = self.of_overrides();
+            if let (true, Ok(decision)) = (is_charge, &decided) {
+                telemetry::decided(&CheckSpan::begin(), decision);
             }
-        }
-    }
-
-    /// Applies an operation to the checks that the store decides, if there are any.
-    fn decide(mut self, apply: impl FnOnce(Group) -> Answer) -> Answer {
-        match self.asked.take() {
-            Some(asked) => apply(asked)
-                .resolved(move |answer| answer.and_then(|decision| self.with(&decision))),
-            None => Answer::ready(self.of_overrides()),
-        }
+            return Answer::ready(decided);
+        };
+        apply(asked).resolved(move |answer| {
+            let decision = self.with(&answer?)?;
+            if is_charge {
+                let verdicts = self.given.iter().map(|(_, verdict)| verdict);
+                let is_charged = decision.allowed();
+                verdicts.for_each(|it| telemetry::decided_by_override(it, is_charged));
+            }
+            Ok(decision)
+        })
     }
 
     /// The checks that the store decides. `None` if overrides decide alone.

@@ -255,14 +255,10 @@ impl RateLimiter {
 
     /// The check for a permit, with the override of its key, or the answer of an override.
     pub(crate) fn gated_for_permit(&self, check: &Check) -> ControlFlow<PermitAnswer, Check> {
-        let overridden = match check.limit().is_concurrency() {
-            true => self.overridden(check.limit(), check.key()),
-            false => None,
-        };
-        let Some(overridden) = overridden else {
+        if !check.limit().is_concurrency() {
             return ControlFlow::Continue(check.clone());
-        };
-        match overridden.apply_to(check.clone()) {
+        }
+        match self.gated_check(check.clone()) {
             Gated::Asked(check) => ControlFlow::Continue(check),
             Gated::Passed(verdict) => {
                 let permit = Permit::unlimited(self.agents().hashed(check.budget()));

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::ops::ControlFlow;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,10 +15,20 @@ use super::reservation::Reservation;
 use super::turns::Turn;
 use super::width::UnitsFound;
 use super::{TICK, WaitEnd, in_time, patient};
-use crate::limiter::RateLimiter;
+use crate::limiter::{Gated, RateLimiter};
 use crate::model::{Check, Decision, Error, Group, Operation, Source};
 use crate::store::Answer;
 use crate::units::later;
+
+/// Why a waiter holds reserved units no longer.
+enum HeldEnd {
+    /// Their turn has come.
+    Turn,
+    /// A reset has given them back.
+    Reset,
+    /// Under the override that the key has now, the caller is decided at once, or comes earlier.
+    OverrideChanged,
+}
 
 impl RateLimiter {
     /// Charges as soon as the units are available. No other waiter is in front, for the `contested`
@@ -100,7 +110,7 @@ impl RateLimiter {
     ///
     /// The other waiters of this process have no reservation yet. So one of them that gives up
     /// costs nothing, and the one at the front can hand its units over to the next. If the
-    /// override of the key changes, it gives the units back first, because they were reserved under
+    /// override of the key changes, it may give the units back, because they were reserved under
     /// the old limit.
     pub(super) async fn acquire_reserved(
         &self,
@@ -119,17 +129,42 @@ impl RateLimiter {
                 },
             };
             let held = Held::new(reserved, &turn, resets);
-            let waiting = timeout_at(held.turn_at(), reset);
-            match self.unless_override_changes(group, waiting).await {
-                Some(Ok(())) => held.void(),
-                Some(Err(_)) => return Ok(WaitEnd::Decided(held.used())),
-                None => {
+            match self.hold(group, &held, reset).await {
+                HeldEnd::Turn => return Ok(WaitEnd::Decided(held.used())),
+                HeldEnd::Reset => held.void(),
+                HeldEnd::OverrideChanged => {
                     // If the refund fails, the units count until they are replenished.
                     if let Some((charged, refund)) = held.give_back() {
                         drop(after_refund(charged, refund).await);
                     }
                     return Ok(WaitEnd::OverrideChanged);
                 }
+            }
+        }
+    }
+
+    /// Waits for the turn of reserved units. After a change of the override, they stay reserved,
+    /// unless the caller comes earlier without them. Units that are given back may be lost: a
+    /// bucket gives nothing back if another process has charged it at another rate.
+    async fn hold(
+        &self,
+        group: &Group,
+        held: &Held<'_>,
+        reset: impl Future<Output = ()>,
+    ) -> HeldEnd {
+        let mut waiting = pin!(timeout_at(held.turn_at(), reset));
+        let mut known = group[0].clone();
+        loop {
+            let checks = std::slice::from_ref(&known);
+            match self.unless_override_changes(checks, &mut waiting).await {
+                Some(Ok(())) => return HeldEnd::Reset,
+                Some(Err(_)) => return HeldEnd::Turn,
+                None => match self.gated_check(known.without_override()) {
+                    Gated::Asked(check) if !held.is_late_under(&group[0], check.limit()) => {
+                        known = check;
+                    }
+                    _ => return HeldEnd::OverrideChanged,
+                },
             }
         }
     }

@@ -4,8 +4,11 @@ use tokio::time::Instant;
 
 use super::reservation::Reservation;
 use super::turns::Turn;
-use crate::model::Decision;
+use crate::model::{Check, Decision, Limit};
 use crate::store::Answer;
+
+/// Units whose refill time is long enough to compare rates.
+const MANY: u64 = 1_000_000;
 
 /// The reservation of the waiter at the front of a queue. A waiter that is dropped hands it over to
 /// the next one.
@@ -34,6 +37,23 @@ impl<'a> Held<'a> {
 
     pub(super) const fn turn_at(&self) -> Instant {
         self.turn_at
+    }
+
+    /// Returns whether the caller of a check comes earlier under another limit on the same budget,
+    /// even if these units are lost.
+    pub(super) fn is_late_under(&self, check: &Check, other: &Limit) -> bool {
+        let limit = check.limit();
+        // In seconds.
+        let left = self.turn_at.saturating_duration_since(Instant::now());
+        let left = left.as_secs_f64();
+        let refill = |limit: &Limit, units: u64| limit.refill_time(units).as_secs_f64();
+        let of_others = left * refill(other, MANY) / refill(limit, MANY);
+        let more = other
+            .quota()
+            .capacity()
+            .saturating_sub(limit.quota().capacity());
+        let wait = (of_others - refill(other, more)).max(0.0);
+        wait + refill(other, check.cost().into()) < left
     }
 
     /// Uses the units.

@@ -79,8 +79,8 @@ pub(super) fn decided(decision: &Decision) {
 }
 
 /// Counts a verdict that an override gives.
-pub(super) fn decided_by_override(verdict: &Verdict) {
-    let outcome = OutcomeLabel::from_verdict(verdict, verdict.allowed());
+pub(super) fn decided_by_override(verdict: &Verdict, is_charged: bool) {
+    let outcome = OutcomeLabel::from_verdict(verdict, is_charged);
     decided_one(verdict.limit(), outcome, Source::Override);
 }
 

@@ -12,8 +12,8 @@ use jiff::{Span, Timestamp as Instant};
 
 use crate::units::{ConfigError, Micros, Mutex, Timestamp};
 
-/// A day, a week, a month or a year of the calendar, in a time zone. It is the period of quotas such
-/// as [`Quota::per_month`](crate::Quota::per_month), to compare and to display.
+/// A day, a week, a month or a year of the calendar, in a time zone. It is the period of a quota
+/// such as [`Quota::per_month`](crate::Quota::per_month), to compare and to display.
 ///
 /// A day can have 23 or 25 hours, and a month 28 to 31 days.
 ///
@@ -126,7 +126,7 @@ impl Calendar {
     pub(super) fn starting_on_weekday(self, weekday: Weekday) -> Result<Self, ConfigError> {
         match self.first_day {
             FirstDay::Week(_) => Ok(self.with(FirstDay::Week(weekday))),
-            _ => Err(self.wrong_start("weekday", "week")),
+            _ => Err(self.wrong_start("weekday")),
         }
     }
 
@@ -135,14 +135,14 @@ impl Calendar {
         match self.first_day {
             FirstDay::Month(_) if (1..=31).contains(&day) => Ok(self.with(FirstDay::Month(day))),
             FirstDay::Month(_) => Err(wrong(format!("a month has no day {day}; use 1 to 31"))),
-            _ => Err(self.wrong_start("day of a month", "month")),
+            _ => Err(self.wrong_start("day of a month")),
         }
     }
 
     /// Starts years on another day. February 29 is February 28 in other years.
     pub(super) fn starting_on_date(self, month: u8, day: u8) -> Result<Self, ConfigError> {
         if !matches!(self.first_day, FirstDay::Year(..)) {
-            return Err(self.wrong_start("date", "year"));
+            return Err(self.wrong_start("date"));
         }
         // A leap year has all dates.
         let small = |it: u8| i8::try_from(it).unwrap_or(i8::MAX);
@@ -301,12 +301,15 @@ impl Calendar {
         Self { first_day, ..self }
     }
 
-    fn wrong_start(&self, what: &str, of: &str) -> ConfigError {
+    fn wrong_start(&self, what: &str) -> ConfigError {
         let unit = self.unit();
-        wrong(format!(
-            "a {unit} does not start on a {what}, but a {of} does; use a quota for each {of}, or \
-             remove it"
-        ))
+        let start = match self.first_day {
+            FirstDay::Day => "at an hour, such as 06:00",
+            FirstDay::Week(_) => "on a weekday, such as monday",
+            FirstDay::Month(_) => "on one of its days, such as 15",
+            FirstDay::Year(..) => "on a date, such as 04-01",
+        };
+        wrong(format!("a {unit} starts {start}, and not on a {what}"))
     }
 
     /// The window that holds a time. It is the same for every key.
@@ -399,6 +402,9 @@ const FIRST_ID: u64 = 1 << 47;
 
 const UTC_NAME: &str = "UTC";
 
+/// The longest name in the database has 32 bytes.
+const LONGEST_NAME: usize = 64;
+
 const EPOCH: Date = date(1970, 1, 1);
 
 fn days_since_1970(day: Date) -> i64 {
@@ -440,7 +446,14 @@ impl Zone {
             ))
             .at("time_zone")
         };
-        let zone = TimeZone::get(name).map_err(|_| unknown())?;
+        if name.len() > LONGEST_NAME {
+            let message = format!("a time zone has a name of at most {LONGEST_NAME} bytes");
+            return Err(wrong(message).at("time_zone"));
+        }
+        // These are other zones on each machine, or none.
+        let is_of_machine = ["localtime", "posixrules", "Factory", "Etc/Unknown"].contains(&name);
+        let zone = TimeZone::get(name).ok().filter(|_| !is_of_machine);
+        let zone = zone.ok_or_else(unknown)?;
         // As the database writes it.
         let name = zone.iana_name().unwrap_or(name).to_owned();
         Ok(Self::kept(&name, zone))
@@ -537,9 +550,11 @@ impl Weekday {
     }
 
     fn named(name: &str) -> Option<Self> {
-        let found = Self::ALL
-            .iter()
-            .find(|(_, known)| known.eq_ignore_ascii_case(name));
+        let found = Self::ALL.iter().find(|(_, known)| {
+            [known, &known[..3]]
+                .iter()
+                .any(|it| it.eq_ignore_ascii_case(name))
+        });
         found.map(|(weekday, _)| *weekday)
     }
 }
@@ -800,11 +815,11 @@ mod tests {
             (Calendar::month().starting_on_day(0), "use 1 to 31"),
             (
                 Calendar::week().starting_on_day(3),
-                "a week does not start on a day of a month",
+                "a week starts on a weekday, such as monday, and not on a day of a month",
             ),
             (
                 Calendar::month().starting_on_weekday(Weekday::Friday),
-                "a month does not start on a weekday",
+                "a month starts on one of its days, such as 15, and not on a weekday",
             ),
             (
                 Calendar::year().starting_on_date(2, 30),
@@ -824,6 +839,11 @@ mod tests {
             (
                 Calendar::day().in_time_zone("\n\u{1b}x"),
                 "there is no time zone `\\n",
+            ),
+            (Calendar::day().in_time_zone("localtime"), "there is no"),
+            (
+                Calendar::day().in_time_zone(&"x".repeat(200_000)),
+                "a name of at most 64 bytes",
             ),
         ] {
             let error = error(calendar);

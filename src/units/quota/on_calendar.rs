@@ -180,8 +180,14 @@ mod tests {
         let errors = [
             (Quota::per_minute(5).in_time_zone("UTC"), "a time zone is a"),
             (Quota::per_hour(5).starting_at_hour(6), "remove it"),
-            (Quota::per_day(5).starting_on_day(15), "a month does"),
-            (Quota::per_month(5).starting_on_date(4, 1), "a year does"),
+            (
+                Quota::per_day(5).starting_on_day(15),
+                "a day starts at an hour",
+            ),
+            (
+                Quota::per_month(5).starting_on_date(4, 1),
+                "a month starts on one of",
+            ),
             (Quota::per_month(5).starting_on_day(0), "use 1 to 31"),
             (Quota::per_week(5).in_time_zone("Berlin"), "Europe/Berlin"),
         ];
