@@ -157,9 +157,18 @@ async fn override_that_may_have_no_effect_says_why() {
         alone.err.contains("no process follows overrides now"),
         "{alone:?}"
     );
+    assert!(
+        alone
+            .err
+            .contains("the name and the quota were not checked"),
+        "{alone:?}"
+    );
     let (limiter, overrides) = service(&server).await;
     let api = Limit::gcra("api", Quota::per_minute(100)).unwrap();
     limiter.register(&api).unwrap();
+    let billing = Quota::per_month(10).starting_on_day(15).unwrap();
+    let billed = Limit::fixed_window("billed", billing).unwrap();
+    limiter.register(&billed).unwrap();
     drop(limiter.check(&api, "alice").await.unwrap());
     until(|| overrides.get("apii", "mallory").is_some()).await;
     let noted = || {
@@ -179,7 +188,10 @@ async fn override_that_may_have_no_effect_says_why() {
             .contains("no running service has a limit named `apii`"),
         "{mistyped:?}"
     );
-    assert!(mistyped.err.contains("They have api"), "{mistyped:?}");
+    assert!(
+        mistyped.err.contains("They have api, billed"),
+        "{mistyped:?}"
+    );
     let all_the_same = run(&server, &[&deny[..], &["--yes"]].concat());
     assert_eq!(
         (all_the_same.code, &*all_the_same.err),
@@ -198,6 +210,23 @@ async fn override_that_may_have_no_effect_says_why() {
             run.code == 2 && run.err.contains(expected),
             "{wrong:?}: {run:?}"
         );
+    }
+    let of_month = ["override", "acme", "--name", "billed", "--quota"];
+    for (quota, yes, code) in [
+        ("1000/min", "", 3),
+        ("1000/day", "", 3),
+        ("1000/min", "--yes", 0),
+        ("50000/month", "", 0),
+    ] {
+        let more = [quota, yes];
+        let more = more.iter().filter(|it| !it.is_empty()).copied();
+        let run = run(
+            &server,
+            &of_month.into_iter().chain(more).collect::<Vec<_>>(),
+        );
+        assert_eq!(run.code, code, "{quota}: {run:?}");
+        let is_told = run.err.contains("the limit `billed` counts per month");
+        assert_eq!(is_told, code == 3, "{run:?}");
     }
     let empty = run(&server, &["override", "", "--name", "api", "--unlimited"]);
     assert!(

@@ -6,9 +6,9 @@ use std::time::SystemTime;
 
 use anyhow::{Context, bail};
 use serde::Serialize;
-use serde::de::IgnoredAny;
-use tollgate::Limit;
+use serde_json::Value;
 use tollgate::overrides::{Override, OverrideEffect, Overrides};
+use tollgate::{Limit, Quota};
 
 use super::limiter::store;
 use super::name::{client, hint};
@@ -17,8 +17,8 @@ use crate::arguments::{OverrideArguments, OverridesArguments, RedisArguments};
 use crate::output::{self, printable};
 use crate::table::{self, cell};
 
-/// The notes of services: limits in use, as `kind:name`.
-type Notes = BTreeMap<String, IgnoredAny>;
+/// The notes of services: limits in use, as `kind:name`, with their quotas.
+type Notes = BTreeMap<String, Value>;
 
 /// The exit code if no running service has noted the limit, as of `block`.
 const UNKNOWN_LIMIT: u8 = 3;
@@ -65,6 +65,15 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
         return Ok(ExitCode::from(UNKNOWN_LIMIT));
     }
     services.check(name, &effect)?;
+    if let (false, OverrideEffect::Quota(quota)) = (arguments.yes, &effect)
+        && let Some(unit) = services.other_unit(name, *quota)
+    {
+        output::note(&format!(
+            "nothing was changed: the limit {limit} counts per {unit}, and this quota is {quota}. \
+             Write it per {unit}, or give --yes"
+        ));
+        return Ok(ExitCode::from(UNKNOWN_LIMIT));
+    }
     let words = match &effect {
         OverrideEffect::Quota(quota) => format!("has now {quota}"),
         OverrideEffect::Permits(permits) => format!("has now {permits} at once"),
@@ -85,6 +94,12 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
         None => "until it is removed".to_owned(),
     };
     output::print(&format!("{client} {words} under {limit}, {end}"))?;
+    if services.limits.is_empty() {
+        output::note(
+            "no running service has noted its limits yet, so the name and the quota were not \
+             checked. Services note them within a minute of their start",
+        );
+    }
     if services.followers == Some(0) {
         output::note(
             "no process follows overrides now: check --url and --prefix. Services follow them with \
@@ -99,15 +114,15 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
 struct Services {
     /// The processes that follow overrides.
     followers: Option<u64>,
-    /// Their limits, as `kind:name`.
-    limits: Vec<String>,
+    /// Their limits, as `kind:name`, with their quotas.
+    limits: Notes,
 }
 
 impl Services {
     async fn ask(redis: &RedisArguments) -> Self {
         let mut services = Self {
             followers: None,
-            limits: Vec::new(),
+            limits: Notes::new(),
         };
         let prefix = redis.prefix();
         let Ok(servers) = servers::connect(&redis.url, &redis.tls).await else {
@@ -126,13 +141,13 @@ impl Services {
             let noted = server.text_at(&format!("{prefix}:limits")).await;
             let noted = noted.ok().flatten().unwrap_or_default();
             let noted: Notes = serde_json::from_str(&noted).unwrap_or_default();
-            services.limits.extend(noted.into_keys());
+            services.limits.extend(noted);
         }
         services
     }
 
     fn names(&self) -> Vec<&str> {
-        let names = self.limits.iter().filter_map(|it| it.split_once(':'));
+        let names = self.limits.keys().filter_map(|it| it.split_once(':'));
         let mut names: Vec<_> = names.map(|(_, name)| name).collect();
         names.sort_unstable();
         names.dedup();
@@ -144,9 +159,20 @@ impl Services {
         self.limits.is_empty() || self.names().contains(&name)
     }
 
+    /// The unit of the calendar in which the limit counts, if the quota has another period.
+    fn other_unit(&self, name: &str, quota: Quota) -> Option<&'static str> {
+        let fixed_window = self.limits.get(&format!("w:{name}"))?;
+        let noted = fixed_window.to_string();
+        let units = ["day", "week", "month", "year"];
+        let unit = units
+            .into_iter()
+            .find(|unit| noted.contains(&format!(" per {unit} ")))?;
+        (unit_of(&quota.to_string()) != Some(unit)).then_some(unit)
+    }
+
     /// Returns an error if the limit that services have cannot have the override.
     fn check(&self, name: &str, effect: &OverrideEffect) -> anyhow::Result<()> {
-        for noted in &self.limits {
+        for noted in self.limits.keys() {
             let Some((kind, _)) = noted.split_once(':').filter(|(_, it)| *it == name) else {
                 continue;
             };
@@ -174,6 +200,21 @@ impl Services {
         }
         Ok(())
     }
+}
+
+/// The unit of the calendar of a quota, as it is written.
+fn unit_of(quota: &str) -> Option<&'static str> {
+    let (_, period) = quota.split_once(" per ")?;
+    let period = period.split([' ', ',']).next()?;
+    [
+        ("day", "1d"),
+        ("week", "7d"),
+        ("month", "month"),
+        ("year", "year"),
+    ]
+    .into_iter()
+    .find(|(unit, length)| period == *unit || period == *length)
+    .map(|(unit, _)| unit)
 }
 
 /// `None` removes the override.
