@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use hashbrown::DefaultHashBuilder;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::oneshot;
@@ -139,8 +140,9 @@ impl RateLimiter {
         let check = Check::new(limit, key);
         let acquiring = pin!(async {
             match self.gated_for_permit(&check) {
-                ControlFlow::Continue(check) => self.request_permit(&check).await,
-                ControlFlow::Break(answer) => Ok(answer),
+                None => self.request_permit(&check).await,
+                Some(ControlFlow::Continue(check)) => self.request_permit(&check).await,
+                Some(ControlFlow::Break(answer)) => Ok(answer),
             }
         });
         Ok(self.observe_permit(&check, true, acquiring).await?.permit)
@@ -218,16 +220,18 @@ impl RateLimiter {
         let check = Check::new(limit, key);
         let acquiring = pin!(async {
             let started = Instant::now();
-            let check = match self.gated_for_permit(&check) {
-                ControlFlow::Continue(check) => check,
-                ControlFlow::Break(answer) => return Ok(answer),
+            let gated = match self.gated_for_permit(&check) {
+                None => None,
+                Some(ControlFlow::Continue(check)) => Some(check),
+                Some(ControlFlow::Break(answer)) => return Ok(answer),
             };
-            let acquired = self.request_permit(&check).await?;
+            let check = gated.as_ref().unwrap_or(&check);
+            let acquired = self.request_permit(check).await?;
             let left = max_wait.saturating_sub(started.elapsed());
             if !acquired.may_wait() || left.is_zero() {
                 return Ok(acquired);
             }
-            self.wait_for_permit(&check, left, usize::MAX).await
+            self.wait_for_permit(check, left, usize::MAX).await
         });
         Ok(self.observe_permit(&check, true, acquiring).await?.permit)
     }
@@ -253,12 +257,25 @@ impl RateLimiter {
         })
     }
 
-    /// The check for a permit, with the override of its key, or the answer of an override.
-    pub(crate) fn gated_for_permit(&self, check: &Check) -> ControlFlow<PermitAnswer, Check> {
-        if !check.limit().is_concurrency() {
-            return ControlFlow::Continue(check.clone());
+    /// The check for a permit with the override that its key has now, or the answer of an override.
+    /// `None` if the check stays as it is.
+    #[inline]
+    pub(crate) fn gated_for_permit(
+        &self,
+        check: &Check,
+    ) -> Option<ControlFlow<PermitAnswer, Check>> {
+        match self.has_overrides() || check.limit().is_overridden() {
+            true => self.overridden_permit(check),
+            false => None,
         }
-        match self.gated_check(check.clone()) {
+    }
+
+    #[cold]
+    fn overridden_permit(&self, check: &Check) -> Option<ControlFlow<PermitAnswer, Check>> {
+        if !check.limit().is_concurrency() {
+            return None;
+        }
+        Some(match self.gated_check(check.without_override()) {
             Gated::Asked(check) => ControlFlow::Continue(check),
             Gated::Passed(verdict) => {
                 let permit = Permit::unlimited(self.agents().hashed(check.budget()));
@@ -267,7 +284,7 @@ impl RateLimiter {
             Gated::Denied(verdict) => {
                 ControlFlow::Break(PermitAnswer::of_override(None, verdict.limit()))
             }
-        }
+        })
     }
 
     /// Asks for a permit, without a wait.
@@ -280,28 +297,38 @@ impl RateLimiter {
 
     /// Queues for a permit. Returns none at once if `most_waiters` callers of the key wait in this
     /// process. If the override of the key changes, the caller queues again.
-    pub(crate) async fn wait_for_permit(
+    ///
+    /// It is boxed, because most requests need not wait, and the future of each has room for it.
+    pub(crate) fn wait_for_permit(
         &self,
         check: &Check,
         max_wait: Duration,
         most_waiters: usize,
+    ) -> BoxFuture<'_, Result<PermitAnswer, Error>> {
+        Box::pin(self.follow_and_wait(check.clone(), max_wait, most_waiters))
+    }
+
+    async fn follow_and_wait(
+        &self,
+        mut check: Check,
+        max_wait: Duration,
+        mut most_waiters: usize,
     ) -> Result<PermitAnswer, Error> {
         let deadline = later(Instant::now(), max_wait);
-        let mut most = most_waiters;
-        let mut check = check.clone();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let claiming = self.claim_permit(&check, left, Some(most));
+            let claiming = self.claim_permit(&check, left, Some(most_waiters));
             let checks = std::slice::from_ref(&check);
             match self.unless_override_changes(checks, claiming).await {
                 Some(answer) => return answer,
-                None => match self.gated_for_permit(&check.without_override()) {
-                    ControlFlow::Continue(other) => check = other,
-                    ControlFlow::Break(answer) => return Ok(answer),
+                None => match self.gated_for_permit(&check) {
+                    None => {}
+                    Some(ControlFlow::Continue(other)) => check = other,
+                    Some(ControlFlow::Break(answer)) => return Ok(answer),
                 },
             }
             // It waited before those that came since then.
-            most = usize::MAX;
+            most_waiters = usize::MAX;
         }
     }
 

@@ -45,8 +45,6 @@ struct Attempt {
     longest_delay: Duration,
     /// How many callers of its keys may wait before it.
     most: usize,
-    /// The answer to its charge. `None` if others wait for its budgets.
-    first: Option<Answer>,
 }
 
 /// The end of a wait.
@@ -214,13 +212,17 @@ impl RateLimiter {
 
     /// Charges a group, and waits for its units as the settings say. A request that need not wait
     /// is decided like any other. No delay is left to be waited out.
+    ///
+    /// It is not a part of the code of requests that need not wait.
+    #[inline(never)]
     pub(crate) fn charge_within(&self, group: Group, settings: &WaitSettings) -> Answer {
-        let mut attempt = self.attempt(&group, settings, None);
-        if let Some(answer) = attempt.first.as_mut().and_then(Answer::take_ready) {
+        let attempt = self.attempt(&group, settings, None);
+        let mut first = self.first_answer(&group, settings, &attempt);
+        if let Some(answer) = first.as_mut().and_then(Answer::take_ready) {
             if !attempt.bounds.has_to_wait(&answer) {
                 return Answer::ready(answer);
             }
-            attempt.first = Some(Answer::ready(answer));
+            first = Some(Answer::ready(answer));
         }
         if let Err(error) = Runtime::try_current() {
             // Timers need a runtime.
@@ -228,10 +230,11 @@ impl RateLimiter {
         }
         let limiter = self.clone();
         let settings = settings.clone();
-        Answer::later(async move { limiter.wait(group, attempt, settings).await })
+        Answer::later(async move { limiter.wait(group, attempt, first, settings).await })
     }
 
     /// Begins to charge a group. A caller that waited before has its `place` already.
+    #[inline]
     fn attempt(
         &self,
         group: &Group,
@@ -255,12 +258,6 @@ impl RateLimiter {
             Some(_) => settings.max_wait,
             None => Duration::ZERO,
         };
-        // First come, first served.
-        let is_behind_others = !self.shared.turns.contested(group).is_empty() && may_wait(group);
-        let first = (!is_behind_others).then(|| {
-            let patient = patient(group, settings.max_wait, longest_delay);
-            self.apply_unobserved(Operation::Charge(patient))
-        });
         Attempt {
             bounds,
             changes,
@@ -268,8 +265,23 @@ impl RateLimiter {
             may_be_delayed,
             longest_delay,
             most,
-            first,
         }
+    }
+
+    /// The answer to the charge of a group. `None` if others wait for its budgets, because the
+    /// first to come is served first.
+    #[inline]
+    fn first_answer(
+        &self,
+        group: &Group,
+        settings: &WaitSettings,
+        attempt: &Attempt,
+    ) -> Option<Answer> {
+        let is_behind_others = !self.shared.turns.contested(group).is_empty() && may_wait(group);
+        (!is_behind_others).then(|| {
+            let patient = patient(group, settings.max_wait, attempt.longest_delay);
+            self.apply_unobserved(Operation::Charge(patient))
+        })
     }
 
     /// Waits for the units of a group. If the override of a key changes, the group is charged anew,
@@ -278,13 +290,14 @@ impl RateLimiter {
         &self,
         group: Group,
         mut attempt: Attempt,
+        mut first: Option<Answer>,
         settings: WaitSettings,
     ) -> Result<Decision, Error> {
         let bounds = attempt.bounds;
         let mut gated = GatedGroup::of_asked(group.clone());
         let mut asked = group.clone();
         loop {
-            let place = match self.wait_once(&asked, attempt, &settings).await? {
+            let place = match self.wait_once(&asked, attempt, first, &settings).await? {
                 (WaitEnd::Decided(decision), _) => return gated.with(&decision),
                 (WaitEnd::OverrideChanged, place) => place,
             };
@@ -299,6 +312,7 @@ impl RateLimiter {
             };
             let settings = settings.clone().with_max_wait(bounds.left());
             attempt = self.attempt(&asked, &settings, place);
+            first = self.first_answer(&asked, &settings, &attempt);
         }
     }
 
@@ -308,10 +322,11 @@ impl RateLimiter {
         &self,
         group: &Group,
         attempt: Attempt,
+        first: Option<Answer>,
         settings: &WaitSettings,
     ) -> Result<(WaitEnd, Option<WaiterGuard>), Error> {
         let bounds = attempt.bounds;
-        let denied = match attempt.first {
+        let denied = match first {
             None => None,
             Some(first) => match first.await {
                 answer if !bounds.has_to_wait(&answer) => {
