@@ -170,10 +170,12 @@ class Session:
         self.changes += 1
         end = time.monotonic() + FOLLOWED_WITHIN
         while True:
+            # Before it is compared, so that a pause of this process is no difference.
+            is_late = time.monotonic() > end
             differing = [it for it in map(lambda replica: self.difference(replica, user, None), range(2)) if it]
             if not differing:
                 return
-            if time.monotonic() > end:
+            if is_late:
                 sys.exit(f"DIFFERS: {override} of {user} under {limit} is not followed: {differing[0]}")
 
     def compare_usage(self, replica, user, plan):

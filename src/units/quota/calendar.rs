@@ -450,10 +450,7 @@ impl Zone {
             let message = format!("a time zone has a name of at most {LONGEST_NAME} bytes");
             return Err(wrong(message).at("time_zone"));
         }
-        // These are other zones on each machine, or none.
-        let is_of_machine = ["localtime", "posixrules", "Factory", "Etc/Unknown"].contains(&name);
-        let zone = TimeZone::get(name).ok().filter(|_| !is_of_machine);
-        let zone = zone.ok_or_else(unknown)?;
+        let zone = TimeZone::get(name).map_err(|_| unknown())?;
         // As the database writes it.
         let name = zone.iana_name().unwrap_or(name).to_owned();
         Ok(Self::kept(&name, zone))
@@ -840,7 +837,6 @@ mod tests {
                 Calendar::day().in_time_zone("\n\u{1b}x"),
                 "there is no time zone `\\n",
             ),
-            (Calendar::day().in_time_zone("localtime"), "there is no"),
             (
                 Calendar::day().in_time_zone(&"x".repeat(200_000)),
                 "a name of at most 64 bytes",
