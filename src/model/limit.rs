@@ -147,8 +147,9 @@ struct Definition {
     /// Whether the requests that it denies are shed load, because the server is busy, not the
     /// client.
     sheds_load: bool,
-    /// Set for the limit of a key with an override.
-    applied_override: Option<AppliedOverride>,
+    /// Set for the limit of a key with an override. Boxed, so that it does not move the fields that
+    /// each check reads to another cache line.
+    applied_override: Option<Box<AppliedOverride>>,
 }
 
 /// The override that a limit has.

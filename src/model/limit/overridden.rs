@@ -27,7 +27,7 @@ impl Limit {
             plain: plain.clone(),
             denial,
         };
-        Ok(limit.with(|definition| definition.applied_override = Some(applied)))
+        Ok(limit.with(|definition| definition.applied_override = Some(Box::new(applied))))
     }
 
     /// Returns whether it is the limit of a key with an override.
