@@ -64,7 +64,7 @@ async fn raised_quota_ends_the_wait_of_each_caller_under_every_algorithm() {
         assert_eq!(waiters.join_all().await, [true; 3], "{limit}");
         assert!(began.elapsed() < 2 * SECOND, "{limit}");
         let later = limiter.acquire(&limit, "acme", 1, SECOND).await.unwrap();
-        assert!(later.allowed(), "{limit}: nobody waits in front of it");
+        assert!(later.allowed(), "{limit}: no caller waits in front of it");
         assert_eq!(
             later.remaining(),
             6_000 - 5,
@@ -157,7 +157,7 @@ async fn caller_that_waits_for_a_permit_follows_the_override_of_its_key() {
         drop((held, permit));
         overrides.remove("exports", "acme").await.unwrap();
         let next = limiter.try_acquire_permit(&exports, "acme").await.unwrap();
-        assert!(next.is_some(), "nobody waits in front of it");
+        assert!(next.is_some(), "no caller waits in front of it");
     }
 }
 

@@ -1,12 +1,6 @@
 //! Looks up the overrides of keys, before the store is asked.
 
-use std::future::{pending, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
-
-use tokio::time::timeout;
 
 use super::Overrides;
 use super::table::{Exception, OverrideTable};
@@ -19,8 +13,8 @@ use crate::units::{Micros, Timestamp, micros};
 #[derive(Default)]
 pub(in crate::limiter) struct Gate {
     /// Overrides that operators set, which win over the others.
-    set: Option<Overrides>,
-    of_files: OverrideTable,
+    pub(super) set: Option<Overrides>,
+    pub(super) of_files: OverrideTable,
 }
 
 /// The override of a key, and the limit that the key has instead.
@@ -78,26 +72,6 @@ impl Gate {
             .or_else(|| find(&self.of_files))
     }
 
-    /// Waits for a change of any override after this call.
-    fn changed(&self) -> impl Future<Output = ()> {
-        let set = self.set.as_ref().map(|set| set.table().changed());
-        let of_files = self.of_files.changed();
-        async move {
-            let mut set = pin!(async {
-                match set {
-                    Some(changed) => changed.await,
-                    None => pending().await,
-                }
-            });
-            let mut of_files = pin!(of_files);
-            poll_fn(|cx| match set.as_mut().poll(cx) {
-                Poll::Ready(()) => Poll::Ready(()),
-                Poll::Pending => of_files.as_mut().poll(cx),
-            })
-            .await;
-        }
-    }
-
     fn now(&self) -> Timestamp {
         self.set
             .as_ref()
@@ -130,13 +104,13 @@ impl Overridden {
     }
 
     /// The time until the override ends, or the longest time of a block.
-    fn ends_after(&self) -> Micros {
+    pub(super) fn ends_after(&self) -> Micros {
         let end = self.exception.given.end();
         end.map_or(micros(MAX_PERIOD), |end| end.saturating_since(self.now))
     }
 
     /// Returns whether the store decides under this limit.
-    fn asks_under(&self, limit: &Limit) -> bool {
+    pub(super) fn asks_under(&self, limit: &Limit) -> bool {
         let effect = self.exception.given.effect();
         let is_asked = matches!(
             effect,
@@ -166,50 +140,5 @@ impl RateLimiter {
     #[cfg(feature = "config")]
     pub(crate) fn replace_overrides(&self, set: &Arc<()>, new: Vec<Override>) {
         self.shared.gate.replace_file(set, new);
-    }
-
-    /// Waits until the override of a key changes. Returns `None` if it changed first.
-    pub(in crate::limiter) async fn unless_override_changes<T>(
-        &self,
-        checks: &[Check],
-        waiting: impl Future<Output = T>,
-    ) -> Option<T> {
-        let mut waiting = pin!(waiting);
-        let mut changed = pin!(self.until_override_changes(checks));
-        poll_fn(|cx| match changed.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(None),
-            Poll::Pending => waiting.as_mut().poll(cx).map(Some),
-        })
-        .await
-    }
-
-    async fn until_override_changes(&self, checks: &[Check]) {
-        loop {
-            // From before the look-up, so that no change is missed.
-            let changed = self.shared.gate.changed();
-            match self.next_end_of_overrides(checks) {
-                None => return,
-                Some(Duration::MAX) => changed.await,
-                Some(rest) => drop(timeout(rest, changed).await),
-            }
-        }
-    }
-
-    /// The time until the first of their overrides ends. `None` if an override has changed already.
-    fn next_end_of_overrides(&self, checks: &[Check]) -> Option<Duration> {
-        let mut first = Duration::MAX;
-        for check in checks {
-            let limit = check.limit();
-            match self.overridden(limit.without_override(), check.key()) {
-                None if limit.is_overridden() => return None,
-                None => {}
-                Some(found) if found.asks_under(limit) => {
-                    let rest = Duration::from_micros(found.ends_after());
-                    first = first.min(rest);
-                }
-                Some(_) => return None,
-            }
-        }
-        Some(first)
     }
 }

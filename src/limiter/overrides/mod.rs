@@ -1,5 +1,6 @@
 //! Overrides: exceptions for single keys, set while the service runs.
 
+mod changes;
 #[cfg(all(feature = "config", feature = "redis"))]
 mod followed;
 mod gate;

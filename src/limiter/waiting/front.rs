@@ -144,8 +144,8 @@ impl RateLimiter {
     }
 
     /// Waits for the turn of reserved units. After a change of the override, they stay reserved,
-    /// unless the caller comes earlier without them. Units that are given back may be lost: a
-    /// bucket gives nothing back if another process has charged it at another rate.
+    /// unless the caller comes earlier without them. Units that are given back may be lost,
+    /// because a bucket gives nothing back if another process has charged it at another rate.
     async fn hold(
         &self,
         group: &Group,
