@@ -9,6 +9,7 @@ use serde::de::{DeserializeOwned, Deserializer};
 
 use super::Field;
 use crate::units::ConfigError;
+use crate::units::did_you_mean::did_you_mean;
 
 /// The format of a file of limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +146,9 @@ impl SourceText {
         if why == "missing field `limits`" {
             why += "; write `limits = []` if there are none";
         }
+        if let Some(advice) = known_field_like(&why) {
+            why = format!("{why}; {advice}");
+        }
         // The path of a name that is there twice ends with `?`.
         let field = match field.trim_end_matches(".?") {
             "" | "." | "?" => String::new(),
@@ -157,6 +161,14 @@ impl SourceText {
         let before = self.text.get(..error.span()?.start)?;
         Some(before.matches('\n').count().saturating_add(1))
     }
+}
+
+/// Advice for a field that serde does not know. Its message lists those that it knows.
+fn known_field_like(message: &str) -> Option<String> {
+    let (_, names) = message.split_once("unknown field `")?;
+    let (unknown, known) = names.split_once('`')?;
+    let known = known.split('`').skip(1).step_by(2);
+    did_you_mean(unknown, known.map(str::to_owned), 1)
 }
 
 /// Reads values. An error comes with the path of its field.

@@ -3,6 +3,8 @@
 mod claim;
 pub(crate) mod clock;
 mod config_error;
+#[cfg(any(feature = "calendar", feature = "config"))]
+pub(crate) mod did_you_mean;
 mod lock;
 mod outcome;
 mod payment;

@@ -245,7 +245,7 @@ fn windows_of_the_calendar_have_a_start_and_a_time_zone_and_so_have_plans() {
     let again = Config::parse("limits.json", &written, Format::Json).unwrap();
     let again = LimitSet::new(again, names()).unwrap();
     let day = again.limit("api").unwrap();
-    assert_eq!(day.quota().to_string(), "5 per day");
+    assert_eq!(day.quota().to_string(), "5 per day in UTC");
     let one = serde_json::to_value(&day).unwrap();
     assert_eq!(
         (&one["quota"], &one["time_zone"]),
@@ -391,7 +391,12 @@ fn errors_name_the_file_the_line_and_the_field() {
         (
             format!("{keyed}\nburts = 3"),
             ":6: `limits[0].burts`",
-            "unknown field `burts`",
+            "did you mean `burst`?",
+        ),
+        (
+            format!("{keyed}\ntimezone = \"Europe/Berlin\""),
+            ":6: `limits[0].timezone`",
+            "did you mean `time_zone`?",
         ),
         (
             format!("{keyed}\nburst = -3"),

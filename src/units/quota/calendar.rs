@@ -10,6 +10,7 @@ use jiff::civil::{Date, DateTime, date};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp as Instant};
 
+use crate::units::did_you_mean::did_you_mean;
 use crate::units::{ConfigError, Micros, Mutex, Timestamp};
 
 /// A day, a week, a month or a year of the calendar, in a time zone. It is the period of a quota
@@ -239,12 +240,6 @@ impl Calendar {
         }
     }
 
-    /// The name of the time zone. `None` for UTC.
-    pub(crate) fn zone_name(&self) -> Option<&'static str> {
-        let name = &*self.zone.name;
-        (name != UTC_NAME).then_some(name)
-    }
-
     /// `day`, `week`, `month` or `year`.
     pub(crate) const fn unit(&self) -> &'static str {
         match self.first_day {
@@ -266,7 +261,8 @@ impl Calendar {
     pub(crate) fn written_zone(&self) -> Option<&'static str> {
         let can_be_a_length = matches!(self.first_day, FirstDay::Day | FirstDay::Week(_));
         let needs_one = can_be_a_length && self.written_start().is_none();
-        self.zone_name().or(needs_one.then_some(UTC_NAME))
+        let name = &*self.zone.name;
+        (needs_one || name != UTC_NAME).then_some(name)
     }
 
     const fn place_of_unit(&self) -> u64 {
@@ -440,9 +436,9 @@ impl Zone {
     fn named(name: &str) -> Result<&'static Self, ConfigError> {
         let unknown = || {
             wrong(format!(
-                "there is no time zone `{}`{}",
+                "there is no time zone `{}`; {}",
                 name.escape_debug(),
-                did_you_mean(name)
+                known_zones_like(name)
             ))
             .at("time_zone")
         };
@@ -495,36 +491,22 @@ fn wrong(message: impl Into<String>) -> ConfigError {
     ConfigError::new(message.into())
 }
 
-/// The known names that are most like a name.
-fn did_you_mean(name: &str) -> String {
-    let wanted = name.to_lowercase();
-    let likeness = |known: &str| {
-        let known = known.to_lowercase();
-        let city = known.rsplit('/').next().unwrap_or_default();
-        strsim::jaro_winkler(&known, &wanted).max(strsim::jaro_winkler(city, &wanted))
-    };
+/// Advice for the name of an unknown zone.
+fn known_zones_like(name: &str) -> String {
     let known = jiff::tz::db().available().map(|it| it.to_string());
-    let mut known: Vec<(f64, String)> = known.map(|it| (likeness(&it), it)).collect();
-    known.sort_by(|one, other| other.0.total_cmp(&one.0));
-    let near = known
-        .iter()
-        .take(3)
-        .filter(|(likeness, _)| *likeness > 0.75);
-    let near: Vec<_> = near.map(|(_, name)| format!("`{name}`")).collect();
-    match near.is_empty() {
-        true => "; use a name of the IANA database, such as `Europe/Berlin`".to_owned(),
-        false => format!("; did you mean {}?", near.join(" or ")),
-    }
+    did_you_mean(name, known, 3)
+        .unwrap_or_else(|| "use a name of the IANA database, such as `Europe/Berlin`".to_owned())
 }
 
 impl fmt::Display for Calendar {
-    /// The calendar in words, such as `month from 15 in Europe/Berlin`.
+    /// The calendar in words, such as `month from 15 in Europe/Berlin`. A day of UTC is `day in
+    /// UTC`, because `day` alone is 24 hours.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.unit())?;
         if let Some(start) = self.written_start() {
             write!(f, " from {start}")?;
         }
-        match self.zone_name() {
+        match self.written_zone() {
             Some(zone) => write!(f, " in {zone}"),
             None => Ok(()),
         }
