@@ -191,7 +191,7 @@ impl Override {
 
 fn check_override_quota(quota: &Quota) -> Result<(), ConfigError> {
     check_quota(quota)?;
-    if !quota.starts_by_default() {
+    if quota.has_start_or_zone() {
         let error = "the quota of an override cannot have a start or a time zone, because the \
                      limit has them; leave them out";
         return Err(ConfigError::new(error).at("quota"));

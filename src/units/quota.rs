@@ -96,6 +96,7 @@ impl Period {
 /// | `5/15m` | 5 per 15 minutes |
 /// | `100 / 1h 30min` | 100 per 90 minutes |
 /// | `10000/month`, `10000/year` | 10,000 per month or year of the calendar (feature `calendar`) |
+/// | `10000/month from 15 in Europe/Berlin` | the same with a start and a time zone |
 ///
 /// A period consists of numbers with units, which are added up. It lasts `1us` to `366d`. A period
 /// without a unit is an error. So are several months or years, whose lengths differ. A week is 7
@@ -283,7 +284,11 @@ impl FromStr for Quota {
         };
         let (limit, period) = text.split_once('/').ok_or_else(|| wrong("has no slash"))?;
         let limit = limit.trim();
-        let period = period.trim();
+        let CalendarText {
+            period,
+            starts,
+            time_zone,
+        } = CalendarText::split(period);
         if limit.is_empty() || !limit.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong("does not start with a whole number"));
         }
@@ -291,17 +296,41 @@ impl FromStr for Quota {
             .parse()
             .map_err(|_| wrong("has a limit of more than 64 bits"))?;
         if let Some(calendar) = months_or_years(period)? {
-            return Ok(Self::per(limit, Period::Calendar(calendar)));
+            let quota = Self::per(limit, Period::Calendar(calendar));
+            return quota.on_calendar(starts, time_zone);
         }
-        // A unit alone means one of it.
-        let period = match period.as_bytes().first() {
-            Some(byte) if byte.is_ascii_alphabetic() => period::parse(&format!("1{period}")),
-            _ => period::parse(period),
-        };
+        let period = period::parse_with_unit_alone(period);
         let period = period.map_err(|error| match Calendar::of_unit("month") {
             Some(_) => ConfigError::new(format!("{error}; or write `month` or `year`")),
             None => error,
         });
-        Ok(Self::new(limit, period?))
+        Self::new(limit, period?).on_calendar(starts, time_zone)
+    }
+}
+
+/// The parts of `month from 15 in Europe/Berlin`.
+struct CalendarText<'a> {
+    period: &'a str,
+    starts: Option<&'a str>,
+    time_zone: Option<&'a str>,
+}
+
+impl<'a> CalendarText<'a> {
+    fn split(text: &'a str) -> Self {
+        let (text, time_zone) = split_at_word(text, " in ");
+        let (period, starts) = split_at_word(text, " from ");
+        Self {
+            period,
+            starts,
+            time_zone,
+        }
+    }
+}
+
+/// The text before a word, and the text after it, if the word is there.
+fn split_at_word<'a>(text: &'a str, word: &str) -> (&'a str, Option<&'a str>) {
+    match text.split_once(word) {
+        Some((before, after)) => (before.trim(), Some(after.trim())),
+        None => (text.trim(), None),
     }
 }

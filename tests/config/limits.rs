@@ -181,9 +181,11 @@ fn invalid_quotas_are_errors_with_the_accepted_format() {
         ("5/", "the period `` is empty"),
         (
             "5/minuet",
-            "the period `1minuet` has an unknown unit `minuet`",
+            "the period `minuet` has an unknown unit `minuet`",
         ),
         ("5/1m/1m", "the period `1m/1m` is not made"),
+        ("5/months", "the period `months` has months or years"),
+        ("5/day in UTC", "write them there, such as `starts = 15`"),
         ("0/s", "the limit is 0"),
         ("5/0s", "the period is 0"),
     ] {

@@ -68,7 +68,12 @@ impl LimitFields {
         let quota: Quota = quota
             .0
             .parse()
-            .map_err(|error: ConfigError| error.at("quota"))?;
+            .map_err(|error: ConfigError| error.for_field("quota"))?;
+        if quota.has_start_or_zone() {
+            let error = "in a file, the start is in `starts`, and the time zone in `time_zone`; \
+                         write them there, such as `starts = 15`";
+            return Err(ConfigError::new(error).at("quota"));
+        }
         let starts = self.starts.as_ref().map(|starts| &*starts.0);
         let quota = quota.on_calendar(starts, self.time_zone.as_deref())?;
         Ok(self.burst.map_or(quota, |burst| quota.burst(burst)))

@@ -100,11 +100,13 @@ impl Quota {
         self.period.calendar().map(|calendar| calendar.unit())
     }
 
-    /// Returns whether its period has no start and no time zone of its own.
-    pub(crate) fn starts_by_default(self) -> bool {
+    /// Returns whether it is written with a start or a time zone.
+    pub(crate) fn has_start_or_zone(self) -> bool {
         match self.period {
-            Period::Calendar(calendar) => Calendar::of_unit(calendar.unit()) == Some(calendar),
-            Period::Fixed(_) | Period::AtOnce => true,
+            Period::Calendar(calendar) => {
+                calendar.written_start().is_some() || calendar.written_zone().is_some()
+            }
+            Period::Fixed(_) | Period::AtOnce => false,
         }
     }
 
@@ -120,7 +122,7 @@ impl Quota {
         }
     }
 
-    /// The same quota with a start and a time zone as files write them.
+    /// The same quota with a start and a time zone as they are written: `15` and `Europe/Berlin`.
     pub(crate) fn on_calendar(
         self,
         starts: Option<&str>,
@@ -128,11 +130,11 @@ impl Quota {
     ) -> Result<Self, ConfigError> {
         let mut quota = self;
         if let Some(starts) = starts {
-            let started = quota.with_calendar("`starts`", |calendar| calendar.with_start(starts));
+            let started = quota.with_calendar("a start", |calendar| calendar.with_start(starts));
             quota = started.map_err(|error| error.at("starts"))?;
         }
         if let Some(zone) = time_zone {
-            let placed = quota.with_calendar("`time_zone`", |it| it.in_time_zone(zone));
+            let placed = quota.with_calendar("a time zone", |it| it.in_time_zone(zone));
             quota = placed.map_err(|error| error.at("time_zone"))?;
         }
         Ok(quota)
@@ -169,10 +171,45 @@ mod tests {
         let day = Quota::per_day(5);
         assert_eq!(day.to_string(), "5 per 1d");
         let in_utc = day.in_time_zone("UTC").unwrap();
-        assert_eq!(in_utc.to_string(), "5 per day");
+        assert_eq!(in_utc.to_string(), "5 per day in UTC");
         let at_six = Quota::per_week(7).starting_at_hour(6).unwrap();
         let in_rome = at_six.in_time_zone("Europe/Rome").unwrap();
         assert_eq!(in_rome.to_string(), "7 per week from 06:00 in Europe/Rome");
+    }
+
+    #[test]
+    fn start_and_time_zone_are_parsed_from_text() {
+        let month = Quota::per_month(10_000).starting_on_day(15).unwrap();
+        let in_berlin = month.in_time_zone("Europe/Berlin").unwrap();
+        let texts = [
+            ("10000/month from 15 in Europe/Berlin", in_berlin),
+            ("10000 / 1 month  from 15", month),
+            (
+                "5/day in UTC",
+                Quota::per_day(5).in_time_zone("UTC").unwrap(),
+            ),
+            (
+                "5/week from sunday 06:00",
+                Quota::per_week(5)
+                    .starting_on_weekday(Weekday::Sunday)
+                    .and_then(|it| it.starting_at_hour(6))
+                    .unwrap(),
+            ),
+        ];
+        for (text, quota) in texts {
+            assert_eq!(text.parse(), Ok(quota), "{text}");
+        }
+        let errors = [
+            ("5/min from 15", "a start is a setting of a quota per day"),
+            ("5/month from 32", "no day 32"),
+            ("5/month from", "`month from` has months"),
+            ("5/month from 15 in Berlin", "did you mean `Europe/Berlin`"),
+            ("5/month in Europe/Berlin from 15", "no time zone"),
+        ];
+        for (text, expected) in errors {
+            let error = text.parse::<Quota>().unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
     }
 
     #[test]

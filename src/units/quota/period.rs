@@ -22,10 +22,23 @@ const MAX_DIGITS: usize = 15;
 
 /// Parses one or more numbers with units. Their sum is the period.
 pub(crate) fn parse(text: &str) -> Result<Duration, ConfigError> {
+    parse_written(text, text)
+}
+
+/// Parses a period, in which a unit alone means one.
+pub(crate) fn parse_with_unit_alone(written: &str) -> Result<Duration, ConfigError> {
+    match written.as_bytes().first() {
+        Some(byte) if byte.is_ascii_alphabetic() => parse_written(&format!("1{written}"), written),
+        _ => parse(written),
+    }
+}
+
+/// Parses a period. Errors show it as it was written.
+fn parse_written(text: &str, written: &str) -> Result<Duration, ConfigError> {
     let wrong = |why: &str| {
         ConfigError::new(format!(
             "the period `{}` {why}; {ADVICE}",
-            text.escape_debug()
+            written.escape_debug()
         ))
     };
     let is_digit = |character: char| character.is_ascii_digit();

@@ -297,7 +297,8 @@ pub(crate) struct PeekArguments {
     /// The limit's name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
-    /// What it allows, such as `gcra 100/min burst 20`
+    /// What it allows, such as `gcra 100/min burst 20`, or `fixed_window 10000/month from 15 in
+    /// Europe/Berlin`
     #[arg(long, value_name = "LIMIT")]
     pub(crate) limit: LimitSpec,
     /// The units to ask for

@@ -302,6 +302,8 @@ mod tests {
             "leaky_bucket 3/1h 30m",
             "token_bucket 1000/31d",
             "token_bucket 1000/365d 6h",
+            "fixed_window 10000/month from 15 in Europe/Berlin",
+            "fixed_window 5/day in UTC",
         ] {
             assert_eq!(spec(text).to_string(), text);
         }
