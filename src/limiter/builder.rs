@@ -12,7 +12,7 @@ use super::overrides::Gate;
 use super::registry::Registry;
 use super::waiting::Turns;
 use super::{DeniedKeys, Overrides, RateLimiter, Shared};
-use crate::model::{Key, Verdict};
+use crate::model::{Key, Usage};
 use crate::store::Store;
 use crate::telemetry::Throttles;
 use crate::units::ConfigError;
@@ -67,15 +67,16 @@ impl RateLimiterBuilder {
     }
 
     /// Calls a function when a key is near a limit that
-    /// [warns](crate::Limit::with_warn_at_percent). The verdict has the limit, and the units that
-    /// are left. Default: none, and only the event `key near a limit` says so.
+    /// [warns](crate::Limit::with_warn_at_percent). The usage has the limit, the units that are
+    /// left, and the end of the window. Default: none, and only the event `key near a limit` says
+    /// so.
     ///
     /// The function runs while the request waits, so it should only start what takes longer, such
     /// as to spawn a task or to send to a channel. It is called once for each key, as the limit
     /// says. Of more than 50,000 keys that are near a limit, some may be reported again.
     pub fn on_near_limit(
         mut self,
-        function: impl Fn(&Key, &Verdict) + Send + Sync + 'static,
+        function: impl Fn(&Key, &Usage) + Send + Sync + 'static,
     ) -> Self {
         self.near_limit.set(function);
         self

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use hashbrown::{DefaultHashBuilder, HashMap};
 
 use crate::algorithm::Rule;
-use crate::model::{Check, Decision, Key, Limit, Verdict};
+use crate::model::{Budget, Check, Decision, Key, Limit, Usage, Verdict};
 use crate::store::fingerprint::fingerprint;
 use crate::telemetry::{self, Throttles};
 use crate::units::{Micros, Mutex, Timestamp};
@@ -31,7 +31,7 @@ const MARKS: usize = 4_096;
 const SECOND: Micros = 1_000_000;
 
 /// The application's function.
-type OnNearLimit = dyn Fn(&Key, &Verdict) + Send + Sync;
+type OnNearLimit = dyn Fn(&Key, &Usage) + Send + Sync;
 
 /// The keys that were reported, and the application's function.
 #[derive(Clone, Default)]
@@ -67,7 +67,7 @@ struct ReportedKey {
 }
 
 impl NearLimit {
-    pub(super) fn set(&mut self, function: impl Fn(&Key, &Verdict) + Send + Sync + 'static) {
+    pub(super) fn set(&mut self, function: impl Fn(&Key, &Usage) + Send + Sync + 'static) {
         self.function = Some(Arc::new(function));
     }
 
@@ -85,6 +85,14 @@ impl NearLimit {
                     .is_some_and(|reported| reported.has_mark(limit, key))
     }
 
+    /// Reports the key of a budget that a settlement has brought near its limit.
+    pub(super) fn observe_settled(&self, budget: &Budget, decision: &Decision) {
+        let check = Check::new(budget.limit(), budget.key());
+        if !check.is_shadow() {
+            self.observe(&[check], decision);
+        }
+    }
+
     /// Reports the keys of a group that are near a limit now, and were not before.
     pub(super) fn observe(&self, group: &[Check], decision: &Decision) {
         let now = decision.timestamp().or_now();
@@ -98,7 +106,7 @@ impl NearLimit {
             if is_news {
                 telemetry::near_limit(&self.events, check.key(), verdict);
                 if let Some(function) = &self.function {
-                    function(check.key(), verdict);
+                    function(check.key(), &Usage::of(verdict, now));
                 }
             }
         }

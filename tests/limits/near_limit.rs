@@ -38,9 +38,8 @@ impl Warnings {
     fn limiter(&self, store: impl Store) -> RateLimiter {
         let Self(warnings) = self.clone();
         RateLimiter::builder(store)
-            .on_near_limit(move |key, verdict| {
-                let (limit, left) = (verdict.limit().name(), verdict.remaining());
-                let warning = format!("{key} has {left} of {limit}");
+            .on_near_limit(move |key, usage| {
+                let warning = format!("{key} has {} of {}", usage.remaining, usage.limit);
                 warnings.lock().unwrap().push(warning);
             })
             .build()
@@ -151,6 +150,52 @@ async fn window_warns_once_although_a_settlement_gives_units_back() {
         limiter.settle(&limit, "alice", 0, receipt).await.unwrap();
     }
     assert_eq!(warnings.take().len(), 1);
+}
+
+#[tokio::test]
+async fn settlement_that_uses_most_of_the_units_warns() {
+    let server = RedisServer::start();
+    for limit in every_algorithm(1_000, 60_000_000) {
+        let limit = limit.with_warn_at_percent(80).unwrap();
+        let warnings = Warnings::default();
+        let redis = warnings.limiter(server.store().connect().await.unwrap());
+        for limiter in [warnings.limiter(MemoryStore::new()), redis] {
+            let charged = limiter.check(&limit, "alice").await.unwrap();
+            assert_eq!(warnings.take(), [""; 0], "{limit}");
+            let receipt = charged.receipt().unwrap();
+            limiter.settle(&limit, "alice", 900, receipt).await.unwrap();
+            let warned = warnings.take();
+            assert_eq!(warned.len(), 1, "{limit}: {warned:?}");
+            assert!(warned[0].starts_with("alice has 1"), "{warned:?}");
+            // The next check is near the limit, and no news.
+            assert!(check(&limiter, &limit, "alice").await, "{limit}");
+            assert_eq!(warnings.take(), [""; 0], "{limit}");
+            let shadow = limit.clone().with_shadow_mode();
+            limiter.settle(&shadow, "bob", 900, None).await.unwrap();
+            assert_eq!(warnings.take(), [""; 0], "{limit}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn warnings_of_one_window_have_the_same_end() {
+    let clock = ManualClock::new();
+    clock.set(START);
+    let server = RedisServer::start();
+    let ends = Arc::new(Mutex::new(Vec::new()));
+    let replica = async || {
+        let ends = Arc::clone(&ends);
+        let store = server.store().clock(clock.clone()).connect().await.unwrap();
+        RateLimiter::builder(store)
+            .on_near_limit(move |_, usage| ends.lock().unwrap().push(usage.reset_at))
+            .build()
+            .unwrap()
+    };
+    let [one, other] = [replica().await, replica().await];
+    drop(one.check_n(&ten_a_minute(), "alice", 8).await.unwrap());
+    clock.advance(Duration::from_millis(12_345));
+    drop(other.check(&ten_a_minute(), "alice").await.unwrap());
+    assert_eq!(*ends.lock().unwrap(), [START + MINUTE; 2]);
 }
 
 #[tokio::test]

@@ -170,9 +170,10 @@ impl Limit {
     /// `near_limit`.
     ///
     /// A limiter knows of its own decisions, so each replica that serves a key warns once. A
-    /// function that sends e-mails should first note the key and the end of the window where all
-    /// replicas see it. Estimates count until they are [settled](crate::RateLimiter::settle), so an
-    /// estimate that is much too high warns too early. A limit does not warn of a key for which it
+    /// function that sends e-mails should first note the key and the end of the window
+    /// ([`Usage::reset_at`](crate::decision::Usage::reset_at)) where all replicas see it. Estimates
+    /// count until they are [settled](crate::RateLimiter::settle), so an estimate that is much too
+    /// high warns too early. A settlement also warns. A limit does not warn of a key for which it
     /// is in shadow mode, of a blocked key, and while the store does not decide.
     ///
     /// ```
@@ -181,8 +182,8 @@ impl Limit {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = RateLimiter::builder(MemoryStore::new())
-    ///     .on_near_limit(|key, verdict| {
-    ///         println!("{key} has {} left of {}", verdict.remaining(), verdict.capacity());
+    ///     .on_near_limit(|key, usage| {
+    ///         println!("{key} has {} left of {}", usage.remaining, usage.capacity);
     ///     })
     ///     .build()?;
     /// let api = Limit::fixed_window("api", Quota::per_hour(10))?.with_warn_at_percent(80)?;
