@@ -5,23 +5,24 @@
 --          and the version of all, in `version`
 -- ARGV[1]  the channel
 -- ARGV[2]  the most overrides
--- ARGV     key and limit, override, key and limit, override, ... An empty text removes an override.
+-- ARGV     then for each override: key and limit; the override, or an empty text to remove it; and
+--          the override that is there, if no other one may be removed
 --
 -- Returns how many overrides are new, different or gone. -1 if there is no room.
 local hash, most = KEYS[1], tonumber(ARGV[2])
 local changed, last = 0, nil
 
-for i = 3, #ARGV, 2 do
-  local field, value = ARGV[i], ARGV[i + 1]
-  local is_new = redis.call('HEXISTS', hash, field) == 0
+for i = 3, #ARGV, 3 do
+  local field, value, expected = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local known = redis.call('HGET', hash, field)
   if value == '' then
-    if not is_new then
+    if known and (expected == '' or expected == known) then
       redis.call('HDEL', hash, field)
       changed, last = changed + 1, field
     end
   else
     -- The version is also a field.
-    if is_new and redis.call('HLEN', hash) > most then return -1 end
+    if not known and redis.call('HLEN', hash) > most then return -1 end
     redis.call('HSET', hash, field, value)
     changed, last = changed + 1, field
   end

@@ -170,8 +170,8 @@ impl RateLimiter {
         // A limiter that is dropped has no waiters.
         let shared = Arc::downgrade(&self.shared);
         let is_reset = matches!(change, Change::Reset);
-        let warns = matches!(change, Change::Settle { .. })
-            && budget.limit().warn_at_percent().is_some();
+        let warns =
+            matches!(change, Change::Settle { .. }) && budget.limit().warn_at_percent().is_some();
         let changed = budget.clone();
         let answer = self
             .shared

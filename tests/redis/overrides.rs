@@ -297,6 +297,31 @@ async fn override_ends_by_the_clock_of_the_store_and_makes_room() {
     assert_eq!(gone, None, "it has ended");
 }
 
+#[test]
+fn ended_override_that_is_renewed_before_it_is_removed_stays() {
+    let server = RedisServer::start();
+    let mut connection = server.connection();
+    let change = |text: &str, only_if: &str| {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(include_str!("../../scripts/overrides.lua"));
+        eval.arg(1).arg(HASH).arg("channel").arg(100_000);
+        eval.arg("acme api").arg(text).arg(only_if);
+        eval
+    };
+    let [ended, renewed] =
+        ["2026-01-01", "2027-01-01"].map(|end| format!(r#"{{"quota":"20/min","until":"{end}"}}"#));
+    for (text, only_if, changed) in [
+        (&*ended, "", 1),
+        (&*renewed, "", 1),
+        ("", &*ended, 0),
+        ("", &*renewed, 1),
+        ("", &*renewed, 0),
+    ] {
+        let answer: i64 = change(text, only_if).query(&mut connection).unwrap();
+        assert_eq!(answer, changed, "{text} if {only_if}");
+    }
+}
+
 #[tokio::test]
 async fn store_with_a_pool_reads_the_version_each_second() {
     let server = RedisServer::start();
@@ -349,7 +374,6 @@ async fn documented_rights_are_enough_for_a_replica_and_for_an_operator() {
             "+hset",
             "+hdel",
             "+hlen",
-            "+hexists",
             "+publish",
         ],
     );

@@ -188,8 +188,8 @@ impl Overrides {
     ///   that often. A store with a pool has no subscription, and reads it each second.
     /// - Beside the rights of the [store](crate::RedisStore), a replica's user needs
     ///   `%R~prefix-config:* &prefix-config:* +subscribe +hget +hmget +hscan`. A user that sets
-    ///   overrides needs `~prefix-config:*` in its place, and `+eval +hset +hdel +hlen +hexists
-    ///   +time +publish`. Write access allows exempting any client, so give it to
+    ///   overrides needs `~prefix-config:*` in its place, and `+eval +hset +hdel +hlen +time
+    ///   +publish`. Write access allows exempting any client, so give it to
     ///   operators alone.
     ///
     /// ```no_run

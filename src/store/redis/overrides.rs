@@ -67,6 +67,15 @@ pub(crate) struct OverrideFeed {
     unread: Option<Unread>,
 }
 
+/// A change of a field of the hash.
+struct FieldChange {
+    field: String,
+    /// Empty to remove the field.
+    text: String,
+    /// The text that the field must have to be removed. Empty if any is removed.
+    only_if: String,
+}
+
 /// An announced change of one override, with the versions before and after it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Announced {
@@ -101,11 +110,11 @@ impl OverridesInRedis {
         let field = field(new.limit_name(), new.key());
         let text = serde_json::to_string(&OverrideConfig::from(new));
         let text = text.map_err(|error| ConfigError::new(error.to_string()))?;
-        let pairs = [(field, text)];
-        let mut changed = self.change(&pairs).await?;
+        let set = [FieldChange::set(field, text)];
+        let mut changed = self.change(&set).await?;
         if changed < 0 {
             self.remove_ended().await?;
-            changed = self.change(&pairs).await?;
+            changed = self.change(&set).await?;
         }
         match changed {
             ..0 => Err(Error::misuse(format!(
@@ -119,8 +128,8 @@ impl OverridesInRedis {
 
     /// Removes an override. Returns whether there was one.
     pub(crate) async fn remove(&self, limit: &str, key: &Key) -> Result<bool, Error> {
-        let pairs = [(field(limit, key), String::new())];
-        Ok(self.change(&pairs).await? > 0)
+        let removal = FieldChange::remove(field(limit, key));
+        Ok(self.change(&[removal]).await? > 0)
     }
 
     /// Reads the override of one key.
@@ -139,16 +148,10 @@ impl OverridesInRedis {
     pub(crate) async fn read(&self) -> Result<Option<Vec<Override>>, Error> {
         let read = async {
             let version = self.version().await?;
-            let all = self.scan().await?;
-            Ok(version.map(|_| self.in_force(all)))
+            let all = self.scan_in_force().await?;
+            Ok(version.map(|_| all))
         };
         read.await.map_err(|error| self.error("not read", error))
-    }
-
-    fn in_force(&self, mut all: Vec<Override>) -> Vec<Override> {
-        let now = self.now();
-        all.retain(|one| !one.is_over(now));
-        all
     }
 
     fn now(&self) -> Timestamp {
@@ -170,35 +173,48 @@ impl OverridesInRedis {
         }
     }
 
-    /// Writes fields, and announces that. An empty text removes a field. Returns how many changed.
-    async fn change(&self, pairs: &[(String, String)]) -> Result<i64, Error> {
+    /// Changes fields, and announces that. Returns how many changed.
+    async fn change(&self, changes: &[FieldChange]) -> Result<i64, Error> {
         let mut eval = redis::cmd("EVAL");
         eval.arg(script::OVERRIDES).arg(1).arg(&self.key);
         eval.arg(&self.channel).arg(MAX_OVERRIDES);
-        for (field, text) in pairs {
-            eval.arg(field).arg(text);
+        for change in changes {
+            eval.arg(&change.field).arg(&change.text);
+            eval.arg(&change.only_if);
         }
         let changed = self.run(&eval).await;
         changed.map_err(|error| self.error("not written", error))
     }
 
-    /// Removes overrides that have ended.
+    /// Removes overrides that have ended. One that is renewed meanwhile stays.
     async fn remove_ended(&self) -> Result<(), Error> {
-        let all = self.scan().await;
-        let all = all.map_err(|error| self.error("not read", error))?;
         let now = self.now();
-        let ended = all.iter().filter(|one| one.is_over(now));
-        let pairs: Vec<_> = ended
-            .map(|one| (field(one.limit_name(), one.key()), String::new()))
+        let ended = self.scan(|one, text| one.is_over(now).then_some(text));
+        let ended = ended.await.map_err(|error| self.error("not read", error))?;
+        let removals: Vec<_> = ended
+            .into_iter()
+            .map(|(field, text)| FieldChange {
+                only_if: text,
+                ..FieldChange::remove(field)
+            })
             .collect();
-        for some in pairs.chunks(AT_A_TIME) {
+        for some in removals.chunks(AT_A_TIME) {
             self.change(some).await?;
         }
         Ok(())
     }
 
-    /// Reads all overrides, also those that have ended.
-    async fn scan(&self) -> Result<Vec<Override>, CommandError> {
+    async fn scan_in_force(&self) -> Result<Vec<Override>, CommandError> {
+        let now = self.now();
+        let all = self.scan(|one, _| (!one.is_over(now)).then_some(one));
+        Ok(all.await?.into_values().collect())
+    }
+
+    /// Reads all overrides. Returns those to keep, by their fields.
+    async fn scan<T>(
+        &self,
+        keep: impl Fn(Override, String) -> Option<T>,
+    ) -> Result<HashMap<String, T>, CommandError> {
         // A field may be returned twice.
         let mut found = HashMap::new();
         let mut malformed = 0;
@@ -211,7 +227,7 @@ impl OverridesInRedis {
             // Each page is parsed before the next is there, so that tasks in between can run.
             for (field, text) in page.into_iter().filter(|(field, _)| field != VERSION) {
                 match parse(&field, &text) {
-                    Ok(one) => drop(found.insert(field, one)),
+                    Ok(one) => found.extend(keep(one, text).map(|it| (field, it))),
                     Err(error) if malformed < MOST_REPORTED => {
                         malformed += 1;
                         telemetry::override_malformed(&self.key, &field, &error);
@@ -224,7 +240,7 @@ impl OverridesInRedis {
                 return Err(CommandError::Invalid(many));
             }
             if next == 0 {
-                return Ok(found.into_values().collect());
+                return Ok(found);
             }
             cursor = next;
         }
@@ -254,6 +270,20 @@ impl OverridesInRedis {
 
     async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CommandError> {
         command::run(&self.lanes, command, &self.prefix).await
+    }
+}
+
+impl FieldChange {
+    const fn set(field: String, text: String) -> Self {
+        Self {
+            field,
+            text,
+            only_if: String::new(),
+        }
+    }
+
+    const fn remove(field: String) -> Self {
+        Self::set(field, String::new())
     }
 }
 
@@ -351,9 +381,9 @@ impl OverrideFeed {
         if self.known == Some(version) {
             return Ok(None);
         }
-        let all = self.redis.scan().await?;
+        let all = self.redis.scan_in_force().await?;
         self.known = Some(version);
-        Ok(Some(OverrideChanges::All(self.redis.in_force(all))))
+        Ok(Some(OverrideChanges::All(all)))
     }
 
     /// `None` if the hash has an older version.
