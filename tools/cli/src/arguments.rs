@@ -41,7 +41,7 @@ pub(crate) enum Command {
     Show(ShowArguments),
     /// Shows the clients that all replicas denied most often in the last minutes
     Top(TopArguments),
-    /// Shows what a client has used and has left under each limit of a configuration
+    /// Shows what a client has used and has left under each limit of the services
     Usage(UsageArguments),
     /// Asks how many units a client has left under a limit, without consuming any
     Peek(PeekArguments),
@@ -249,13 +249,9 @@ pub(crate) struct UsageArguments {
     /// A limit whose key is another one, such as the address, shows a full budget. The table has the
     /// name of each limit's key.
     pub(crate) key: String,
-    /// The file of limits of the services: TOML, JSON or YAML
-    #[arg(
-        long,
-        value_name = "FILE",
-        required_unless_present = "limits_in_redis",
-        conflicts_with = "limits_in_redis"
-    )]
+    /// The file of limits of the services: TOML, JSON or YAML. Default: the limits that running
+    /// services have noted in Redis, without plans
+    #[arg(long, value_name = "FILE", conflicts_with = "limits_in_redis")]
     pub(crate) limits: Option<PathBuf>,
     /// The name of the limits in Redis, if the services follow them there
     #[arg(long, value_name = "NAME")]

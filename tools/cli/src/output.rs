@@ -97,6 +97,11 @@ pub(crate) fn explained(error: &anyhow::Error) -> String {
     printable_lines(&text)
 }
 
+/// A printable name, in backticks.
+pub(crate) fn shown(text: &str) -> String {
+    format!("`{}`", printable(text))
+}
+
 /// A printable text of several lines.
 pub(crate) fn printable_lines(text: &str) -> String {
     text.lines().map(printable).collect::<Vec<_>>().join("\n")

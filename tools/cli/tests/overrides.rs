@@ -6,8 +6,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use support::budgets::{until, until_limits_are_noted};
 use support::{RedisServer, Run, tollgate};
-use tokio::time::{sleep, timeout};
 use tollgate::overrides::Overrides;
 use tollgate::{Limit, Quota, RateLimiter, RedisStore};
 
@@ -31,17 +31,6 @@ async fn service(server: &RedisServer) -> (RateLimiter, Overrides) {
         .build()
         .unwrap();
     (limiter, overrides)
-}
-
-async fn until(is_so: impl Fn() -> bool) {
-    let turns = async {
-        while !is_so() {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), turns)
-        .await
-        .expect("it becomes so");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,7 +82,9 @@ async fn customer_is_raised_for_a_week_listed_and_set_back() {
     let remove = ["override", "acme", "--name", "api", "--remove"];
     let removed = run(&server, &remove);
     assert!(
-        removed.out.contains("`acme` has the limit `api` again"),
+        removed
+            .out
+            .contains("removed the override of `acme` under `api`"),
         "{removed:?}"
     );
     until(|| overrides.get("api", "acme").is_none()).await;
@@ -171,15 +162,7 @@ async fn override_that_may_have_no_effect_says_why() {
     limiter.register(&billed).unwrap();
     drop(limiter.check(&api, "alice").await.unwrap());
     until(|| overrides.get("apii", "mallory").is_some()).await;
-    let noted = || {
-        let mut connection = server.connection();
-        redis::cmd("EXISTS")
-            .arg("tollgate:limits")
-            .query::<bool>(&mut connection)
-            .unwrap()
-    };
-    // A service notes its limits after 5 seconds.
-    until(noted).await;
+    until_limits_are_noted(&server).await;
     let mistyped = run(&server, &deny);
     assert_eq!((mistyped.code, &*mistyped.out), (3, ""), "{mistyped:?}");
     assert!(

@@ -9,9 +9,11 @@ use std::time::Duration;
 use tollgate::config::{Format, RedisSource};
 use tollgate::key::PeerIp;
 use tollgate::limit::BlockPolicy;
-use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
+use tollgate::{Check, Key, Limit, Quota, RateLimiter, RedisStore};
 
-use self::support::budgets::{HOUR, charge, limiter, limits, run, shown, store};
+use self::support::budgets::{
+    HOUR, charge, limiter, limits, run, shown, store, until_limits_are_noted,
+};
 use self::support::{RedisServer, tollgate};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,13 +162,63 @@ async fn usage_of_a_client_is_shown_under_each_limit_of_a_file_or_of_a_key_in_re
     assert!(full.err.contains("no charge of this key"), "{full:?}");
     let neither = run(&url, &["usage", "alice"]);
     assert!(
-        neither.code == 2 && neither.err.contains("--limits"),
+        neither.code == 2
+            && neither
+                .err
+                .contains("no running service has noted its limits"),
         "{neither:?}"
     );
     let missing = run(&url, &["usage", "alice", "--limits-in-redis", "other"]);
     assert!(
         missing.code == 2 && missing.err.contains("other"),
         "{missing:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_without_a_file_is_of_the_limits_that_services_have_noted() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let month = Quota::per_month(100).starting_on_day(15).unwrap();
+    let rates = [
+        Limit::fixed_window("billed", month.in_time_zone("Europe/Berlin").unwrap()),
+        Limit::sliding_window_with("search", Quota::per_hour(60), 6),
+        Limit::token_bucket("writes", Quota::per_minute(5).burst(9)),
+    ]
+    .map(Result::unwrap);
+    let exports = Limit::concurrency("exports", 3).unwrap();
+    let limiter = limiter(&url).await;
+    for limit in rates.iter().chain([&exports]) {
+        limiter.register(limit).unwrap();
+    }
+    for limit in &rates {
+        drop(limiter.check_n(limit, "alice", 4).await.unwrap());
+    }
+    until_limits_are_noted(&server).await;
+    let usage = run(&url, &["usage", "alice", "--json"]);
+    assert_eq!((usage.code, &*usage.err), (0, ""), "{usage:?}");
+    let expected = limiter
+        .usage(rates.each_ref().map(|limit| Check::new(limit, "alice")))
+        .await
+        .unwrap();
+    for (shown, expected) in usage.json().as_array().unwrap().iter().zip(&expected) {
+        assert_eq!(shown["limit"], expected.limit);
+        assert_eq!(shown["used"], expected.used, "{shown}");
+        assert_eq!(shown["capacity"], expected.capacity, "{shown}");
+        let seconds = expected.reset_at.as_secs();
+        let reset_at = shown["reset_at"].as_u64().unwrap();
+        assert!(reset_at.abs_diff(seconds) <= 15, "{shown}: {seconds}");
+    }
+    assert_eq!(usage.json().as_array().unwrap().len(), 3);
+    let table = run(&url, &["usage", "alice"]).out;
+    assert!(
+        table.contains("100 per month from 15 in Europe/Berlin (fixed window)"),
+        "{table}"
+    );
+    let plan = run(&url, &["usage", "alice", "--plan", "pro"]);
+    assert!(
+        plan.code == 2 && plan.err.contains("do not note their plans"),
+        "{plan:?}"
     );
 }
 

@@ -16,6 +16,7 @@ use tokio::time::sleep;
 
 use super::Notes;
 use super::sample::{SEVERAL, Sample};
+use crate::algorithm::{Anchor, FixedWindow, Rule};
 use crate::model::{Group, Limit};
 use crate::store::redis::script;
 use crate::telemetry;
@@ -85,8 +86,20 @@ fn name(limit: &Limit) -> String {
     format!("{}:{}", limit.kind(), limit.name())
 }
 
+/// The quota and the algorithm, as `tollgate usage` reads them.
 fn quota(limit: &Limit) -> String {
-    format!("{} ({})", limit.quota(), limit.algorithm().name())
+    let algorithm = limit.algorithm().name();
+    let algorithm = match limit.rule() {
+        Rule::SlidingWindow(rule) if rule.sub_windows > 1 => {
+            format!("{algorithm}({})", rule.sub_windows)
+        }
+        Rule::FixedWindow(FixedWindow {
+            anchor: Anchor::Clock,
+            ..
+        }) => format!("{algorithm}_aligned"),
+        _ => algorithm.to_owned(),
+    };
+    format!("{} ({algorithm})", limit.quota())
 }
 
 impl Quotas {

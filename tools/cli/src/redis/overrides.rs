@@ -1,24 +1,18 @@
 //! `tollgate override` and `tollgate overrides`: exceptions for single clients.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde::Serialize;
-use serde_json::Value;
 use tollgate::overrides::{Override, OverrideEffect, Overrides};
-use tollgate::{Limit, Quota};
 
 use super::limiter::store;
 use super::name::{client, hint};
-use super::servers;
-use crate::arguments::{OverrideArguments, OverridesArguments, RedisArguments};
-use crate::output::{self, printable};
+use super::services::Services;
+use crate::arguments::{OverrideArguments, OverridesArguments};
+use crate::output::{self, printable, shown};
 use crate::table::{self, cell};
-
-/// The notes of services: limits in use, as `kind:name`, with their quotas.
-type Notes = BTreeMap<String, Value>;
 
 /// The exit code if no running service has noted the limit, as of `block`.
 const UNKNOWN_LIMIT: u8 = 3;
@@ -50,7 +44,7 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
     let Some(effect) = effect(&arguments) else {
         let is_removed = overrides.remove(name, &key).await?;
         output::print(&match is_removed {
-            true => format!("{client} has the limit {limit} again"),
+            true => format!("removed the override of {client} under {limit}"),
             false => format!("nothing was changed: {client} has no override under {limit}. {LOST}"),
         })?;
         return Ok(ExitCode::SUCCESS);
@@ -108,113 +102,6 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
     }
     hint(&arguments.key).iter().for_each(|it| output::note(it));
     Ok(ExitCode::SUCCESS)
-}
-
-/// The running services, as far as this user may ask for them.
-struct Services {
-    /// The processes that follow overrides.
-    followers: Option<u64>,
-    /// Their limits, as `kind:name`, with their quotas.
-    limits: Notes,
-}
-
-impl Services {
-    async fn ask(redis: &RedisArguments) -> Self {
-        let mut services = Self {
-            followers: None,
-            limits: Notes::new(),
-        };
-        let prefix = redis.prefix();
-        let Ok(servers) = servers::connect(&redis.url, &redis.tls).await else {
-            return services;
-        };
-        let channel = format!("{prefix}-config:overrides");
-        services.followers = Some(0);
-        for mut server in servers {
-            let counted: anyhow::Result<(String, u64)> =
-                server.ask(&["PUBSUB", "NUMSUB", &channel]).await;
-            let counted = counted.ok().map(|(_, count)| count);
-            services.followers = services
-                .followers
-                .zip(counted)
-                .map(|(one, other)| one + other);
-            let noted = server.text_at(&format!("{prefix}:limits")).await;
-            let noted = noted.ok().flatten().unwrap_or_default();
-            let noted: Notes = serde_json::from_str(&noted).unwrap_or_default();
-            services.limits.extend(noted);
-        }
-        services
-    }
-
-    fn names(&self) -> Vec<&str> {
-        let names = self.limits.keys().filter_map(|it| it.split_once(':'));
-        let mut names: Vec<_> = names.map(|(_, name)| name).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
-    }
-
-    /// Returns whether a service has a limit of this name, as far as it is known.
-    fn has_limit(&self, name: &str) -> bool {
-        self.limits.is_empty() || self.names().contains(&name)
-    }
-
-    /// The unit of the calendar in which the limit counts, if the quota has another period.
-    fn other_unit(&self, name: &str, quota: Quota) -> Option<&'static str> {
-        let fixed_window = self.limits.get(&format!("w:{name}"))?;
-        let noted = fixed_window.to_string();
-        let units = ["day", "week", "month", "year"];
-        let unit = units
-            .into_iter()
-            .find(|unit| noted.contains(&format!(" per {unit} ")))?;
-        (unit_of(&quota.to_string()) != Some(unit)).then_some(unit)
-    }
-
-    /// Returns an error if the limit that services have cannot have the override.
-    fn check(&self, name: &str, effect: &OverrideEffect) -> anyhow::Result<()> {
-        for noted in self.limits.keys() {
-            let Some((kind, _)) = noted.split_once(':').filter(|(_, it)| *it == name) else {
-                continue;
-            };
-            let checked = match (effect, kind) {
-                (OverrideEffect::Quota(_), "c") => {
-                    bail!(
-                        "nothing was changed: {} limits requests at once; use --permits",
-                        shown(name)
-                    )
-                }
-                (OverrideEffect::Permits(_), kind) if kind != "c" => {
-                    bail!(
-                        "nothing was changed: {} has a quota; use --quota",
-                        shown(name)
-                    )
-                }
-                (OverrideEffect::Permits(permits), _) => Limit::concurrency(name, *permits),
-                (OverrideEffect::Quota(quota), "w") => Limit::fixed_window(name, *quota),
-                (OverrideEffect::Quota(quota), "s") => Limit::sliding_window(name, *quota),
-                (OverrideEffect::Quota(quota), "l") => Limit::sliding_log(name, *quota),
-                (OverrideEffect::Quota(quota), _) => Limit::token_bucket(name, *quota),
-                _ => return Ok(()),
-            };
-            drop(checked.context("nothing was changed")?);
-        }
-        Ok(())
-    }
-}
-
-/// The unit of the calendar of a quota, as it is written.
-fn unit_of(quota: &str) -> Option<&'static str> {
-    let (_, period) = quota.split_once(" per ")?;
-    let period = period.split([' ', ',']).next()?;
-    [
-        ("day", "1d"),
-        ("week", "7d"),
-        ("month", "month"),
-        ("year", "year"),
-    ]
-    .into_iter()
-    .find(|(unit, length)| period == *unit || period == *length)
-    .map(|(unit, _)| unit)
 }
 
 /// `None` removes the override.
@@ -308,8 +195,4 @@ fn row(of: &Override) -> Row<'_> {
 
 fn written(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
-}
-
-fn shown(text: &str) -> String {
-    format!("`{}`", printable(text))
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use tokio::time::{sleep, timeout};
 use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
 
-use super::{Run, tollgate};
+use super::{RedisServer, Run, tollgate};
 
 pub const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -27,6 +28,27 @@ pub async fn store(url: &str) -> RedisStore {
 
 pub async fn limiter(url: &str) -> RateLimiter {
     RateLimiter::new(store(url).await)
+}
+
+pub async fn until(is_so: impl Fn() -> bool) {
+    let turns = async {
+        while !is_so() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), turns)
+        .await
+        .expect("it becomes so");
+}
+
+/// A service notes its limits after 5 seconds.
+pub async fn until_limits_are_noted(server: &RedisServer) {
+    let noted = || {
+        let mut exists = redis::cmd("EXISTS");
+        let exists = exists.arg("tollgate:limits");
+        exists.query::<bool>(&mut server.connection()).unwrap()
+    };
+    until(noted).await;
 }
 
 /// Charges seven units to a client under every limit.

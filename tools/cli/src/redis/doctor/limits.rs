@@ -1,24 +1,12 @@
 //! The limits that services have noted, and those of one name with two quotas.
 
-use std::collections::BTreeMap;
-
 use super::Findings;
 use crate::output::counted;
+use crate::redis::noted::{self, FORGOTTEN, SEVERAL};
 use crate::redis::servers::Server;
-
-/// The quotas by `kind:name`, each with the times in s when it was first and last used: what
-/// `scripts/quotas.lua` writes.
-type Notes = BTreeMap<String, BTreeMap<String, [f64; 2]>>;
-
-/// A quota that was noted longer ago, in s, is not used any more. As in the script.
-const FORGOTTEN: f64 = 150.0;
 
 /// Two quotas that were used for as long, in s, are hardly those of a deployment. As in the script.
 const LONG: f64 = 3_600.0;
-
-/// The note of a name whose quotas a service cannot compare, such as those of plans that a closure
-/// chooses: as the library writes it.
-const SEVERAL: &str = "several";
 
 /// Reports limits of one name with two quotas. Services note theirs once a minute.
 pub(super) async fn examine(
@@ -26,12 +14,9 @@ pub(super) async fn examine(
     prefix: &str,
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
-    let key = format!("{prefix}:limits");
-    let Some(value) = server.text_at(&key).await? else {
+    let Some(notes) = noted::read(server, prefix).await? else {
         return Ok(());
     };
-    // A value of another program counts as none.
-    let notes: Notes = serde_json::from_str(&value).unwrap_or_default();
     let now = server.now(prefix).await? as f64 / 1e6;
     let mut in_use = 0;
     let mut has_two = false;
@@ -92,11 +77,5 @@ mod tests {
         let script = include_str!("../../../../../scripts/quotas.lua");
         let times = format!("LONG, FORGOTTEN, KEPT_MS = {LONG}, {FORGOTTEN},");
         assert!(script.contains(&times), "{times}");
-    }
-
-    #[test]
-    fn several_quotas_are_noted_as_the_library_does() {
-        let library = include_str!("../../../../../src/store/redis/notes/sample.rs");
-        assert!(library.contains(&format!("SEVERAL: &str = {SEVERAL:?}")));
     }
 }
