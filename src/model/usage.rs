@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Verdict;
-use crate::units::Timestamp;
+use crate::units::{Quota, Timestamp};
 
 /// The used and the remaining budget of a key under a limit, for a page or an API of the user. A
 /// limit in shadow mode is reported as if it were enforced.
@@ -30,6 +30,7 @@ use crate::units::Timestamp;
 ///     json,
 ///     serde_json::json!({
 ///         "limit": "api",
+///         "quota": "50 per 1h",
 ///         "capacity": 50,
 ///         "used": 8,
 ///         "used_percent": 16,
@@ -57,6 +58,10 @@ use crate::units::Timestamp;
 pub struct Usage {
     /// The limit's name.
     pub limit: String,
+    /// The quota of the key, of its plan or its override if it has one. It is serialized as text,
+    /// such as `10000 per month from 15 in Europe/Berlin`.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
+    pub quota: Quota,
     /// The most units that the budget holds, the burst, or else the limit of the quota.
     pub capacity: u64,
     /// The units that are used now: the capacity without [`remaining`](Self::remaining). So it is
@@ -92,6 +97,7 @@ impl Usage {
         let reset_after = verdict.reset_after();
         Self {
             limit: verdict.limit().name().to_owned(),
+            quota: verdict.limit().quota(),
             capacity,
             used,
             used_percent: u8::try_from(percent).unwrap_or(100),
@@ -106,6 +112,11 @@ impl Usage {
             overridden: verdict.is_overridden(),
         }
     }
+}
+
+#[cfg(feature = "serde")]
+fn as_text<S: serde::Serializer>(quota: &Quota, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(quota)
 }
 
 #[cfg(feature = "serde")]

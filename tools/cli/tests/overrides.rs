@@ -247,25 +247,33 @@ fn usage_shows_the_overrides_of_redis_and_of_the_file() {
         quota = "10/h"
         key = "user"
         overrides = { acme = { unlimited = true } }
+
+        [[limits]]
+        name = "month"
+        algorithm = "fixed_window"
+        quota = "100/month"
+        starts = 15
+        time_zone = "Europe/Berlin"
+        key = "user"
     "#;
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("overrides.toml");
     fs::write(&file, text).unwrap();
     let server = RedisServer::start();
-    let set = run(
-        &server,
-        &["override", "acme", "--name", "api", "--quota", "900/h"],
-    );
-    assert_eq!(set.code, 0, "{set:?}");
+    for (name, quota) in [("api", "900/h"), ("month", "700/month")] {
+        let arguments = ["override", "acme", "--name", name, "--quota", quota];
+        let set = run(&server, &arguments);
+        assert_eq!(set.code, 0, "{set:?}");
+    }
     let usage = ["usage", "acme", "--limits", file.to_str().unwrap()];
     let table = run(&server, &usage).out;
-    assert!(
-        table.contains("| api    | user | 900 per 1h (override) "),
-        "{table}"
-    );
-    assert!(
-        table.contains("| free   | user | unlimited (override) "),
-        "{table}"
-    );
+    for row in [
+        "| api    | user | 900 per 1h (override) ",
+        "| search | user | 70 per 1h (override in the file) ",
+        "| free   | user | unlimited (override) ",
+        "| month  | user | 700 per month from 15 in Europe/Berlin (override) ",
+    ] {
+        assert!(table.contains(row), "{table}");
+    }
     let json = run(&server, &[&usage[..], &["--json"]].concat()).json();
     let shown = |number: usize| {
         let usage = &json[number];

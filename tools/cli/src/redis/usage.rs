@@ -8,7 +8,7 @@ use anyhow::bail;
 use tollgate::config::{Config, LimitSet, RedisSource};
 use tollgate::decision::Usage;
 use tollgate::limit::Algorithm;
-use tollgate::overrides::Overrides;
+use tollgate::overrides::{OverrideEffect, Overrides};
 use tollgate::{Check, Limit, RateLimitLayer, RateLimiter, RedisStore};
 
 use super::limiter::store;
@@ -61,14 +61,16 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
         let usage = usage.iter().find(|it| it.limit == limit.name());
         let is_applied = usage.is_none_or(|it| it.overridden);
         let set = overrides.get(limit.name(), &key).filter(|_| is_applied);
-        let allows = match &set {
-            Some(set) => format!("{set} (override)"),
-            None => match usage {
-                Some(usage) if usage.overridden => {
-                    format!("{} units (override in the file)", usage.capacity)
-                }
-                _ => limit.to_string(),
+        let allows = match (&set, usage) {
+            (Some(set), Some(usage)) => match set.effect() {
+                // The limit's start and time zone stand.
+                OverrideEffect::Quota(_) => format!("{} (override)", usage.quota),
+                effect => format!("{effect} (override)"),
             },
+            (None, Some(usage)) if usage.overridden => {
+                format!("{} (override in the file)", usage.quota)
+            }
+            _ => limit.to_string(),
         };
         table.add_row(match usage {
             Some(usage) => row(&allows, key_name, usage),
