@@ -81,6 +81,39 @@ async fn reset_by_another_replica_takes_effect_within_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn denial_of_an_asynchronous_limit_stands_for_longer_each_time() {
+    let window = || Limit::fixed_window("api", Quota::per_minute(1)).unwrap();
+    let asynchronous = window().asynchronous().unwrap();
+    for (limit, expected) in [
+        (asynchronous, [1, 2, 4, 8, 8, 8].as_slice()),
+        (window(), [1; 6].as_slice()),
+    ] {
+        let (store, here, there) = replicas();
+        assert!(here.check(&limit, "alice").await.unwrap().allowed());
+        let denied = async || assert!(!here.check(&limit, "alice").await.unwrap().allowed());
+        denied().await;
+        for seconds in expected {
+            store.asked();
+            advance(Duration::from_secs(*seconds) - Duration::from_micros(1)).await;
+            denied().await;
+            assert_eq!(store.asked(), 0, "{limit}: {seconds}");
+            advance(Duration::from_micros(1)).await;
+            denied().await;
+            denied().await;
+            assert_eq!(store.asked(), 1, "{limit}: {seconds}");
+        }
+        // A change by this replica is seen at once, and the next denial stands for a second.
+        here.reset(&limit, "alice").await.unwrap();
+        assert!(there.check(&limit, "alice").await.unwrap().allowed());
+        denied().await;
+        store.asked();
+        advance(Duration::from_secs(1)).await;
+        denied().await;
+        assert_eq!(store.asked(), 1, "{limit}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn refund_or_reset_by_the_same_store_takes_effect_at_once() {
     let (_, limiter, _) = replicas();
     let (limit, key) = (one_in_ten_seconds(), Key::new("alice"));

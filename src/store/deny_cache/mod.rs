@@ -5,6 +5,12 @@
 //! under it. A denial is remembered for the identical check: same limits with the same numbers,
 //! same keys, costs and waits. So it is exactly the store's answer.
 //!
+//! Another replica's refund or reset is not seen while a denial stands. An [asynchronous] limit has
+//! replicas that ask the store seldom, so its denials stand for longer each time that the store
+//! repeats them.
+//!
+//! [asynchronous]: crate::Limit::asynchronous
+//!
 //! # Which denials count
 //!
 //! Changes (refunds, resets) that the store confirmed are numbered, in one sequence for all
@@ -69,6 +75,10 @@ pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 /// A denial of four more limits takes about as many bytes as a denial of one limit.
 const VERDICTS_PER_WEIGHT: usize = 4;
 
+/// A denial of an asynchronous limit that the store repeats stands for twice as long, at most so
+/// many times.
+const MOST_DOUBLINGS: u32 = 3;
+
 /// The longest time for which a denial is remembered.
 const MAX_AGE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
@@ -108,6 +118,18 @@ struct Denial {
     answers_until: Instant,
     /// Until then it stands in for a store that is unavailable, the end of its `retry_after`.
     falls_back_until: Instant,
+    /// How often the time for which it is the answer was doubled.
+    doublings: u32,
+}
+
+/// The times for which a denial stands.
+#[derive(Clone, Copy)]
+struct Stands {
+    /// As the answer, without asking the store.
+    answers_for: Duration,
+    /// In place of a store that is unavailable.
+    falls_back_for: Duration,
+    doublings: u32,
 }
 
 /// The time of a check.
@@ -308,20 +330,19 @@ impl DenyCache {
                 Some(left) => {
                     let blocked = Decision::from(verdict.clone().of_blocked_key());
                     let blocked = blocked.with_timestamp(denial.timestamp());
-                    let answers_for = left.min(self.blocked_max_age);
-                    self.insert(
-                        self.blocked_id(check.budget()),
-                        asked,
-                        blocked,
-                        answers_for,
-                        left,
-                    );
+                    let id = self.blocked_id(check.budget());
+                    self.insert(id, asked, blocked, self.stands_while_blocked(left));
                 }
                 None => is_counted |= check.limit().counts_denials(),
             }
         }
         // A cost that exceeds the capacity now also exceeds it later.
         let wait = denial.retry_after().unwrap_or(EXCEEDS_FOR);
+        let id = self.id_of(group);
+        let doublings = match denial.limit().is_asynchronous() {
+            true => self.doublings(id, asked, group),
+            false => 0,
+        };
         let (answers_for, falls_back_for) = match denial.deciding().blocked_for() {
             // The block itself stands in, so that its end is noticed whatever is asked.
             Some(left) => (
@@ -330,34 +351,48 @@ impl DenyCache {
             ),
             // The store is asked again, and counts the denial.
             None if is_counted => (Duration::ZERO, wait),
-            None => (wait.min(self.max_age), wait),
+            None => (wait.min(self.max_age.saturating_mul(1 << doublings)), wait),
         };
-        self.insert(
-            self.id_of(group),
-            asked,
-            denial.clone(),
+        let stands = Stands {
             answers_for,
             falls_back_for,
-        );
+            doublings,
+        };
+        self.insert(id, asked, denial.clone(), stands);
     }
 
-    /// Remembers a denial, for some time as the answer, and for another time in place of a store
-    /// that is unavailable.
-    fn insert(
-        &self,
-        id: CheckId,
-        asked: AskedAt,
-        denial: Decision,
-        answers_for: Duration,
-        falls_back_for: Duration,
-    ) {
+    fn stands_while_blocked(&self, left: Duration) -> Stands {
+        Stands {
+            answers_for: left.min(self.blocked_max_age),
+            falls_back_for: left,
+            doublings: 0,
+        }
+    }
+
+    /// How often the time of a new denial is doubled. A replica that asks each second, until a long
+    /// window ends, asks more often than it did for the units of that window.
+    fn doublings(&self, id: CheckId, asked: AskedAt, group: &[Check]) -> u32 {
+        let earlier = self.cache.get(&id.hash).filter(|earlier| {
+            let stood = asked.at < earlier.falls_back_until;
+            stood && earlier.quota == id.quota && self.is_unchanged_since(earlier.asked, group)
+        });
+        match earlier {
+            // Checks that were asked together are denied together.
+            Some(earlier) if asked.at < earlier.answers_until => earlier.doublings,
+            Some(earlier) => MOST_DOUBLINGS.min(earlier.doublings + 1),
+            None => 0,
+        }
+    }
+
+    /// Remembers a denial.
+    fn insert(&self, id: CheckId, asked: AskedAt, denial: Decision, stands: Stands) {
         // Counted from the time of the check. The store decided later, so this is never too long.
         let after = |wait: Duration| asked.at.checked_add(wait.min(MAX_AGE)).unwrap_or(asked.at);
         let decided = Instant::now();
-        let falls_back_until = after(falls_back_for);
+        let falls_back_until = after(stands.falls_back_for);
         if decided < falls_back_until {
             let decision = denial.repeated_after(Duration::ZERO);
-            let answers_until = after(answers_for);
+            let answers_until = after(stands.answers_for);
             let quota = id.quota;
             let denial = Denial {
                 asked,
@@ -366,6 +401,7 @@ impl DenyCache {
                 decided,
                 answers_until,
                 falls_back_until,
+                doublings: stands.doublings,
             };
             self.cache.insert(id.hash, denial);
             self.last_expires
@@ -473,8 +509,8 @@ impl Drop for ChangeUnderWay {
         let asked = deny_cache.asked(Instant::now());
         if let Some((id, denial)) = self.blocked.take() {
             let left = denial.deciding().blocked_for().unwrap_or_default();
-            let answers_for = left.min(deny_cache.blocked_max_age);
-            deny_cache.insert(id, asked, denial, answers_for, left);
+            let stands = deny_cache.stands_while_blocked(left);
+            deny_cache.insert(id, asked, denial, stands);
         }
     }
 }

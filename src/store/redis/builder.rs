@@ -255,6 +255,8 @@ impl RedisStoreBuilder {
     /// - A refund, a reset, a block or its end by this store voids the denial at once, and so does
     ///   the identical check under another quota. Any other change is seen after this time, such as
     ///   a change by another replica, or a loss of Redis' data.
+    /// - The denial of an [asynchronous](crate::Limit::asynchronous) limit stands for twice as long
+    ///   each time that Redis repeats it: for 1, 2, 4 and then 8 times this setting.
     /// - At most 100,000 denials are remembered, in about 40 MB. A denial takes one place, and one
     ///   more for each four limits of its check.
     pub fn deny_for(mut self, at_most: Duration) -> Self {
