@@ -139,9 +139,9 @@ where
                             limiter.insert_permits(&permits, parts);
                             self.permits = Some(permits);
                             let group = match group.take() {
-                                Some(group) => {
-                                    limiter.policy.gate_again(&limiter.rate_limiter, group)
-                                }
+                                Some(group) => limiter
+                                    .policy
+                                    .apply_overrides_again(&limiter.rate_limiter, group),
                                 None => Ok(None),
                             };
                             self.stage = match group {

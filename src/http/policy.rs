@@ -21,7 +21,7 @@ use super::limits::{Choose, Choosing, Chosen};
 use super::live::{Asks, LimitSetView, LookedUpPlans, RequestRoute, Version};
 use super::request_checks::{RejectedEarly, RequestChecks};
 use super::request_fn::RequestFn;
-use crate::limiter::{Gated, Overridden, RateLimiter};
+use crate::limiter::{OverriddenCheck, OverrideInForce, RateLimiter};
 use crate::model::{Check, Enforced, Group, Key, Limit, MAX_GROUP, OnStoreFailure};
 use crate::telemetry::{self, Throttle};
 use crate::units::ConfigError;
@@ -243,10 +243,11 @@ impl Policy {
                 Ok(key) => {
                     let cost = self.cost_under(only, parts);
                     if limiter.has_overrides()
-                        && let Some(overridden) = self.overridden(limiter, only.limit(), &key)
+                        && let Some(overridden) =
+                            self.override_in_force(limiter, only.limit(), &key)
                     {
                         let checks = match overridden.apply_to(only.check(key, cost)) {
-                            Gated::Asked(check) => check.into(),
+                            OverriddenCheck::Asked(check) => check.into(),
                             decided => RequestChecks::new(checks_for_store(vec![decided])?)?,
                         };
                         return Ok(Question::Checks(checks));
@@ -398,7 +399,7 @@ impl Policy {
     }
 
     /// The group of a request that has waited, with the overrides that its keys have now.
-    pub(super) fn gate_again(
+    pub(super) fn apply_overrides_again(
         &self,
         limiter: &RateLimiter,
         group: Group,
@@ -419,8 +420,9 @@ impl Policy {
         limiter: &RateLimiter,
         checks: Vec<Check>,
     ) -> Result<Vec<Check>, RejectedEarly> {
-        let apply = |check: Check| match self.overridden(limiter, check.limit(), check.key()) {
-            None => Gated::Asked(check),
+        let apply = |check: Check| match self.override_in_force(limiter, check.limit(), check.key())
+        {
+            None => OverriddenCheck::Asked(check),
             Some(overridden) => overridden.apply_to(check),
         };
         checks_for_store(checks.into_iter().map(apply).collect())
@@ -429,9 +431,14 @@ impl Policy {
     /// The override of a key. [`usage`](super::RateLimitLayer::usage) asks the limiter later, which
     /// knows what it does.
     #[inline(never)]
-    fn overridden(&self, limiter: &RateLimiter, limit: &Limit, key: &Key) -> Option<Overridden> {
+    fn override_in_force(
+        &self,
+        limiter: &RateLimiter,
+        limit: &Limit,
+        key: &Key,
+    ) -> Option<OverrideInForce> {
         match self.counts_requests {
-            true => limiter.overridden(limit, key),
+            true => limiter.override_in_force(limit, key),
             false => None,
         }
     }
@@ -490,23 +497,25 @@ impl Policy {
 /// its other overrides do not count.
 #[cold]
 #[inline(never)]
-fn checks_for_store(checks: Vec<Gated>) -> Result<Vec<Check>, RejectedEarly> {
-    let denied = checks.iter().find_map(|gated| match gated {
-        Gated::Denied(verdict) => Some(verdict),
-        Gated::Asked(_) | Gated::Passed(_) => None,
+fn checks_for_store(checks: Vec<OverriddenCheck>) -> Result<Vec<Check>, RejectedEarly> {
+    let denied = checks.iter().find_map(|overridden| match overridden {
+        OverriddenCheck::Denied(verdict) => Some(verdict),
+        OverriddenCheck::Asked(_) | OverriddenCheck::Passed(_) => None,
     });
     if let Some(verdict) = denied {
         telemetry::decided_by_override(verdict, false);
         return Err(RejectedEarly::DeniedByOverride(verdict.limit().clone()));
     }
-    let asked = checks.into_iter().filter_map(|gated| match gated {
-        Gated::Asked(check) => Some(check),
-        Gated::Passed(verdict) => {
-            telemetry::decided_by_override(&verdict, true);
-            None
-        }
-        Gated::Denied(_) => None,
-    });
+    let asked = checks
+        .into_iter()
+        .filter_map(|overridden| match overridden {
+            OverriddenCheck::Asked(check) => Some(check),
+            OverriddenCheck::Passed(verdict) => {
+                telemetry::decided_by_override(&verdict, true);
+                None
+            }
+            OverriddenCheck::Denied(_) => None,
+        });
     Ok(asked.collect())
 }
 

@@ -113,10 +113,10 @@ impl RateLimiter {
     pub fn apply(&self, operation: Operation) -> Answer {
         match operation {
             Operation::Charge(group) => self.charge(group),
-            Operation::Peek(group) => self.through_gate(group, false, |group| {
+            Operation::Peek(group) => self.apply_with_overrides(group, false, |group| {
                 self.apply_unobserved(Operation::Peek(group))
             }),
-            Operation::Change(budget, change) => self.change_through_gate(budget, change),
+            Operation::Change(budget, change) => self.change_with_overrides(budget, change),
         }
     }
 }

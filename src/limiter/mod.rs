@@ -35,7 +35,7 @@ use self::near_limit::NearLimit;
 pub(crate) use self::observation::Observation;
 use self::overrides::Gate;
 pub use self::overrides::Overrides;
-pub(crate) use self::overrides::{Gated, Overridden};
+pub(crate) use self::overrides::{OverriddenCheck, OverrideInForce};
 use self::permits::Agents;
 pub use self::permits::Permit;
 pub(crate) use self::permits::PermitAnswer;

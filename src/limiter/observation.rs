@@ -85,7 +85,7 @@ impl RateLimiter {
 
     /// Charges a group, with the overrides of its keys.
     pub(super) fn charge(&self, group: Group) -> Answer {
-        self.through_gate(group, true, |group| self.charge_observed(group))
+        self.apply_with_overrides(group, true, |group| self.charge_observed(group))
     }
 
     /// Charges a group, and observes it.

@@ -242,7 +242,7 @@ impl CompiledLimit {
 
     fn has_override(&self, limiter: &RateLimiter, parts: &Parts) -> bool {
         let key = self.key.extract(parts);
-        key.is_ok_and(|key| limiter.overridden(self.limit(), &key).is_some())
+        key.is_ok_and(|key| limiter.override_in_force(self.limit(), &key).is_some())
     }
 
     /// Returns whether its plans are looked up.

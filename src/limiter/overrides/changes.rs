@@ -66,7 +66,7 @@ impl RateLimiter {
         let mut first = Duration::MAX;
         for check in checks {
             let limit = check.limit();
-            match self.overridden(limit.without_override(), check.key()) {
+            match self.override_in_force(limit.without_override(), check.key()) {
                 None if limit.is_overridden() => return None,
                 None => {}
                 Some(found) if found.asks_under(limit) => {

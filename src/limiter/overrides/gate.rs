@@ -18,14 +18,14 @@ pub(in crate::limiter) struct Gate {
 }
 
 /// The override of a key, and the limit that the key has instead.
-pub(crate) struct Overridden {
+pub(crate) struct OverrideInForce {
     exception: Arc<Exception>,
     limit: Limit,
     now: Timestamp,
 }
 
 /// A check of a key with an override.
-pub(crate) enum Gated {
+pub(crate) enum OverriddenCheck {
     /// The store decides, under another quota or another number of permits.
     Asked(Check),
     /// It is allowed without the store, because the key is exempt or its denial is not enforced.
@@ -57,11 +57,11 @@ impl Gate {
     /// The override of a key, with the limit that it makes of another. An override that the limit
     /// cannot have has no effect.
     #[cold]
-    fn find(&self, limit: &Limit, key: &Key) -> Option<Overridden> {
+    fn find(&self, limit: &Limit, key: &Key) -> Option<OverrideInForce> {
         let find = |table: &OverrideTable| {
             let (exception, now) = table.find(limit.name(), key, || self.now())?;
             let limit = exception.overridden(limit)?;
-            Some(Overridden {
+            Some(OverrideInForce {
                 exception,
                 limit,
                 now,
@@ -79,16 +79,16 @@ impl Gate {
     }
 }
 
-impl Overridden {
+impl OverrideInForce {
     /// Applies the override to a check of the key.
-    pub(crate) fn apply_to(self, check: Check) -> Gated {
+    pub(crate) fn apply_to(self, check: Check) -> OverriddenCheck {
         let is_shadow = check.is_shadow();
         match self.exception.given.effect() {
             OverrideEffect::Quota(_) | OverrideEffect::Permits(_) => {
-                Gated::Asked(check.under(self.limit))
+                OverriddenCheck::Asked(check.under(self.limit))
             }
             OverrideEffect::Unlimited => {
-                Gated::Passed(Verdict::unlimited(self.limit).in_shadow(is_shadow))
+                OverriddenCheck::Passed(Verdict::unlimited(self.limit).in_shadow(is_shadow))
             }
             OverrideEffect::Denied(_) => {
                 let cost = check.cost();
@@ -96,8 +96,8 @@ impl Overridden {
                 let denied = Verdict::denied_by_override(self.limit, cost, ends_after);
                 // A check of cost 0 always passes.
                 match is_shadow || cost == 0 {
-                    true => Gated::Passed(denied.in_shadow(is_shadow)),
-                    false => Gated::Denied(denied),
+                    true => OverriddenCheck::Passed(denied.in_shadow(is_shadow)),
+                    false => OverriddenCheck::Denied(denied),
                 }
             }
         }
@@ -123,7 +123,7 @@ impl Overridden {
 impl RateLimiter {
     /// The override of a key under a limit.
     #[inline]
-    pub(crate) fn overridden(&self, limit: &Limit, key: &Key) -> Option<Overridden> {
+    pub(crate) fn override_in_force(&self, limit: &Limit, key: &Key) -> Option<OverrideInForce> {
         match self.has_overrides() {
             true => self.shared.gate.find(limit, key),
             false => None,

@@ -4,7 +4,7 @@ mod changes;
 #[cfg(all(feature = "config", feature = "redis"))]
 mod followed;
 mod gate;
-mod gated_group;
+mod overridden_group;
 mod table;
 
 use std::fmt;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 #[cfg(all(feature = "config", feature = "redis"))]
 use self::followed::FollowedOverrides;
 pub(super) use self::gate::Gate;
-pub(crate) use self::gate::{Gated, Overridden};
-pub(super) use self::gated_group::GatedGroup;
+pub(crate) use self::gate::{OverriddenCheck, OverrideInForce};
+pub(super) use self::overridden_group::OverriddenGroup;
 use self::table::OverrideTable;
 use crate::model::{Error, Key, MAX_OVERRIDES, Override};
 #[cfg(all(feature = "config", feature = "redis"))]

@@ -31,7 +31,7 @@ use self::load_shedder::LoadShedder;
 pub use self::permit::Permit;
 pub(crate) use self::permit::PermitAnswer;
 use self::runtimes::Runtimes;
-use super::{Gated, RateLimiter};
+use super::{OverriddenCheck, RateLimiter};
 use crate::model::{Budget, Check, Error, Key, Limit};
 use crate::store::Store;
 use crate::units::later;
@@ -139,7 +139,7 @@ impl RateLimiter {
     ) -> Result<Option<Permit>, Error> {
         let check = Check::new(limit, key);
         let acquiring = pin!(async {
-            match self.gated_for_permit(&check) {
+            match self.overridden_for_permit(&check) {
                 None => self.request_permit(&check).await,
                 Some(ControlFlow::Continue(check)) => self.request_permit(&check).await,
                 Some(ControlFlow::Break(answer)) => Ok(answer),
@@ -220,12 +220,12 @@ impl RateLimiter {
         let check = Check::new(limit, key);
         let acquiring = pin!(async {
             let started = Instant::now();
-            let gated = match self.gated_for_permit(&check) {
+            let overridden = match self.overridden_for_permit(&check) {
                 None => None,
                 Some(ControlFlow::Continue(check)) => Some(check),
                 Some(ControlFlow::Break(answer)) => return Ok(answer),
             };
-            let check = gated.as_ref().unwrap_or(&check);
+            let check = overridden.as_ref().unwrap_or(&check);
             let acquired = self.request_permit(check).await?;
             let left = max_wait.saturating_sub(started.elapsed());
             if !acquired.may_wait() || left.is_zero() {
@@ -260,7 +260,7 @@ impl RateLimiter {
     /// The check for a permit with the override that its key has now, or the answer of an override.
     /// `None` if the check stays as it is.
     #[inline]
-    pub(crate) fn gated_for_permit(
+    pub(crate) fn overridden_for_permit(
         &self,
         check: &Check,
     ) -> Option<ControlFlow<PermitAnswer, Check>> {
@@ -275,13 +275,13 @@ impl RateLimiter {
         if !check.limit().is_concurrency() {
             return None;
         }
-        Some(match self.gated_check(check.without_override()) {
-            Gated::Asked(check) => ControlFlow::Continue(check),
-            Gated::Passed(verdict) => {
+        Some(match self.overridden_check(check.without_override()) {
+            OverriddenCheck::Asked(check) => ControlFlow::Continue(check),
+            OverriddenCheck::Passed(verdict) => {
                 let permit = Permit::unlimited(self.agents().hashed(check.budget()));
                 ControlFlow::Break(PermitAnswer::of_override(Some(permit), verdict.limit()))
             }
-            Gated::Denied(verdict) => {
+            OverriddenCheck::Denied(verdict) => {
                 ControlFlow::Break(PermitAnswer::of_override(None, verdict.limit()))
             }
         })
@@ -321,7 +321,7 @@ impl RateLimiter {
             let checks = std::slice::from_ref(&check);
             match self.unless_override_changes(checks, claiming).await {
                 Some(answer) => return answer,
-                None => match self.gated_for_permit(&check) {
+                None => match self.overridden_for_permit(&check) {
                     None => {}
                     Some(ControlFlow::Continue(other)) => check = other,
                     Some(ControlFlow::Break(answer)) => return Ok(answer),

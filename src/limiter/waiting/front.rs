@@ -15,7 +15,7 @@ use super::reservation::Reservation;
 use super::turns::Turn;
 use super::width::UnitsFound;
 use super::{TICK, WaitEnd, in_time, patient};
-use crate::limiter::{Gated, RateLimiter};
+use crate::limiter::{OverriddenCheck, RateLimiter};
 use crate::model::{Check, Decision, Error, Group, Operation, Source};
 use crate::store::Answer;
 use crate::units::later;
@@ -159,8 +159,10 @@ impl RateLimiter {
             match self.unless_override_changes(checks, &mut waiting).await {
                 Some(Ok(())) => return HeldEnd::Reset,
                 Some(Err(_)) => return HeldEnd::Turn,
-                None => match self.gated_check(known.without_override()) {
-                    Gated::Asked(check) if !held.is_late_under(&group[0], check.limit()) => {
+                None => match self.overridden_check(known.without_override()) {
+                    OverriddenCheck::Asked(check)
+                        if !held.is_late_under(&group[0], check.limit()) =>
+                    {
                         known = check;
                     }
                     _ => return HeldEnd::OverrideChanged,

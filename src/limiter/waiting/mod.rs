@@ -27,7 +27,7 @@ use self::settings::WaiterGuard;
 use self::turns::Turn;
 pub(super) use self::turns::Turns;
 use super::RateLimiter;
-use super::overrides::GatedGroup;
+use super::overrides::OverriddenGroup;
 use crate::model::{Check, Decision, Error, Group, Key, Limit, Operation};
 use crate::store::Answer;
 use crate::telemetry::CheckSpan;
@@ -194,7 +194,7 @@ impl RateLimiter {
         let limiter = self.clone();
         let acquire =
             |group| Answer::later(async move { limiter.wait_observed(&group, max_wait).await });
-        self.through_gate(group, true, acquire).await
+        self.apply_with_overrides(group, true, acquire).await
     }
 
     async fn wait_observed(&self, group: &Group, max_wait: Duration) -> Result<Decision, Error> {
@@ -315,21 +315,21 @@ impl RateLimiter {
         settings: WaitSettings,
     ) -> Result<Decision, Error> {
         let bounds = attempt.bounds;
-        let mut gated = GatedGroup::of_asked(group.clone());
+        let mut overridden = OverriddenGroup::of_asked(group.clone());
         let mut asked = group.clone();
         loop {
             let place = match self.wait_once(&asked, attempt, first, &settings).await? {
-                (WaitEnd::Decided(decision), _) => return gated.with(&decision),
+                (WaitEnd::Decided(decision), _) => return overridden.with(&decision),
                 (WaitEnd::OverrideChanged, place) => place,
             };
             let plain = Group::of_distinct(group.iter().map(Check::without_override).collect());
-            gated = match self.gated(&plain, true) {
-                Some(gated) => gated,
-                None => GatedGroup::of_asked(plain),
+            overridden = match self.overridden_group(&plain, true) {
+                Some(overridden) => overridden,
+                None => OverriddenGroup::of_asked(plain),
             };
-            asked = match gated.asked() {
+            asked = match overridden.asked() {
                 Some(asked) => asked.clone(),
-                None => return gated.of_overrides(),
+                None => return overridden.of_overrides(),
             };
             let settings = settings.clone().with_max_wait(bounds.left());
             attempt = self.attempt(&asked, &settings, place);

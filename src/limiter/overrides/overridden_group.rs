@@ -1,13 +1,13 @@
 //! Applies the overrides of keys to the checks of a group.
 
-use super::gate::Gated;
+use super::gate::OverriddenCheck;
 use crate::limiter::RateLimiter;
 use crate::model::{Budget, Change, Check, Decision, Error, Group, Limit, Source, Verdict};
 use crate::store::Answer;
 use crate::telemetry::{self, CheckSpan};
 
 /// A group of which some keys have overrides.
-pub(in crate::limiter) struct GatedGroup {
+pub(in crate::limiter) struct OverriddenGroup {
     /// The checks that the store decides.
     asked: Option<Group>,
     /// The verdicts of overrides, with their places in the group.
@@ -18,44 +18,55 @@ pub(in crate::limiter) struct GatedGroup {
 
 impl RateLimiter {
     /// Applies an operation, with the overrides of its keys.
-    pub(in crate::limiter) fn through_gate(
+    pub(in crate::limiter) fn apply_with_overrides(
         &self,
         group: Group,
         is_charge: bool,
         apply: impl FnOnce(Group) -> Answer,
     ) -> Answer {
-        match self.gated(&group, is_charge) {
+        match self.overridden_group(&group, is_charge) {
             None => apply(group),
-            Some(gated) => gated.decide(apply, is_charge),
+            Some(overridden) => overridden.decide(apply, is_charge),
         }
     }
 
     /// The group with the overrides of its keys. `None` if it has none.
-    pub(in crate::limiter) fn gated(&self, group: &Group, is_charge: bool) -> Option<GatedGroup> {
-        let is_overridden = |check: &Check| self.overridden(check.limit(), check.key()).is_some();
+    pub(in crate::limiter) fn overridden_group(
+        &self,
+        group: &Group,
+        is_charge: bool,
+    ) -> Option<OverriddenGroup> {
+        let is_overridden =
+            |check: &Check| self.override_in_force(check.limit(), check.key()).is_some();
         if !group.iter().any(is_overridden) {
             return None;
         }
-        let checks = group.iter().map(|check| self.gated_check(check.clone()));
-        Some(GatedGroup::new(checks.collect(), is_charge))
+        let checks = group
+            .iter()
+            .map(|check| self.overridden_check(check.clone()));
+        Some(OverriddenGroup::new(checks.collect(), is_charge))
     }
 
     /// A check with the override of its key, if it has one.
-    pub(in crate::limiter) fn gated_check(&self, check: Check) -> Gated {
-        match self.overridden(check.limit(), check.key()) {
+    pub(in crate::limiter) fn overridden_check(&self, check: Check) -> OverriddenCheck {
+        match self.override_in_force(check.limit(), check.key()) {
             Some(overridden) => overridden.apply_to(check),
-            None => Gated::Asked(check),
+            None => OverriddenCheck::Asked(check),
         }
     }
 
     /// Changes a budget, with the override of its key.
-    pub(in crate::limiter) fn change_through_gate(&self, budget: Budget, change: Change) -> Answer {
-        let overridden = self.overridden(budget.limit(), budget.key());
+    pub(in crate::limiter) fn change_with_overrides(
+        &self,
+        budget: Budget,
+        change: Change,
+    ) -> Answer {
+        let overridden = self.override_in_force(budget.limit(), budget.key());
         let check = |budget: &Budget| Check::new(budget.limit(), budget.key()).with_cost(0);
         match overridden.map(|it| it.apply_to(check(&budget))) {
-            Some(Gated::Asked(check)) => self.change(check.budget().clone(), change),
+            Some(OverriddenCheck::Asked(check)) => self.change(check.budget().clone(), change),
             // Nothing was charged, so the real cost is not charged either.
-            Some(Gated::Passed(verdict))
+            Some(OverriddenCheck::Passed(verdict))
                 if verdict.is_unlimited() && change.settles_no_charge() =>
             {
                 Answer::ready(Decision::in_place_of_store(vec![verdict], Source::Override))
@@ -65,7 +76,7 @@ impl RateLimiter {
     }
 }
 
-impl GatedGroup {
+impl OverriddenGroup {
     /// A group without overrides, or whose overrides were applied.
     pub(in crate::limiter) const fn of_asked(group: Group) -> Self {
         Self {
@@ -76,17 +87,20 @@ impl GatedGroup {
     }
 
     /// A charge with a denied key asks nothing, because all its checks are charged, or none.
-    fn new(checks: Vec<Gated>, is_charge: bool) -> Self {
-        let denies = |gated: &Gated| matches!(gated, Gated::Denied(_));
+    fn new(checks: Vec<OverriddenCheck>, is_charge: bool) -> Self {
+        let denies =
+            |overridden: &OverriddenCheck| matches!(overridden, OverriddenCheck::Denied(_));
         let is_denied = is_charge && checks.iter().any(denies);
         let mut asked = Vec::new();
         let mut given = Vec::new();
         let mut not_asked = Vec::new();
-        for (place, gated) in checks.into_iter().enumerate() {
-            match gated {
-                Gated::Asked(check) if is_denied => not_asked.push((place, check.limit().clone())),
-                Gated::Asked(check) => asked.push(check),
-                Gated::Passed(verdict) | Gated::Denied(verdict) => {
+        for (place, overridden) in checks.into_iter().enumerate() {
+            match overridden {
+                OverriddenCheck::Asked(check) if is_denied => {
+                    not_asked.push((place, check.limit().clone()))
+                }
+                OverriddenCheck::Asked(check) => asked.push(check),
+                OverriddenCheck::Passed(verdict) | OverriddenCheck::Denied(verdict) => {
                     given.push((place, verdict));
                 }
             }
