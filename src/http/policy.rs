@@ -499,12 +499,13 @@ impl Policy {
 #[inline(never)]
 fn checks_for_store(checks: Vec<OverriddenCheck>) -> Result<Vec<Check>, RejectedEarly> {
     let denied = checks.iter().find_map(|overridden| match overridden {
-        OverriddenCheck::Denied(verdict) => Some(verdict),
+        OverriddenCheck::Denied(verdict) => Some(verdict.limit().clone()),
         OverriddenCheck::Asked(_) | OverriddenCheck::Passed(_) => None,
     });
-    if let Some(verdict) = denied {
-        telemetry::decided_by_override(verdict, false);
-        return Err(RejectedEarly::DeniedByOverride(verdict.limit().clone()));
+    if let Some(limit) = denied {
+        let verdicts = checks.into_iter().map(OverriddenCheck::without_store);
+        verdicts.for_each(|verdict| telemetry::decided_by_override(&verdict, false));
+        return Err(RejectedEarly::DeniedByOverride(limit));
     }
     let asked = checks
         .into_iter()

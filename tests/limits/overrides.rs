@@ -614,11 +614,11 @@ async fn override_counts_alike_in_a_group_and_in_a_layer_of_several_limits() {
             api(10),
             counted([("api allowed override", 2), ("day allowed store", 2)]),
         ),
-        // Denied under one, and so not charged under the other, which a layer does not ask.
+        // Denied under one, and so not charged under the other.
         (
             "mallory",
             api(10),
-            counted([("api blocked override", 2), ("day not_charged override", 1)]),
+            counted([("api blocked override", 2), ("day not_charged override", 2)]),
         ),
         // Denied in shadow mode.
         (

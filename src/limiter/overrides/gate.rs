@@ -120,6 +120,17 @@ impl OverrideInForce {
     }
 }
 
+impl OverriddenCheck {
+    /// The verdict without the store. A check that the store would decide is not limited, because
+    /// an override denies its group.
+    pub(crate) fn without_store(self) -> Verdict {
+        match self {
+            Self::Asked(check) => Verdict::unlimited(check.limit().clone()),
+            Self::Passed(verdict) | Self::Denied(verdict) => verdict,
+        }
+    }
+}
+
 impl RateLimiter {
     /// The override of a key under a limit.
     #[inline]

@@ -2,7 +2,7 @@
 
 use super::gate::OverriddenCheck;
 use crate::limiter::RateLimiter;
-use crate::model::{Budget, Change, Check, Decision, Error, Group, Limit, Source, Verdict};
+use crate::model::{Budget, Change, Check, Decision, Error, Group, Source, Verdict};
 use crate::store::Answer;
 use crate::telemetry::{self, CheckSpan};
 
@@ -10,10 +10,8 @@ use crate::telemetry::{self, CheckSpan};
 pub(in crate::limiter) struct OverriddenGroup {
     /// The checks that the store decides.
     asked: Option<Group>,
-    /// The verdicts of overrides, with their places in the group.
+    /// The verdicts without the store, with their places in the group.
     given: Vec<(usize, Verdict)>,
-    /// The limits that are not asked, because an override denies the group, with their places.
-    not_asked: Vec<(usize, Limit)>,
 }
 
 impl RateLimiter {
@@ -82,7 +80,6 @@ impl OverriddenGroup {
         Self {
             asked: Some(group),
             given: Vec::new(),
-            not_asked: Vec::new(),
         }
     }
 
@@ -93,22 +90,15 @@ impl OverriddenGroup {
         let is_denied = is_charge && checks.iter().any(denies);
         let mut asked = Vec::new();
         let mut given = Vec::new();
-        let mut not_asked = Vec::new();
         for (place, overridden) in checks.into_iter().enumerate() {
             match overridden {
-                OverriddenCheck::Asked(check) if is_denied => {
-                    not_asked.push((place, check.limit().clone()))
-                }
-                OverriddenCheck::Asked(check) => asked.push(check),
-                OverriddenCheck::Passed(verdict) | OverriddenCheck::Denied(verdict) => {
-                    given.push((place, verdict));
-                }
+                OverriddenCheck::Asked(check) if !is_denied => asked.push(check),
+                overridden => given.push((place, overridden.without_store())),
             }
         }
         Self {
             asked: (!asked.is_empty()).then(|| Group::of_distinct(asked)),
             given,
-            not_asked,
         }
     }
 
@@ -140,11 +130,7 @@ impl OverriddenGroup {
 
     /// The decision that overrides make alone.
     pub(in crate::limiter) fn of_overrides(&self) -> Result<Decision, Error> {
-        let not_asked = self.not_asked.iter();
-        let not_asked = not_asked.map(|(place, limit)| (*place, Verdict::unlimited(limit.clone())));
-        let mut verdicts: Vec<_> = self.given.iter().cloned().chain(not_asked).collect();
-        verdicts.sort_by_key(|(place, _)| *place);
-        let verdicts = verdicts.into_iter().map(|(_, verdict)| verdict);
+        let verdicts = self.given.iter().map(|(_, verdict)| verdict.clone());
         Decision::in_place_of_store(verdicts.collect(), Source::Override)
     }
 
