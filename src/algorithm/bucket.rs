@@ -301,7 +301,7 @@ impl Level {
 }
 
 impl KindOfState for Level {
-    fn of(kind: &mut Kind) -> Option<&mut Option<Self>> {
+    fn place_in(kind: &mut Kind) -> Option<&mut Option<Self>> {
         match kind {
             Kind::Bucket(level) => Some(level),
             _ => None,

@@ -210,7 +210,7 @@ impl FixedWindow {
 }
 
 impl KindOfState for Counters<Window> {
-    fn of(kind: &mut Kind) -> Option<&mut Option<Self>> {
+    fn place_in(kind: &mut Kind) -> Option<&mut Option<Self>> {
         match kind {
             Kind::Window(state) => Some(state),
             _ => None,

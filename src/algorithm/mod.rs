@@ -148,8 +148,8 @@ enum Kind {
 
 /// A state of one kind.
 trait KindOfState: Sized {
-    /// The state in its place, if it is of this kind.
-    fn of(kind: &mut Kind) -> Option<&mut Option<Self>>;
+    /// The place of a state, if it is of this kind.
+    fn place_in(kind: &mut Kind) -> Option<&mut Option<Self>>;
 
     fn into_kind(self) -> Kind;
 }
@@ -162,7 +162,7 @@ fn with_state<S: KindOfState, T>(
     act: impl FnOnce(&mut Option<S>) -> T,
 ) -> T {
     let slot = offences::budget(slot);
-    let known = slot.as_mut().and_then(|State(kind)| S::of(kind));
+    let known = slot.as_mut().and_then(|State(kind)| S::place_in(kind));
     if let Some(state) = known {
         let answer = act(state);
         if state.is_none() {

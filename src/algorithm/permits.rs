@@ -95,7 +95,7 @@ struct Holder {
 }
 
 impl KindOfState for Holders {
-    fn of(kind: &mut Kind) -> Option<&mut Option<Self>> {
+    fn place_in(kind: &mut Kind) -> Option<&mut Option<Self>> {
         match kind {
             Kind::Permits(holders) => Some(holders),
             _ => None,

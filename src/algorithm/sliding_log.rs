@@ -233,7 +233,7 @@ impl SlidingLog {
 }
 
 impl KindOfState for Log {
-    fn of(kind: &mut Kind) -> Option<&mut Option<Self>> {
+    fn place_in(kind: &mut Kind) -> Option<&mut Option<Self>> {
         match kind {
             Kind::Log(state) => Some(state),
             _ => None,

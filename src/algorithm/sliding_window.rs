@@ -289,7 +289,7 @@ impl SlidingWindow {
 }
 
 impl KindOfState for Counters<SubWindows> {
-    fn of(kind: &mut Kind) -> Option<&mut Option<Self>> {
+    fn place_in(kind: &mut Kind) -> Option<&mut Option<Self>> {
         match kind {
             Kind::SubWindows(state) => Some(state),
             _ => None,

@@ -89,7 +89,9 @@ impl RateLimiter {
             .iter()
             .filter(|verdict| !verdict.is_unlimited());
         let decided_at = peeked.timestamp();
-        Ok(known.map(|it| Usage::of(it, decided_at)).collect())
+        Ok(known
+            .map(|it| Usage::from_verdict(it, decided_at))
+            .collect())
     }
 
     /// Decides several checks as one [group](Group), in one call to the store. All are charged, or

@@ -106,7 +106,7 @@ impl NearLimit {
             if is_news {
                 telemetry::near_limit(&self.events, check.key(), verdict);
                 if let Some(function) = &self.function {
-                    function(check.key(), &Usage::of(verdict, now));
+                    function(check.key(), &Usage::from_verdict(verdict, now));
                 }
             }
         }
@@ -159,18 +159,18 @@ impl ReportedKeys {
             is_marked: !has_windows(limit),
         };
         match known {
-            _ if is_near && is_latest => self.keep(&mut shard, budget, near),
+            _ if is_near && is_latest => self.remember(&mut shard, budget, near),
             _ if is_forgotten && is_latest => self.forget(&mut shard, budget),
             Some(known) => {
                 let full_at = known.full_at.max(full_at);
-                self.keep(&mut shard, budget, ReportedKey { full_at, ..known });
+                self.remember(&mut shard, budget, ReportedKey { full_at, ..known });
             }
             None => {}
         }
         is_near && is_forgotten && is_latest
     }
 
-    fn keep(&self, shard: &mut ReportedShard, budget: u128, key: ReportedKey) {
+    fn remember(&self, shard: &mut ReportedShard, budget: u128, key: ReportedKey) {
         if let Some(known) = shard.get_mut(budget) {
             *known = key;
             return;

@@ -90,8 +90,9 @@ pub struct Usage {
 
 impl Usage {
     /// The usage that the verdict of a check of cost 0 says.
-    pub(crate) fn of(verdict: &Verdict, decided_at: Timestamp) -> Self {
-        let (capacity, remaining) = (verdict.capacity(), verdict.remaining());
+    pub(crate) fn from_verdict(verdict: &Verdict, decided_at: Timestamp) -> Self {
+        let capacity = verdict.capacity();
+        let remaining = verdict.remaining();
         let used = capacity.saturating_sub(remaining);
         let percent = u128::from(used) * 100 / u128::from(capacity.max(1));
         let reset_after = verdict.reset_after();

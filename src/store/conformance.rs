@@ -228,7 +228,7 @@ async fn sequences_are_decided_as_by_the_algorithm(
             let usage = limiter.usage(free).await;
             assert_eq!(
                 usage.unwrap_or_else(|error| panic!("step {step} failed: {error}")),
-                [Usage::of(peeked.deciding(), peeked.timestamp())],
+                [Usage::from_verdict(peeked.deciding(), peeked.timestamp())],
                 "the usage in the store (left) differs from the algorithm's (right) at step {step}"
             );
         }

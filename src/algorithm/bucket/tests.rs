@@ -46,7 +46,8 @@ proptest! {
             now = now + later;
             match event {
                 Event::Charge(units) => {
-                    let (mut fast, mut slow) = (state, state);
+                    let mut fast = state;
+                    let mut slow = state;
                     let cost = Cost::units(units);
                     let decided = quota.decide(&mut slow, now, cost, Effect::Commit, false);
                     let level = fast.as_mut();

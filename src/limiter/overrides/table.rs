@@ -76,7 +76,8 @@ impl OverrideTable {
         }
         let shard = self.shard(hash);
         let entry = shard.lock().find(hash, |it| it.is_for(limit, key)).cloned();
-        let (entry, now) = (entry?, now());
+        let entry = entry?;
+        let now = now();
         entry.is_in_force(now).then_some((entry, now))
     }
 
@@ -102,7 +103,8 @@ impl OverrideTable {
             is_reported: AtomicBool::new(false),
         });
         let mut shard = self.shard(hash).lock();
-        let (limit, key) = (entry.given.limit_name(), entry.given.key());
+        let limit = entry.given.limit_name();
+        let key = entry.given.key();
         match shard.find_mut(hash, |it| it.is_for(limit, key)) {
             // Set and then announced, it is the same.
             Some(known) if known.given == entry.given && known.owner.is_none() => {}

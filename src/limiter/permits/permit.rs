@@ -43,7 +43,8 @@ impl PermitAnswer {
 
 /// The budget, under a limit of so many permits.
 pub(super) fn under(budget: &Budget, permits: u32) -> Budget {
-    let (limit, key) = (budget.limit(), budget.key());
+    let limit = budget.limit();
+    let key = budget.key();
     if permits == limit.permits() {
         return budget.clone();
     }

@@ -196,7 +196,8 @@ impl From<Limit> for LimitFields {
         let mut sub_windows = None;
         let mut mode = None;
         let mut anchor = None;
-        let (mut starts, mut time_zone) = (None, None);
+        let mut starts = None;
+        let mut time_zone = None;
         match limit.rule() {
             Rule::FixedWindow(FixedWindow {
                 anchor: Anchor::Calendar(calendar),

@@ -73,7 +73,7 @@ impl<S: Store> HeldUnits<S> {
     }
 
     /// Asks the store for what is not here.
-    pub(super) fn ask(mut self) -> Answer {
+    pub(super) fn ask_for_rest(mut self) -> Answer {
         if self.missing().next().is_none() {
             return Answer::ready(self.conclude(None));
         }
@@ -170,7 +170,7 @@ impl<S: Store> HeldUnits<S> {
             verdict.clone().with_remaining(left)
         } else if check.limit().is_asynchronous() {
             let unpaid = self.unpaid(check, asked, place);
-            let terms = CreditTerms::of(check.limit().rule());
+            let terms = CreditTerms::from_rule(check.limit().rule());
             let free_after = terms.map_or(0, |terms| terms.drains_after(unpaid));
             verdict.clone().with_unpaid(unpaid, free_after)
         } else {
@@ -187,7 +187,8 @@ impl<S: Store> HeldUnits<S> {
         place: usize,
     ) -> u64 {
         let budget = self.group[index].budget();
-        let report = WindowReport::of(asked, place, self.sent).filter(|_| self.are_taken);
+        let report =
+            WindowReport::from_decision(asked, place, self.sent).filter(|_| self.are_taken);
         if let Some(report) = report {
             return self.asynchronous.note_window(budget, rule, &report);
         }
@@ -203,7 +204,7 @@ impl<S: Store> HeldUnits<S> {
 
     /// The units of a check that are owed, after its answer is noted.
     fn unpaid(&self, check: &Check, asked: &Decision, place: usize) -> u64 {
-        let report = LevelReport::of(asked, place, self.sent, self.growths);
+        let report = LevelReport::from_decision(asked, place, self.sent, self.growths);
         match report.filter(|_| self.are_taken) {
             Some(report) => self.asynchronous.note_level(check.budget(), &report),
             None => self.asynchronous.credit.unpaid(check.budget()),

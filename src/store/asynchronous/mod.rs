@@ -75,9 +75,11 @@ impl<S: Store> Asynchronous<S> {
         match operation {
             Operation::Charge(group) if is_asynchronous(&group) => match group.into_one() {
                 Ok(check) => self.charge_one(check),
-                Err(group) => HeldUnits::take(self, group).ask(),
+                Err(group) => HeldUnits::take(self, group).ask_for_rest(),
             },
-            Operation::Peek(group) if is_asynchronous(&group) => HeldUnits::look(self, group).ask(),
+            Operation::Peek(group) if is_asynchronous(&group) => {
+                HeldUnits::look(self, group).ask_for_rest()
+            }
             Operation::Change(budget, change @ (Change::Reset | Change::Block(_))) => {
                 self.change(budget, change)
             }
@@ -107,7 +109,7 @@ impl<S: Store> Asynchronous<S> {
                     false => decision,
                 }))
             }
-            None => HeldUnits::take(self, check.into()).ask(),
+            None => HeldUnits::take(self, check.into()).ask_for_rest(),
         }
     }
 

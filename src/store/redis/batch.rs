@@ -121,7 +121,7 @@ impl Batch {
 
     /// Adds an operation.
     pub(super) fn push(&mut self, prefix: &str, operation: &Operation, caller: BatchCaller) {
-        let op = Op::of(operation);
+        let op = Op::for_operation(operation);
         let size = operation.size();
         let first = self.charges.len();
         match operation {

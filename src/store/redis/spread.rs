@@ -88,7 +88,7 @@ async fn decide(
 
 /// Charges all parts, or peeks. If not all are allowed, nothing stays charged.
 async fn ask_all(parts: &[Part], is_charge: bool) -> Result<Decision, Error> {
-    let answers = all(parts.iter().map(|part| part.ask(is_charge)).collect()).await;
+    let answers = all(parts.iter().map(|part| part.submit(is_charge)).collect()).await;
     let is_allowed = |answer: &Result<Decision, _>| answer.as_ref().is_ok_and(Decision::allowed);
     if !answers.iter().all(is_allowed) {
         return deny(is_charge, parts, answers).await;
@@ -176,7 +176,7 @@ struct Part {
 
 impl Part {
     /// Charges the checks, or peeks.
-    fn ask(&self, is_charge: bool) -> Answer {
+    fn submit(&self, is_charge: bool) -> Answer {
         let group = Group::of_distinct(self.checks.clone());
         let operation = match is_charge {
             true => Operation::Charge(group),

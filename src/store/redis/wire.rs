@@ -41,7 +41,7 @@ const EACH: u64 = 6;
 const WITH_TERMS: u64 = 8;
 
 impl Op {
-    pub(super) const fn of(operation: &Operation) -> Self {
+    pub(super) const fn for_operation(operation: &Operation) -> Self {
         match operation {
             Operation::Charge(_) => Self::Charge,
             Operation::Peek(_) => Self::Peek,

@@ -170,7 +170,7 @@ pub(crate) struct Payable {
 
 impl CreditTerms {
     /// `None` if the rule has no overshoot.
-    pub(crate) fn of(rule: &Rule) -> Option<Self> {
+    pub(crate) fn from_rule(rule: &Rule) -> Option<Self> {
         let (capacity, rate, period, sub_window) = match rule {
             Rule::Bucket(rule) if !rule.queues() => {
                 (rule.bucket.capacity, Some(rule.bucket.rate), 0, 1)
@@ -313,7 +313,8 @@ impl CreditAccount {
     /// If another replica has refunded units or reset the budget since then, this process notices
     /// it within [`DENIES_FOR`]. Returns `None` if the store has to be asked.
     pub(crate) fn deny(&mut self, units: u64, now: Instant) -> Option<DecidedHere> {
-        let (full_at, rate) = (self.known.full_at?, self.terms.rate?);
+        let full_at = self.known.full_at?;
+        let rate = self.terms.rate?;
         let [longest, shortest] = full_at.bounds(now);
         let fits_after = |full_after: Micros, units: u64| {
             let fits_at = self.terms.capacity.checked_sub(units)?;
@@ -527,7 +528,7 @@ mod tests {
     fn account_of_empty_bucket(sent: Instant) -> CreditAccount {
         let quota = Quota::new(1_000, Duration::from_secs(1));
         let limit = Limit::token_bucket("api", quota).unwrap();
-        let terms = CreditTerms::of(limit.rule()).unwrap();
+        let terms = CreditTerms::from_rule(limit.rule()).unwrap();
         let report = LevelReport {
             sent,
             growths: 0,

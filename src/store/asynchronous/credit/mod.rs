@@ -128,7 +128,7 @@ impl Credit {
         call: impl FnOnce(&mut CreditAccount) -> T,
     ) -> Option<T> {
         let (limit, _) = budget;
-        let terms = CreditTerms::of(limit.rule())?;
+        let terms = CreditTerms::from_rule(limit.rule())?;
         let call = |account: &mut CreditAccount| account.is_of(&terms).then(|| call(account));
         self.accounts.with(budget, call)?
     }
@@ -151,7 +151,8 @@ impl Credit {
     /// Returns whether it is too late to allow units that were held when the share had grown so
     /// often. Its lease is over, or a lease in between may have been, because the share grew since.
     pub(super) fn is_late(&self, held: &DecidedHere, growths: u64) -> bool {
-        let (now, share) = (Instant::now(), self.share.get());
+        let now = Instant::now();
+        let share = self.share.get();
         let has_grown = share.growths != growths && now >= later(held.at, LEASE);
         has_grown || !share.is_leased(now)
     }
@@ -238,7 +239,7 @@ impl<S: Store> Asynchronous<S> {
 
     /// Notes the answer to a check. Returns the units of the budget that are not paid.
     pub(super) fn note_level(self: &Arc<Self>, budget: &Budget, report: &LevelReport) -> u64 {
-        let Some(terms) = CreditTerms::of(budget.limit().rule()) else {
+        let Some(terms) = CreditTerms::from_rule(budget.limit().rule()) else {
             return 0;
         };
         self.open_lease();
@@ -312,7 +313,7 @@ impl<S: Store> Asynchronous<S> {
 impl LevelReport {
     /// The state of the budget of one of the checks of a decision. `None` if the decision does not
     /// tell it.
-    pub(super) fn of(
+    pub(super) fn from_decision(
         decision: &Decision,
         index: usize,
         sent: Instant,

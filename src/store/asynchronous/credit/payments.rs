@@ -82,7 +82,7 @@ impl<S: Store> SentPayment<S> {
         }
     }
 
-    fn ask(&self) -> Answer {
+    fn send(&self) -> Answer {
         let payment = self.asynchronous.credit.payment(&self.budget, self.payment);
         self.asynchronous.store.apply(payment)
     }
@@ -92,7 +92,7 @@ impl<S: Store> SentPayment<S> {
             return;
         };
         self.is_answered = true;
-        let report = LevelReport::of(decision, 0, self.sent, self.growths);
+        let report = LevelReport::from_decision(decision, 0, self.sent, self.growths);
         let Payable { units, number, .. } = self.payment;
         let credit = &self.asynchronous.credit;
         let next = self.with_account(|account| {
@@ -280,7 +280,7 @@ impl<S: Store> Asynchronous<S> {
 }
 
 async fn send_all<S: Store>(payments: Vec<SentPayment<S>>) {
-    let answers = answer::all(payments.iter().map(SentPayment::ask).collect()).await;
+    let answers = answer::all(payments.iter().map(SentPayment::send).collect()).await;
     for (payment, answer) in payments.into_iter().zip(&answers) {
         payment.note(answer);
     }

@@ -419,7 +419,7 @@ impl PrepaidAccount {
     }
 
     /// Puts back units that could not be given back.
-    pub(crate) fn keep(&mut self, kept: &ReturnedUnits) {
+    pub(crate) fn put_back_returned(&mut self, kept: &ReturnedUnits) {
         if kept.account == self.number && kept.ends == self.window.ends {
             self.ahead += kept.units;
             self.own += kept.units;

@@ -210,7 +210,7 @@ impl<S: Store> Asynchronous<S> {
         for (budget, kept) in give_back(&*self.store, units).await {
             if let Some(rule) = budget.limit().charged_ahead() {
                 self.prepaid
-                    .under(budget.parts(), rule, |it| it.keep(&kept));
+                    .under(budget.parts(), rule, |it| it.put_back_returned(&kept));
             }
         }
     }
@@ -252,7 +252,9 @@ impl<S: Store> BlockCharge<S> {
         let charge = Operation::Charge(check.into());
         let answer = self.asynchronous.store.apply(charge).await;
         self.may_be_charged = answer.as_ref().is_err_and(Error::may_have_charged);
-        let report = answer.ok().and_then(|it| WindowReport::of(&it, 0, sent));
+        let report = answer
+            .ok()
+            .and_then(|it| WindowReport::from_decision(&it, 0, sent));
         let Some(report) = report else {
             return;
         };
@@ -290,7 +292,7 @@ impl<S: Store> Drop for BlockCharge<S> {
 impl WindowReport {
     /// The state of the window of one of the checks of a decision. `None` if the decision does not
     /// tell it.
-    pub(super) fn of(decision: &Decision, index: usize, sent: Instant) -> Option<Self> {
+    pub(super) fn from_decision(decision: &Decision, index: usize, sent: Instant) -> Option<Self> {
         let verdict = decision.verdicts().get(index)?;
         let outcome = verdict.outcome();
         let is_of_window = outcome.reset_after > 0 && outcome.blocked_for == 0;

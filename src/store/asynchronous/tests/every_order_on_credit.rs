@@ -210,7 +210,7 @@ impl CreditModel {
             Duration::from_micros(bounds.capacity * bounds.drains_in * TICK),
         );
         let limit = Limit::token_bucket("api", quota).unwrap();
-        let terms = CreditTerms::of(limit.rule()).unwrap();
+        let terms = CreditTerms::from_rule(limit.rule()).unwrap();
         Self {
             bounds,
             limit,
@@ -612,16 +612,16 @@ impl CreditModel {
                 }
                 // So that the next answers are newer than their requests.
                 self.tick(&mut world);
-                (0..replicas).for_each(|replica| self.ask(&mut world, replica, 0));
+                (0..replicas).for_each(|replica| self.ask_store(&mut world, replica, 0));
             }
             Start::HandsOver { is_full } => {
                 (0..3).for_each(|_| self.share(&mut world, 0));
-                (0..2).for_each(|replica| self.ask(&mut world, replica, 0));
+                (0..2).for_each(|replica| self.ask_store(&mut world, replica, 0));
                 while let Some((_, owes)) = self.allows(&world, 0) {
                     world = owes;
                 }
                 if is_full {
-                    self.ask(&mut world, 1, self.bounds.capacity);
+                    self.ask_store(&mut world, 1, self.bounds.capacity);
                     // It knows what was before.
                     world.replicas[1].account = None;
                     let level = LevelReport {
@@ -636,7 +636,7 @@ impl CreditModel {
             }
             Start::TookOver => {
                 (0..3).for_each(|_| self.share(&mut world, 0));
-                self.ask(&mut world, 0, 0);
+                self.ask_store(&mut world, 0, 0);
                 self.tick(&mut world);
                 let now = self.local(0, world.now);
                 let it = &mut world.replicas[0];
@@ -647,12 +647,12 @@ impl CreditModel {
                     self.tick(&mut world);
                     (0..3).for_each(|_| self.share(&mut world, 1));
                 }
-                self.ask(&mut world, 1, 0);
+                self.ask_store(&mut world, 1, 0);
                 world.messages.push(late);
             }
             Start::CutOff => {
                 (0..3).for_each(|_| self.share(&mut world, 0));
-                (0..2).for_each(|replica| self.ask(&mut world, replica, 0));
+                (0..2).for_each(|replica| self.ask_store(&mut world, replica, 0));
                 while let Some((_, owes)) = self.allows(&world, 0) {
                     world = owes;
                 }
@@ -662,18 +662,18 @@ impl CreditModel {
                 (0..3).for_each(|_| self.share(&mut world, 0));
                 self.share(&mut world, 1);
                 self.share(&mut world, 0);
-                (0..2).for_each(|replica| self.ask(&mut world, replica, 0));
+                (0..2).for_each(|replica| self.ask_store(&mut world, replica, 0));
                 let it = &mut world.replicas[0];
                 it.kept = Some((it.lease.usable(), true));
                 (0..STORE_LEASE).for_each(|_| self.tick(&mut world));
                 while world.replicas[1].lease.usable().parts() < ALL_SHARES {
                     self.share(&mut world, 1);
                 }
-                self.ask(&mut world, 1, 0);
+                self.ask_store(&mut world, 1, 0);
                 while let Some((_, owes)) = self.allows(&world, 1) {
                     world = owes;
                 }
-                self.ask(&mut world, 1, self.bounds.capacity);
+                self.ask_store(&mut world, 1, self.bounds.capacity);
                 self.pay_all(&mut world, 1);
                 world.replicas[1].lease.close();
                 self.share(&mut world, 1);
@@ -695,7 +695,7 @@ impl CreditModel {
     }
 
     /// A replica asks for units and is answered.
-    fn ask(&self, world: &mut CreditWorld, replica: usize, units: u64) {
+    fn ask_store(&self, world: &mut CreditWorld, replica: usize, units: u64) {
         self.send(world, replica, Content::Ask(units));
         self.answer_all(world);
     }

@@ -487,7 +487,8 @@ fn replica_that_joins_soon_has_its_share() {
             last
         };
         let replica = || Asynchronous::new(store.clone(), Duration::from_millis(10), "test".into());
-        let (first, second) = (replica(), replica());
+        let first = replica();
+        let second = replica();
         let alone = check_for(&first, Duration::from_millis(400)).await;
         assert_eq!(alone, Source::Asynchronous);
         let joined = check_for(&second, Duration::from_secs(2)).await;

@@ -34,7 +34,7 @@ impl Replica {
     }
 
     /// A check is sent, and its denial is remembered.
-    fn ask(&self) {
+    fn check(&self) {
         let asked = self.deny_cache.asked(Instant::now());
         let decision = self.decide();
         if !decision.allowed() {
@@ -68,7 +68,7 @@ impl Replica {
 fn denial_is_remembered_without_a_change() {
     loom::model(|| {
         let replica = Replica::new();
-        replica.ask();
+        replica.check();
         assert!(replica.denies_without_asking());
     });
 }
@@ -78,7 +78,7 @@ fn denial_from_before_a_change_is_never_the_answer_after_it() {
     loom::model(|| {
         let replica = Replica::new();
         let other = Arc::clone(&replica);
-        let asking = thread::spawn(move || other.ask());
+        let asking = thread::spawn(move || other.check());
         replica.reset();
         assert!(
             !replica.denies_without_asking(),
@@ -99,7 +99,7 @@ fn denial_from_before_two_changes_is_never_the_answer_after_either() {
     model.check(|| {
         let replica = Replica::new();
         let [asks, resets] = [(); 2].map(|()| Arc::clone(&replica));
-        let asking = thread::spawn(move || asks.ask());
+        let asking = thread::spawn(move || asks.check());
         let resetting = thread::spawn(move || resets.reset());
         replica.reset();
         assert!(!replica.denies_without_asking());

@@ -27,7 +27,8 @@ fn attempt_that_ends_with_its_runtime_does_not_delay_the_attempts_of_others() {
             .build()
             .unwrap()
     };
-    let (ended, running) = (runtime(), runtime());
+    let ended = runtime();
+    let running = runtime();
     let handle = ended.handle().clone();
     ended.shutdown_timeout(Duration::from_secs(60));
     let connection = to_nowhere();

@@ -128,7 +128,8 @@ impl Quotas {
         self.sample.count();
         // The quota of an override is of one key.
         for check in group.iter().filter(|it| !it.limit().is_overridden()) {
-            let (name, quota) = (name(check.limit()), quota(check.limit()));
+            let name = name(check.limit());
+            let quota = quota(check.limit());
             match self.is_registered(&name, &quota) {
                 Some(true) => {}
                 Some(false) => self.sample.add(name, SEVERAL.to_owned()),

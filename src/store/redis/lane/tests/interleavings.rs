@@ -32,7 +32,7 @@ fn start(lane: &Arc<Lane>) {
 }
 
 /// Asks, as `submit` and the first poll of its answer do.
-fn ask(lane: &Arc<Lane>) -> Promised {
+fn submit_check(lane: &Arc<Lane>) -> Promised {
     let check = lane.add(&charge(), Urgency::Usual).unwrap();
     if check.is_alone {
         let leaving = lane.leaving.lock();
@@ -59,10 +59,10 @@ fn ask_at_once(threads: usize) {
     let asking: Vec<_> = (1..threads)
         .map(|_| {
             let lane = Arc::clone(&lane);
-            thread::spawn(move || ask(&lane))
+            thread::spawn(move || submit_check(&lane))
         })
         .collect();
-    let mut checks = vec![ask(&lane)];
+    let mut checks = vec![submit_check(&lane)];
     checks.extend(asking.into_iter().map(|asking| asking.join().unwrap()));
     assert!(checks.iter_mut().all(|check| check.kept().is_some()));
     let queue = lane.queue();
@@ -87,7 +87,7 @@ fn place_that_is_dropped_with_its_runtime_leaves_no_check_behind() {
     loom::model(|| {
         let lane = lane();
         let other = Arc::clone(&lane);
-        let asking = thread::spawn(move || ask(&other));
+        let asking = thread::spawn(move || submit_check(&other));
         drop(lane.place());
         let mut check = asking.join().unwrap();
         assert!(check.kept().is_some());
