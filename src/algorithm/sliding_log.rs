@@ -175,9 +175,9 @@ struct LogView {
     before: u64,
     /// The units that count.
     used: u64,
-    /// For what entries are kept after this check.
+    /// The rule for which entries are kept after this check.
     keep: SlidingLog,
-    /// Whether a denied check has to store `keep` or `set_back`.
+    /// `true` if a denied check has to store `keep` or `set_back`.
     moved: bool,
 }
 

@@ -179,7 +179,7 @@ pub(crate) struct LimitConfig {
     )]
     #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
     pub(crate) shadow_percent: Option<u8>,
-    /// Whether replicas decide without waiting for the store, with units that they charged ahead.
+    /// `true` if replicas decide without waiting for the store, with units that they charged ahead.
     /// Only a fixed window can. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) asynchronous: bool,
@@ -329,7 +329,7 @@ pub(crate) struct PlanConfig {
     )]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_000_000)))]
     pub(crate) limit: Option<u64>,
-    /// Whether the requests of this plan are not limited.
+    /// `true` if the requests of this plan are not limited.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) unlimited: bool,
     /// The reason for which the requests of this plan are rejected with 403. Clients get it.

@@ -42,7 +42,7 @@ pub(crate) struct OverrideConfig {
     )]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_000_000)))]
     pub(crate) limit: Option<u64>,
-    /// Whether the requests of this key are not limited.
+    /// `true` if the requests of this key are not limited.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) unlimited: bool,
     /// The reason for which the requests of this key are rejected with 403. Clients get it.

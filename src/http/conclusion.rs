@@ -24,7 +24,7 @@ use crate::telemetry::{self, CheckSpan};
 /// A group that the store decides, as far as it has to be known at the end.
 pub(super) struct Charging {
     key_digests: Vec<Digest>,
-    /// Whether a limit is not in shadow mode.
+    /// `true` if a limit is not in shadow mode.
     is_enforced: bool,
     /// If its costs may be settled.
     group: Option<Box<Group>>,

@@ -64,7 +64,7 @@ pub(super) struct Policy {
     on_store_failure: OnStoreFailure,
     /// `None` means that each limit says it.
     enforced: Option<Enforced>,
-    /// Whether requests are counted, in metrics and for events.
+    /// `true` if requests are counted, in metrics and for events.
     counts_requests: bool,
     events: Arc<Throttle>,
 }

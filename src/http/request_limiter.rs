@@ -18,7 +18,7 @@ pub(super) struct RequestLimiter {
     pub(super) responder: Responder,
     /// The limits' names, for events.
     pub(super) names: String,
-    /// Whether requests are forwarded while the store is overloaded.
+    /// `true` if requests are forwarded while the store is overloaded.
     pub(super) is_open_when_overloaded: bool,
     pub(super) headers: HeaderSettings,
     pub(super) inserts_decision: bool,
@@ -28,9 +28,9 @@ pub(super) struct RequestLimiter {
     /// The throttle of events about requests that the store did not decide.
     pub(super) events: Arc<Throttle>,
     pub(super) shadow_events: Arc<Throttle>,
-    /// Whether a budget that a layer outside charges as well was reported.
+    /// `true` if a budget that a layer outside charges as well was reported.
     pub(super) is_double_charge_reported: Arc<AtomicBool>,
-    /// Whether settings without an effect were reported.
+    /// `true` if settings without an effect were reported.
     pub(super) are_settings_reported: Arc<AtomicBool>,
 }
 

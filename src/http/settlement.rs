@@ -58,7 +58,7 @@ pub struct Settlement {
 struct SharedCharges {
     /// The charges that are not settled.
     charges: Mutex<Vec<OpenCharge>>,
-    /// Whether any charge was settled.
+    /// `true` if any charge was settled.
     has_settled: AtomicBool,
     runtime: Option<Runtime>,
     layer: Arc<SettlingRecord>,
@@ -80,7 +80,7 @@ pub(super) struct SettlingRecord {
     /// The names under which a request had an estimate above 0. A check of cost 0 always passes,
     /// also in debt.
     estimated: Unseen,
-    /// Whether one of the two missed a name. Until then, a sample of the settlements is enough to
+    /// `true` if one of the two missed a name. Until then, a sample of the settlements is enough to
     /// know which names are used.
     has_missed: AtomicBool,
 }
@@ -213,8 +213,7 @@ impl Settlement {
     }
 
     /// Settles the charges under several limits. On Redis they share a call. Returns how many there
-    /// are.
-    /// Of equal names, the first cost counts.
+    /// are. If a name comes twice, its first cost counts.
     #[must_use = "fewer than the costs were settled if the request was not charged under some"]
     pub fn settle_all<'a>(&self, costs: impl IntoIterator<Item = (&'a str, u32)>) -> usize {
         let costs: Vec<_> = costs.into_iter().collect();
@@ -407,7 +406,7 @@ pub(super) enum Settled {
 /// When a layer settles costs.
 #[derive(Clone, Default)]
 pub(super) struct SettlementSettings {
-    /// Whether handlers get a [`Settlement`].
+    /// `true` if handlers get a [`Settlement`].
     pub(super) inserts: bool,
     on_response: Vec<OnResponse>,
     layer: Arc<SettlingRecord>,

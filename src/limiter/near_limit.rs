@@ -62,7 +62,7 @@ struct ReportedKey {
     near_at: Timestamp,
     /// When the budget is full, if nothing else is charged.
     full_at: Timestamp,
-    /// Whether it is in the marks. Keys of windows are looked up near the limit only.
+    /// `true` if it is in the marks. Keys of windows are looked up near the limit only.
     is_marked: bool,
 }
 

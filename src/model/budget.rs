@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use super::{Key, Limit};
 use crate::algorithm::offences::Blocking;
 
-/// What is counted for a key under a limit.
+/// The units of a key under a limit.
 ///
 /// Limits of one name and [kind](Limit#kinds) share a budget, with any quotas and
 /// settings. So two budgets are equal if their names, kinds and keys are equal.

@@ -43,7 +43,7 @@ struct Rare {
     max_wait: Micros,
     /// If the check waits without a reservation.
     patience: Micros,
-    /// Whether the caller of a peek is denied.
+    /// `true` if the caller of a peek is denied.
     is_denied_caller: bool,
     /// If the limit has none.
     on_store_failure: Option<OnStoreFailure>,

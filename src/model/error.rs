@@ -298,7 +298,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// For calls that read or write a configuration.
+/// An error of calls that read or write a configuration.
 impl From<ConfigError> for Error {
     fn from(error: ConfigError) -> Self {
         let kind = match error.is_of_server() {

@@ -127,7 +127,7 @@ const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 #[repr(align(64))]
 struct Definition {
     name: Box<str>,
-    /// Of the name and the kind. Hashed once, because stores hash a budget for each check.
+    /// The hash of the name and the kind. Hashed once, because stores hash a budget for each check.
     budget_hash: u64,
     quota: Quota,
     rule: Rule,
@@ -144,7 +144,7 @@ struct Definition {
     block: Option<(BlockPolicy, Blocking)>,
     /// The `Retry-After` of a concurrency limit.
     retry_after: Duration,
-    /// Whether the requests that it denies are shed load, because the server is busy, not the
+    /// `true` if the requests that it denies are shed load, because the server is busy, not the
     /// client.
     sheds_load: bool,
     /// Set for the limit of a key with an override. Boxed, so that it does not move the fields that

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Budget, Check, Error, Group, Limit};
 use crate::units::{Claim, Payment, Receipt};
 
-/// What a [`Store`](crate::store::Store) is asked to do.
+/// The question to a [`Store`](crate::store::Store), or the change that it makes.
 ///
 /// ```
 /// use tollgate::store::{Budget, Change, Operation};

@@ -81,10 +81,10 @@ pub struct Usage {
     /// The time until the block of the key ends. `None` if it is not blocked.
     #[cfg_attr(feature = "serde", serde(serialize_with = "in_seconds_if_any"))]
     pub blocked_for: Option<Duration>,
-    /// Whether the limit is in [shadow mode](crate::Limit::with_shadow_mode) for the key, and never
-    /// denies.
+    /// `true` if the limit is in [shadow mode](crate::Limit::with_shadow_mode) for the key, and
+    /// never denies.
     pub shadow: bool,
-    /// Whether an [override](crate::overrides::Override) of the key is in force.
+    /// `true` if an [override](crate::overrides::Override) of the key is in force.
     pub overridden: bool,
 }
 

@@ -32,11 +32,11 @@ pub struct Verdict {
     /// The time of the charge by the store's clock. It is earlier than the decision for units that
     /// were charged ahead.
     pub(super) charged_at: Timestamp,
-    /// Whether the budget is unknown.
+    /// `true` if the budget is unknown.
     is_unknown: bool,
-    /// Whether the limit does not deny this key. The outcome is the one that it would have.
+    /// `true` if the limit does not deny this key. The outcome is the one that it would have.
     is_shadow: bool,
-    /// Whether it was decided locally, so no store knows of the charge.
+    /// `true` if it was decided locally, so no store knows of the charge.
     pub(super) is_local: bool,
 }
 

@@ -171,7 +171,7 @@ pub enum Note<'a> {
         owner: &'a Weak<()>,
         /// The limits.
         limits: &'a [&'a Limit],
-        /// Whether they replace all earlier limits of the owner, or are added.
+        /// `true` if they replace all earlier limits of the owner, `false` if they are added.
         replace: bool,
     },
     /// The keys that it denied most often in the last minute, with the limit's name, the key as it

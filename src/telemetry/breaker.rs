@@ -12,7 +12,7 @@ use crate::units::Mutex;
 pub(crate) struct BreakerEvents {
     /// The store that it guards.
     store: Arc<str>,
-    /// Of the store in metrics.
+    /// The store's label in metrics.
     label: Arc<str>,
     /// Its parts in the gauges of breakers: open, and half-open.
     levels: Mutex<[GaugeLevel; 2]>,

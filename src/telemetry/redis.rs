@@ -11,7 +11,7 @@ use crate::model::Budget;
 /// The events of one store, each once a second at most.
 pub(crate) struct RedisEvents {
     server: Arc<str>,
-    /// Of the store in metrics.
+    /// The store's label in metrics.
     label: Arc<str>,
     connected: Throttle,
     unreachable: Throttle,

@@ -15,7 +15,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Throttle {
     /// When an event was last reported, and how many were counted since.
     state: Mutex<(Option<Instant>, u64)>,
-    /// Whether some were counted and not reported. Most of the time, none were.
+    /// `true` if some were counted and not reported. Most of the time, none were.
     some_unreported: AtomicBool,
 }
 

@@ -16,9 +16,9 @@ pub(crate) struct Outcome {
     pub(crate) drains_after: Micros,
     /// The time until the block of the key ends. 0: it is not blocked.
     pub(crate) blocked_for: Micros,
-    /// Whether the block begins with this denial.
+    /// `true` if the block begins with this denial.
     pub(crate) begins_block: bool,
-    /// Whether the store did not decide, because its time is in neither of the windows of a
+    /// `true` if the store did not decide, because its time is in neither of the windows of a
     /// calendar that it got.
     pub(crate) is_undecided: bool,
 }

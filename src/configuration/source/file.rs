@@ -64,7 +64,7 @@ struct WatchedFile {
     changes: Arc<Notify>,
     /// `None` if the system has no watch left.
     watcher: Option<RecommendedWatcher>,
-    /// Whether it was reported that the file cannot be watched, since it last could be.
+    /// `true` if it was reported that the file cannot be watched, since it last could be.
     is_reported: bool,
 }
 

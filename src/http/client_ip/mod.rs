@@ -97,7 +97,7 @@ pub struct ClientIp {
 
 #[derive(Default)]
 struct ClientIpEvents {
-    /// Whether it was reported that a proxy sends no header. Its health checks may have none.
+    /// `true` if it was reported that a proxy sends no header. Its health checks may have none.
     reported_missing: AtomicBool,
     reported_all_trusted: AtomicBool,
     /// The private clients that were reported. Each may be a proxy whose network was forgotten.

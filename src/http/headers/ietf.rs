@@ -75,7 +75,7 @@ struct ReportedBudget {
     /// all.
     next: Option<Duration>,
     key_digest: Option<Digest>,
-    /// Whether it is also in `RateLimit`, and not only in `RateLimit-Policy`.
+    /// `true` if it is also in `RateLimit`, and not only in `RateLimit-Policy`.
     is_reported: bool,
 }
 

@@ -75,7 +75,7 @@ pub(super) struct Fields {
 struct RareFields {
     /// If the request used up a budget.
     next_allowed: Option<NextAllowed>,
-    /// For `X-RateLimit-Reset-After`.
+    /// The time for `X-RateLimit-Reset-After`.
     reset_at: Option<Instant>,
     ietf: Option<Ietf>,
     /// The limits that the key is near.
@@ -385,7 +385,7 @@ fn numbers(headers: &HeaderMap, name: &HeaderName) -> Vec<Option<u64>> {
         .collect()
 }
 
-/// Whether a budget has fewer units left than the request cost.
+/// The layers with a budget that has fewer units left than the request cost.
 #[derive(Clone, Copy)]
 struct UsedUp {
     /// A budget of this layer.

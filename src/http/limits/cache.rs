@@ -113,7 +113,7 @@ impl<V> LookUpInFlight<V> {
 /// The look-ups of one id.
 struct LookUpsOfId<V> {
     running: LookUpInFlight<V>,
-    /// Whether the id was forgotten since then. The value that is found may be the old one.
+    /// `true` if the id was forgotten since then. The value that is found may be the old one.
     is_forgotten: bool,
     /// The look-up that runs next.
     next: Option<(LookUpInFlight<V>, Ended<V>)>,

@@ -43,7 +43,7 @@ pub(in crate::http) struct RequestRoute<'a> {
     template: Option<Vec<Segment<'a>>>,
     /// The path as it was sent.
     sent: Cow<'a, str>,
-    /// Whether every router and proxy reads the path as it is written, except for a slash at the
+    /// `true` if every router and proxy reads the path as it is written, except for a slash at the
     /// end.
     is_plain: bool,
     /// The other paths that a router or a proxy may read in it. `None` if that may be any path,

@@ -34,9 +34,9 @@ pub(in crate::http) struct Version {
     pub(super) limits: Vec<CompiledLimit>,
     /// About the requests since the last look for such limits.
     pub(super) requests: Arc<AtomicU32>,
-    /// Whether the limits that applied to no request are known.
+    /// `true` if the limits that applied to no request are known.
     pub(super) is_examined: Arc<AtomicBool>,
-    /// Whether the plans of a limit are looked up.
+    /// `true` if the plans of a limit are looked up.
     pub(super) looks_up: bool,
 }
 
@@ -55,7 +55,7 @@ pub(in crate::http) struct CompiledLimit {
     pub(super) plans: Option<Plans>,
     /// Exceptions for single keys.
     pub(super) overrides: Arc<[Override]>,
-    /// Whether the limit applied to a request since then. Also set after it was reported.
+    /// `true` if the limit applied to a request since then. Also set after it was reported.
     pub(super) has_applied: Arc<AtomicBool>,
     pub(super) since: Instant,
 }

@@ -13,7 +13,7 @@ use crate::units::ConfigError;
 #[derive(Clone)]
 pub(in crate::http) struct KeyedLimit {
     limit: CopiedLimit,
-    /// Whether the limit came without a failure policy, so that it has the layer's.
+    /// `true` if the limit came without a failure policy, so that it has the layer's.
     fails_as_layer: bool,
     pub(in crate::http) key: Arc<dyn KeyExtractor>,
     /// In place of the policy's cost.

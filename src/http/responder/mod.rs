@@ -226,7 +226,7 @@ pub(super) type Respond =
 pub(super) struct Responder {
     pub(super) format: BodyFormat,
     pub(super) custom: Option<Respond>,
-    /// Whether gRPC calls are answered as other requests.
+    /// `true` if gRPC calls are answered as other requests.
     #[cfg(feature = "grpc")]
     pub(super) ignores_grpc: bool,
 }

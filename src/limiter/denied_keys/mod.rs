@@ -85,7 +85,7 @@ struct SharedCounts {
     /// When the period started, and the summary of the one before.
     period: Mutex<(Instant, DeniedSummary)>,
     shards: [Mutex<SketchShard>; SHARDS],
-    /// Whether a task waits for the end of the period.
+    /// `true` if a task waits for the end of the period.
     report_is_due: AtomicBool,
     /// The stores of the limiters that count here. A single one gets the keys of each period.
     stores: Mutex<Vec<Weak<dyn Store>>>,

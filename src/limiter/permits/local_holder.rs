@@ -45,9 +45,9 @@ pub(super) struct LocalHolder {
     /// The limit of the last caller.
     limit: u32,
     stage: ClaimStage,
-    /// Whether a change has not been claimed.
+    /// `true` if a change has not been claimed.
     is_changed: bool,
-    /// Whether its time for a claim has come, for a poll, a renewal, or another attempt after a
+    /// `true` if its time for a claim has come, for a poll, a renewal, or another attempt after a
     /// failure.
     is_due: bool,
     history: ClaimHistory,
@@ -346,8 +346,8 @@ mod tests {
         (PermitCaller { outcome, limit }, receiver)
     }
 
-    /// Whether a waiter under 5 gets the permit of a claim for a caller under 10, which was sent
-    /// before it came. The claim is answered, or lost and repeated.
+    /// Returns whether a waiter under 5 gets the permit of a claim for a caller under 10, which was
+    /// sent before it came. The claim is answered, or lost and repeated.
     fn granted_to_the_waiter(is_lost: bool) -> bool {
         let now = Instant::now();
         let mut holder = LocalHolder::new([0; 8], 10);

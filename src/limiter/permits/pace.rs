@@ -34,7 +34,7 @@ pub(super) struct ClaimHistory {
     surpluses: u32,
     /// How many claims in a row ended without an answer.
     losses: u32,
-    /// Whether the store may have applied a claim.
+    /// `true` if the store may have applied a claim.
     may_be_stored: bool,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Bounds {
     pub(super) deadline: Instant,
     /// When a waiter that is still queued asks for its denial.
     pub(super) peek_at: Instant,
-    /// Whether a store that is unavailable is asked again.
+    /// `true` if a store that is unavailable is asked again.
     pub(super) waits_for_store: bool,
 }
 

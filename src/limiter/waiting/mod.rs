@@ -40,7 +40,7 @@ struct ChargeAttempt {
     changes: u64,
     /// The place of its caller among the waiters.
     place: Option<WaiterGuard>,
-    /// Whether an allowed charge may have a delay.
+    /// `true` if an allowed charge may have a delay.
     may_be_delayed: bool,
     longest_delay: Duration,
     /// How many callers of its keys may wait before it.

@@ -18,7 +18,7 @@ pub(super) struct Reservation {
     decision: Decision,
     /// When the units may be used.
     turn: Instant,
-    /// Whether the units are used, given back or void.
+    /// `true` if the units are used, given back or void.
     is_over: bool,
 }
 

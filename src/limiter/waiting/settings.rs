@@ -14,7 +14,7 @@ use crate::units::ConfigError;
 pub(crate) struct WaitSettings {
     /// Zero means that requests do not wait.
     pub(super) max_wait: Duration,
-    /// Whether a store that is unavailable is asked again.
+    /// `true` if a store that is unavailable is asked again.
     pub(super) waits_for_store: bool,
     pub(crate) max_waiters: usize,
     pub(crate) max_waiters_per_key: usize,

@@ -94,7 +94,7 @@ struct Place<'a> {
     budget: Budget,
     queue: Arc<WaitingQueue>,
     units: u64,
-    /// Whether its cost is counted, because it reserves nothing.
+    /// `true` if its cost is counted, because it reserves nothing.
     has_cost: bool,
     front: Option<FrontPlace>,
 }

@@ -1,4 +1,4 @@
-//! Whether a text is the encoded form of a key, by the grammar in the module's documentation.
+//! Checks that a text is the encoded form of a key, by the grammar in the module's documentation.
 
 use super::encoder::{EMPTY_PART, HASHED, is_plain};
 use super::text;

@@ -14,7 +14,7 @@ pub(super) const HASHED: u8 = b'#';
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
-/// Whether a byte of a part needs no escape.
+/// `true` for each byte of a part that needs no escape.
 const IS_PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0;

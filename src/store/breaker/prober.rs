@@ -22,7 +22,8 @@ pub(crate) struct Breaker {
     probe: Box<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
     /// Fails the checks that wait to be sent. Called when the breaker has opened.
     on_opened: Box<dyn Fn() + Send + Sync>,
-    /// Whether a task probes. It ends with its runtime. Then a check of another runtime starts one.
+    /// `true` if a task probes. It ends with its runtime. Then a check of another runtime starts
+    /// one.
     is_probed: AtomicBool,
     /// Wakes the task when the breaker opens.
     opened: Arc<Notify>,

@@ -57,7 +57,7 @@ pub struct MemoryStore {
     process: ProcessClock,
     /// In place of the time of the process.
     clock: Option<ManualClock>,
-    /// Whether there is a cap on the budgets.
+    /// `true` if there is a cap on the budgets.
     capped: bool,
     /// The next shard to be swept by an operation on another shard.
     idle: AtomicUsize,

@@ -26,7 +26,7 @@ const CANDIDATES: usize = 16;
 /// The most places that an eviction looks at, so that a full table does not make a check slow.
 const MAX_LOOKS: usize = 256;
 
-/// What is stored of a budget.
+/// A stored budget.
 pub(super) struct StoredBudget {
     /// The upper half of its fingerprint. The lower half is the hash of the table.
     strong: u64,
@@ -97,7 +97,7 @@ impl StoredBudget {
     }
 }
 
-/// What was done to a budget.
+/// An action on a budget.
 #[derive(Clone, Copy)]
 pub(super) enum BudgetAction<'a> {
     Charge,

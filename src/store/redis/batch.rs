@@ -56,7 +56,7 @@ pub(super) struct Batch {
 /// A limit, as the script gets it.
 struct SentLimit {
     limit: Limit,
-    /// Whether it blocks keys.
+    /// `true` if it blocks keys.
     blocks: bool,
     /// In a queue, the longest delay of an allowed check.
     longest_delay: Micros,
@@ -72,14 +72,14 @@ struct Run {
     size: usize,
     /// The number of its groups that are sent.
     times: u16,
-    /// Whether its denial is remembered.
+    /// `true` if its denial is remembered.
     is_remembered: bool,
 }
 
 /// The caller of one group, and its answer.
 pub(super) struct BatchCaller {
     run: usize,
-    /// Whether its group is sent.
+    /// `true` if its group is sent.
     sent: bool,
     deadline: Instant,
     /// The time of the question, if a denial is remembered.

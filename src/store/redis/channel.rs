@@ -28,7 +28,7 @@ pub(super) struct Feed {
     /// When the key has another node, or the store another connection, announcements may be made
     /// elsewhere.
     subscription: Option<(Subscription, Arc<Node>, u64)>,
-    /// Whether the current failure to subscribe was reported.
+    /// `true` if the current failure to subscribe was reported.
     is_reported: bool,
     attempted: Option<Instant>,
 }

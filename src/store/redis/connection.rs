@@ -74,7 +74,7 @@ struct Opened {
     generation: u64,
     /// The number of its next call.
     calls: AtomicU16,
-    /// Whether a call found that it is closed.
+    /// `true` if a call found that it is closed.
     is_known_closed: AtomicBool,
 }
 

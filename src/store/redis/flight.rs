@@ -192,10 +192,10 @@ struct Call {
     place: CallPlace,
     node: Arc<Node>,
     handle: Handle,
-    /// Whether a redirection (`ASK`) is for this call alone.
+    /// `true` if a redirection (`ASK`) is for this call alone.
     is_asking: bool,
     breaker_report: BreakerReport,
-    /// Whether its checks are sent in parts.
+    /// `true` if its checks are sent in parts.
     is_divided: bool,
 }
 

@@ -122,7 +122,7 @@ struct LaneQueue {
     level: GaugeLevel,
 }
 
-/// Whether a check may be rejected before it is sent.
+/// The reasons for which a check may be rejected before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
     /// It is rejected by a full queue, and by an open circuit breaker.
@@ -139,12 +139,12 @@ pub(super) enum Urgency {
 /// A queued check.
 pub(super) struct QueuedCheck {
     pub(super) promised: Promised,
-    /// Whether its caller sends it, unless another check arrives before, because nothing was queued
-    /// and a place was free.
+    /// `true` if its caller sends it, unless another check arrives before, because nothing was
+    /// queued and a place was free.
     pub(super) is_alone: bool,
-    /// Whether a place is free for a task that sends it.
+    /// `true` if a place is free for a task that sends it.
     pub(super) has_place: bool,
-    /// Whether it is in the batch that leaves next.
+    /// `true` if it is in the batch that leaves next.
     pub(super) leaves_next: bool,
 }
 

@@ -129,7 +129,7 @@ use crate::units::{ConfigError, Outcome, Timestamp};
 /// ```
 #[derive(Clone)]
 pub struct RedisStore {
-    /// What this process decides by itself, and the lanes for all else.
+    /// The accounts by which this process decides by itself, and the lanes for all else.
     asynchronous: Arc<Asynchronous<Lanes>>,
     notes: Arc<Notes>,
 }
@@ -142,7 +142,7 @@ struct Lanes {
     hasher: DefaultHashBuilder,
     /// Its partition of the cluster chooses the lane of a key. There is a lane for each.
     cluster: Option<Arc<Cluster>>,
-    /// Whether the servers have connections for the messages of channels.
+    /// `true` if the servers have connections for the messages of channels.
     has_channels: bool,
 }
 

@@ -64,7 +64,7 @@ pub struct RedisSource {
     /// The channel has the name of the key.
     feed: Feed,
     format: Format,
-    /// Whether it was reported that Redis is unavailable, since the key was last read.
+    /// `true` if it was reported that Redis is unavailable, since the key was last read.
     is_unavailable: bool,
     /// The text that was read last, or why it could not be read.
     last: Option<Result<String, String>>,

@@ -22,7 +22,7 @@ const UNDECIDED: i64 = 64;
 /// The longest lease, in microseconds. The script counts a value with a longer one as corrupt.
 const MAX_LEASE: u64 = 600 * 1_000_000;
 
-/// What a run does, by its number in the script.
+/// The kind of a run, by its number in the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Charge = 0,

@@ -105,7 +105,7 @@ struct CreditReplica {
     released: u64,
     /// The units that it owes and that were counted as orphaned.
     orphaned: u64,
-    /// Whether it was cut off while a group held units.
+    /// `true` if it was cut off while a group held units.
     holds_since_before: bool,
     /// The number of the process. If it is killed, nobody gets the answers to its requests.
     process: u8,

@@ -8,7 +8,7 @@ use crate::units::{Mutex, Outcome, Quota};
 
 /// A budget in the store, and what a process remembers of it.
 struct Replica {
-    /// Whether the store's budget is exhausted.
+    /// `true` if the store's budget is exhausted.
     is_exhausted: Mutex<bool>,
     deny_cache: Arc<DenyCache>,
     check: Check,
