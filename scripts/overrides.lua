@@ -6,9 +6,11 @@
 -- ARGV[1]  the channel
 -- ARGV[2]  the most overrides
 -- ARGV     then for each override: key and limit; the override, or an empty text to remove it; and
---          the override that is there, if no other one may be removed
+--          the only override that may be removed, or an empty text if any may
 --
 -- Returns how many overrides are new, different or gone. -1 if there is no room.
+local MAX_EXACT = 2 ^ 53 - 1
+
 local hash, most = KEYS[1], tonumber(ARGV[2])
 local changed, last = 0, nil
 
@@ -32,7 +34,9 @@ if changed == 0 then return 0 end
 -- The version is the time, so it is another one after changes that a failover lost, or after the
 -- hash was deleted.
 local now = redis.call('TIME')
-local before = tonumber(redis.call('HGET', hash, 'version')) or 0
+local before = tonumber(redis.call('HGET', hash, 'version'))
+-- A value that this script cannot have written counts as none.
+if not (before and before >= 0 and before < MAX_EXACT) then before = 0 end
 local version = math.max(before + 1, now[1] * 1000000 + now[2])
 redis.call('HSET', hash, 'version', string.format('%.0f', version))
 local message = string.format('%.0f %.0f', before, version)

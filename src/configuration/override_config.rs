@@ -94,7 +94,7 @@ impl OverrideConfig {
                 ..
             } => {
                 let quota: Result<Quota, ConfigError> = quota.0.parse();
-                let quota = quota.map_err(|error| error.at("quota"))?;
+                let quota = quota.map_err(|error| error.for_field("quota"))?;
                 let quota = burst.map_or(quota, |burst| quota.burst(burst));
                 Ok(OverrideEffect::Quota(quota))
             }

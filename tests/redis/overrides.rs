@@ -290,6 +290,9 @@ async fn override_ends_by_the_clock_of_the_store_and_makes_room() {
     );
     clock.set(start + 60 * SECOND);
     assert_eq!(replica.capacity("acme").await, 10);
+    // The clock of another process may be slow.
+    replica.overrides.set(bob.clone()).await.unwrap_err();
+    clock.set(start + 11 * 60 * SECOND);
     replica.overrides.set(bob).await.unwrap();
     assert_eq!(replica.overrides.list().await.unwrap().len(), 100_000);
     assert_eq!(replica.capacity("99999").await, 20);
@@ -319,6 +322,27 @@ fn ended_override_that_is_renewed_before_it_is_removed_stays() {
     ] {
         let answer: i64 = change(text, only_if).query(&mut connection).unwrap();
         assert_eq!(answer, changed, "{text} if {only_if}");
+    }
+}
+
+#[tokio::test]
+async fn malformed_version_is_mended_by_the_next_change() {
+    for malformed in ["X", "", "inf", "nan", "-5", "1e300", "9007199254740993"] {
+        let server = RedisServer::start();
+        let replica = Replica::of(&server).await;
+        let operator = Replica::of(&server).await;
+        operator.overrides.set(raised("acme", 100)).await.unwrap();
+        until(|| replica.has("acme")).await;
+        let mut connection = server.connection();
+        let () = connection.hset(HASH, "version", malformed).unwrap();
+        assert_eq!(replica.overrides.list().await.unwrap().len(), 1);
+        operator.overrides.set(raised("bob", 50)).await.unwrap();
+        until(|| replica.has("bob")).await;
+        operator.overrides.remove("api", "acme").await.unwrap();
+        until(|| !replica.has("acme")).await;
+        let version: String = connection.hget(HASH, "version").unwrap();
+        let version: u64 = version.parse().unwrap();
+        assert!(version < 1 << 53, "{malformed}: {version}");
     }
 }
 

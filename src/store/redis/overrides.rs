@@ -13,7 +13,7 @@ use crate::configuration::OverrideConfig;
 use crate::model::{Error, Key, MAX_OVERRIDES, Override};
 use crate::store::Announcement;
 use crate::telemetry;
-use crate::units::{ConfigError, Timestamp};
+use crate::units::{ConfigError, Micros, Timestamp};
 
 /// The last part of the names of the hash and of the channel.
 pub(super) const NAME: &str = "overrides";
@@ -33,6 +33,13 @@ const MOST_REPORTED: u32 = 16;
 /// The version of a hash that is not there.
 const NO_HASH: u64 = 0;
 
+/// The version of a hash whose own is malformed. The next change of an override mends it.
+const MALFORMED: u64 = u64::MAX;
+
+/// How long an override has ended before it makes room for another. Clocks of operators' machines
+/// and of services differ.
+const ENDED_FOR: Micros = 10 * 60 * 1_000_000;
+
 /// The field with the version of all overrides. Other fields have a space.
 const VERSION: &str = "version";
 
@@ -47,9 +54,9 @@ pub(crate) struct OverridesInRedis {
 
 /// Changes that replicas have to follow.
 pub(crate) enum OverrideChanges {
-    /// All overrides.
+    /// Any override may have changed. This is the new list.
     All(Vec<Override>),
-    /// These.
+    /// Only the listed ones have changed.
     Listed(Vec<ChangedOverride>),
 }
 
@@ -70,10 +77,17 @@ pub(crate) struct OverrideFeed {
 /// A change of a field of the hash.
 struct FieldChange {
     field: String,
-    /// Empty to remove the field.
-    text: String,
-    /// The text that the field must have to be removed. Empty if any is removed.
-    only_if: String,
+    action: Action,
+}
+
+enum Action {
+    Set {
+        text: String,
+    },
+    Remove {
+        /// The only text that may be removed. `None` if any may.
+        only_if: Option<String>,
+    },
 }
 
 /// An announced change of one override, with the versions before and after it.
@@ -110,7 +124,10 @@ impl OverridesInRedis {
         let field = field(new.limit_name(), new.key());
         let text = serde_json::to_string(&OverrideConfig::from(new));
         let text = text.map_err(|error| ConfigError::new(error.to_string()))?;
-        let set = [FieldChange::set(field, text)];
+        let set = [FieldChange {
+            field,
+            action: Action::Set { text },
+        }];
         let mut changed = self.change(&set).await?;
         if changed < 0 {
             self.remove_ended().await?;
@@ -128,7 +145,10 @@ impl OverridesInRedis {
 
     /// Removes an override. Returns whether there was one.
     pub(crate) async fn remove(&self, limit: &str, key: &Key) -> Result<bool, Error> {
-        let removal = FieldChange::remove(field(limit, key));
+        let removal = FieldChange {
+            field: field(limit, key),
+            action: Action::Remove { only_if: None },
+        };
         Ok(self.change(&[removal]).await? > 0)
     }
 
@@ -179,8 +199,11 @@ impl OverridesInRedis {
         eval.arg(script::OVERRIDES).arg(1).arg(&self.key);
         eval.arg(&self.channel).arg(MAX_OVERRIDES);
         for change in changes {
-            eval.arg(&change.field).arg(&change.text);
-            eval.arg(&change.only_if);
+            let (text, only_if) = match &change.action {
+                Action::Set { text } => (text.as_str(), ""),
+                Action::Remove { only_if } => ("", only_if.as_deref().unwrap_or_default()),
+            };
+            eval.arg(&change.field).arg(text).arg(only_if);
         }
         let changed = self.run(&eval).await;
         changed.map_err(|error| self.error("not written", error))
@@ -188,16 +211,16 @@ impl OverridesInRedis {
 
     /// Removes overrides that have ended. One that is renewed meanwhile stays.
     async fn remove_ended(&self) -> Result<(), Error> {
-        let now = self.now();
-        let ended = self.scan(|one, text| one.is_over(now).then_some(text));
+        let before = self.now().saturating_sub(ENDED_FOR);
+        let ended = self.scan(|one, text| one.is_over(before).then_some(text));
         let ended = ended.await.map_err(|error| self.error("not read", error))?;
-        let removals: Vec<_> = ended
-            .into_iter()
-            .map(|(field, text)| FieldChange {
-                only_if: text,
-                ..FieldChange::remove(field)
-            })
-            .collect();
+        let removal = |(field, text)| FieldChange {
+            field,
+            action: Action::Remove {
+                only_if: Some(text),
+            },
+        };
+        let removals: Vec<_> = ended.into_iter().map(removal).collect();
         for some in removals.chunks(AT_A_TIME) {
             self.change(some).await?;
         }
@@ -250,7 +273,8 @@ impl OverridesInRedis {
     async fn version(&self) -> Result<Option<u64>, CommandError> {
         let mut get = redis::cmd("HGET");
         get.arg(&self.key).arg(VERSION);
-        self.run(&get).await
+        let text: Option<String> = self.run(&get).await?;
+        Ok(text.map(|text| text.parse().unwrap_or(MALFORMED)))
     }
 
     /// Reads an override. One that is malformed is reported, and counts as none.
@@ -270,20 +294,6 @@ impl OverridesInRedis {
 
     async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CommandError> {
         command::run(&self.lanes, command, &self.prefix).await
-    }
-}
-
-impl FieldChange {
-    const fn set(field: String, text: String) -> Self {
-        Self {
-            field,
-            text,
-            only_if: String::new(),
-        }
-    }
-
-    const fn remove(field: String) -> Self {
-        Self::set(field, String::new())
     }
 }
 
