@@ -8,7 +8,8 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::value;
-use crate::model::{Key, Override, OverrideEffect, Written};
+use crate::model::{Key, Override, OverrideEffect, Written, start_of_override};
+use crate::units::quota::has_start_or_zone;
 use crate::units::{ConfigError, Quota};
 
 /// An exception for one key. It sets one of `quota`, `limit`, `unlimited` and `deny`.
@@ -93,8 +94,11 @@ impl OverrideConfig {
                 deny: None,
                 ..
             } => {
+                if has_start_or_zone(&quota.0) {
+                    return Err(start_of_override());
+                }
                 let quota: Result<Quota, ConfigError> = quota.0.parse();
-                let quota = quota.map_err(|error| error.for_field("quota"))?;
+                let quota = quota.map_err(|error| error.at("quota"))?;
                 let quota = burst.map_or(quota, |burst| quota.burst(burst));
                 Ok(OverrideEffect::Quota(quota))
             }

@@ -191,12 +191,16 @@ impl Override {
 
 fn check_override_quota(quota: &Quota) -> Result<(), ConfigError> {
     check_quota(quota)?;
-    if quota.has_start_or_zone() {
-        let error = "the quota of an override cannot have a start or a time zone, because the \
-                     limit has them; leave them out";
-        return Err(ConfigError::new(error).at("quota"));
+    match quota.has_start_or_zone() {
+        true => Err(start_of_override()),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+pub(crate) fn start_of_override() -> ConfigError {
+    let error = "the quota of an override cannot have a start or a time zone, because the limit \
+                 has them; leave them out";
+    ConfigError::new(error).at("quota")
 }
 
 fn check_text(what: &str, text: Option<&str>) -> Result<(), ConfigError> {

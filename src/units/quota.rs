@@ -243,8 +243,8 @@ impl Quota {
 /// The calendar of a written month or year. `None` if it is another period.
 fn months_or_years(period: &str) -> Result<Option<Calendar>, ConfigError> {
     let unit = match period.strip_prefix('1').map_or(period, str::trim_start) {
-        "month" | "mo" => "month",
-        "year" | "y" | "yr" => "year",
+        "month" | "months" | "mo" => "month",
+        "year" | "years" | "y" | "yr" => "year",
         _ => return Ok(None),
     };
     match Calendar::of_unit(unit) {
@@ -325,6 +325,12 @@ impl<'a> CalendarText<'a> {
             time_zone,
         }
     }
+}
+
+/// Returns whether the text of a quota has a start or a time zone.
+pub(crate) fn has_start_or_zone(text: &str) -> bool {
+    let text = CalendarText::split(text);
+    text.starts.is_some() || text.time_zone.is_some()
 }
 
 /// The text before a word, and the text after it, if the word is there.

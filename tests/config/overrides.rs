@@ -212,6 +212,10 @@ fn override_that_its_limit_cannot_have_is_an_error_that_names_the_line() {
         ("acme = { quota = \"0/min\" }", "use at least 1"),
         ("acme = { quota = 5 }", "a string with a unit"),
         (
+            "acme = { quota = \"5/month from 1\" }",
+            "because the limit has them; leave them out",
+        ),
+        (
             "acme = { unlimited = true, until = \"soon\" }",
             "`soon` is not a time",
         ),

@@ -7,7 +7,7 @@ use super::written::{Written, WrittenStart};
 use super::{Algorithm, DEFAULT_RETRY_AFTER, Limit};
 use crate::algorithm::{Anchor, FixedWindow, Flavour, Mode, Rule};
 use crate::model::OnStoreFailure;
-use crate::units::quota::period;
+use crate::units::quota::{has_start_or_zone, period};
 use crate::units::{ConfigError, Period, Quota};
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -65,15 +65,15 @@ impl LimitFields {
         let quota = self.quota.as_ref().ok_or_else(|| {
             ConfigError::new("`quota` is missing; write units per period, such as \"100/min\"")
         })?;
-        let quota: Quota = quota
-            .0
-            .parse()
-            .map_err(|error: ConfigError| error.for_field("quota"))?;
-        if quota.has_start_or_zone() {
+        if has_start_or_zone(&quota.0) {
             let error = "in a file, the start is in `starts`, and the time zone in `time_zone`; \
                          write them there, such as `starts = 15`";
             return Err(ConfigError::new(error).at("quota"));
         }
+        let quota: Quota = quota
+            .0
+            .parse()
+            .map_err(|error: ConfigError| error.at("quota"))?;
         let starts = self.starts.as_ref().map(|starts| &*starts.0);
         let quota = quota.on_calendar(starts, self.time_zone.as_deref())?;
         Ok(self.burst.map_or(quota, |burst| quota.burst(burst)))

@@ -184,6 +184,7 @@ mod tests {
         let texts = [
             ("10000/month from 15 in Europe/Berlin", in_berlin),
             ("10000 / 1 month  from 15", month),
+            ("10000/months from 15", month),
             (
                 "5/day in UTC",
                 Quota::per_day(5).in_time_zone("UTC").unwrap(),
