@@ -1,7 +1,7 @@
 //! The format of an override, in files and in Redis.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
@@ -49,8 +49,8 @@ pub(crate) struct OverrideConfig {
     /// The reason for which the requests of this key are rejected with 403. Clients get it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) deny: Option<String>,
-    /// The end of the override, such as `2026-12-03` or `2026-12-03T18:00:00Z`, in UTC. Default: it
-    /// does not end.
+    /// The end of the override, such as `2026-12-03`, which is 00:00 in UTC, or
+    /// `2026-12-03T18:00:00+01:00`. Without an offset, the time is in UTC. Default: it does not end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub(crate) until: Option<WrittenTime>,
@@ -163,19 +163,54 @@ impl From<&Override> for OverrideConfig {
     }
 }
 
-/// A day, which begins at 00:00, or a time, in UTC.
+/// A day, which begins at 00:00 in UTC, or a time with its offset, which is UTC by default.
 fn time(text: &str) -> Result<SystemTime, ConfigError> {
+    let (local, offset) = split_offset(text).unwrap_or((text, Offset::default()));
     let parsed = match text.len() {
         10 => humantime::parse_rfc3339_weak(&format!("{text} 00:00:00")),
-        _ => humantime::parse_rfc3339_weak(text),
+        _ => humantime::parse_rfc3339_weak(local),
     };
-    parsed.map_err(|_| {
+    let utc = parsed.ok().and_then(|local| match offset.is_ahead {
+        true => local.checked_sub(offset.length),
+        false => local.checked_add(offset.length),
+    });
+    utc.ok_or_else(|| {
         ConfigError::new(format!(
             "`{}` is not a time; write a day such as `2026-12-03`, which ends the override at \
-             00:00 UTC, or a time in UTC such as `2026-12-03T18:00:00Z`",
+             00:00 UTC, or a time such as `2026-12-03T18:00:00Z` or `2026-12-03T18:00:00+01:00`",
             text.chars().take(64).collect::<String>().escape_debug()
         ))
     })
+}
+
+/// The distance of a local time from UTC.
+#[derive(Default)]
+struct Offset {
+    is_ahead: bool,
+    length: Duration,
+}
+
+/// The local time and the offset of a time such as `2026-12-03T18:00:00+01:00`.
+fn split_offset(text: &str) -> Option<(&str, Offset)> {
+    let (local, offset) = text.split_at_checked(text.len().checked_sub("+01:00".len())?)?;
+    if !local.ends_with(|last: char| last.is_ascii_digit()) {
+        return None;
+    }
+    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
+    let number = |digits: &str, most: u64| {
+        let is_number = digits.len() == 2 && digits.bytes().all(|it| it.is_ascii_digit());
+        let number: Option<u64> = digits.parse().ok().filter(|_| is_number);
+        number.filter(|number| *number <= most)
+    };
+    let minutes = number(hours, 23)? * 60 + number(minutes, 59)?;
+    let is_ahead = match offset.as_bytes().first()? {
+        b'+' => true,
+        // A day such as `2026-12-03` also has one.
+        b'-' if local.contains(':') => false,
+        _ => return None,
+    };
+    let length = Duration::from_secs(minutes * 60);
+    Some((local, Offset { is_ahead, length }))
 }
 
 impl<'de> Deserialize<'de> for WrittenTime {
@@ -186,7 +221,7 @@ impl<'de> Deserialize<'de> for WrittenTime {
             type Value = WrittenTime;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a time in UTC, such as \"2026-12-03\" or \"2026-12-03T18:00:00Z\"")
+                f.write_str("a time, such as \"2026-12-03\" or \"2026-12-03T18:00:00Z\"")
             }
 
             fn visit_str<E>(self, text: &str) -> Result<WrittenTime, E> {
@@ -202,5 +237,41 @@ impl<'de> Deserialize<'de> for WrittenTime {
         }
 
         deserializer.deserialize_any(TimeVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_is_a_day_or_a_time_with_or_without_an_offset() {
+        // 2026-12-03, 00:00 in UTC.
+        let day = 1_796_256_000;
+        let hour = 3_600;
+        for (text, seconds) in [
+            ("2026-12-03", day),
+            ("2026-12-03T18:00:00Z", day + 18 * hour),
+            ("2026-12-03 18:00:00", day + 18 * hour),
+            ("2026-12-03T18:00:00+01:00", day + 17 * hour),
+            ("2026-12-03T18:00:00-05:30", day + 23 * hour + hour / 2),
+            ("2026-12-03T00:00:00+23:59", day - 24 * hour + 60),
+        ] {
+            let end = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            assert_eq!(time(text), Ok(end), "{text}");
+        }
+        for wrong in [
+            "",
+            "soon",
+            "2026-13-03",
+            "2026-12-03+01:00",
+            "2026-12-03T18:00:00+24:00",
+            "2026-12-03T18:00:00+1:00",
+            "2026-12-03T18:00:00+01:60",
+            "2026-12-03T18:00:00Z+01:00",
+            "1970-01-01T00:00:00+01:00ü",
+        ] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
     }
 }

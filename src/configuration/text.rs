@@ -53,6 +53,9 @@ impl Format {
     }
 }
 
+/// Names that a field has elsewhere, such as on the command line.
+const OTHER_NAMES: [(&str, &str); 3] = [("for", "until"), ("from", "starts"), ("tz", "time_zone")];
+
 /// Where a configuration was read, so that errors name the line.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TextOrigin(pub(super) Option<Arc<SourceText>>);
@@ -147,7 +150,12 @@ impl SourceText {
             why += "; write `limits = []` if there are none";
         }
         if let Some(advice) = known_field_like(&why) {
-            why = format!("{why}; {advice}");
+            // More than twenty known fields may follow.
+            let (unknown, known) = why.split_once(", expected").unwrap_or((&why, ""));
+            why = match known {
+                "" => format!("{unknown}; {advice}"),
+                known => format!("{unknown}; {advice} Expected{known}"),
+            };
         }
         // The path of a name that is there twice ends with `?`.
         let field = match field.trim_end_matches(".?") {
@@ -167,8 +175,12 @@ impl SourceText {
 fn known_field_like(message: &str) -> Option<String> {
     let (_, names) = message.split_once("unknown field `")?;
     let (unknown, known) = names.split_once('`')?;
-    let known = known.split('`').skip(1).step_by(2);
-    did_you_mean(unknown, known.map(str::to_owned), 1)
+    let known: Vec<_> = known.split('`').skip(1).step_by(2).collect();
+    let meant = OTHER_NAMES.iter().find(|(other, _)| *other == unknown);
+    if let Some((_, meant)) = meant.filter(|(_, meant)| known.contains(meant)) {
+        return Some(format!("did you mean `{meant}`?"));
+    }
+    did_you_mean(unknown, known.into_iter().map(str::to_owned), 1)
 }
 
 /// Reads values. An error comes with the path of its field.

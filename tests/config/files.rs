@@ -371,7 +371,7 @@ fn errors_name_the_file_the_line_and_the_field() {
         (
             format!("{quota}\nkey = {{ firstof = [] }}"),
             ":5: `limits[0].key.firstof`",
-            "expected `first_of`",
+            "did you mean `first_of`? Expected `first_of`",
         ),
         (
             format!("{quota}\nkey = [{}]", "\"user\", ".repeat(17)),

@@ -219,10 +219,14 @@ fn override_that_its_limit_cannot_have_is_an_error_that_names_the_line() {
             "acme = { unlimited = true, until = \"soon\" }",
             "`soon` is not a time",
         ),
-        ("acme = { unlimited = true, until = 5 }", "a time in UTC"),
+        ("acme = { unlimited = true, until = 5 }", "a time, such as"),
+        (
+            "acme = { unlimited = true, until = \"2026-12-03T18:00:00+24:00\" }",
+            "is not a time",
+        ),
         (
             "acme = { unlimited = true, for = \"7d\" }",
-            "unknown field `for`",
+            "unknown field `for`; did you mean `until`? Expected one of `quota`,",
         ),
         ("acme = { deny = \"\" }", "the text for clients has 0 bytes"),
         (
