@@ -146,7 +146,7 @@ impl OpenCharge {
             receipt: self.receipt,
             cost: self.cost,
         };
-        let mut answer = self.limiter.change(self.budget, settle);
+        let mut answer = self.limiter.change_observed(self.budget, settle);
         match (answer.take_ready(), runtime) {
             (Some(answer), _) => pending.answered(answer),
             (None, Some(runtime)) => drop(runtime.spawn(async move {

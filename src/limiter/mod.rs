@@ -170,8 +170,6 @@ impl RateLimiter {
         // A limiter that is dropped has no waiters.
         let shared = Arc::downgrade(&self.shared);
         let is_reset = matches!(change, Change::Reset);
-        let warns =
-            matches!(change, Change::Settle { .. }) && budget.limit().warn_at_percent().is_some();
         let changed = budget.clone();
         let answer = self
             .shared
@@ -180,9 +178,6 @@ impl RateLimiter {
         answer.resolved(move |answer| {
             if let Some(shared) = shared.upgrade() {
                 shared.turns.changed(&changed, is_reset);
-                if let (true, Ok(decision)) = (warns, &answer) {
-                    shared.near_limit.observe_settled(&changed, decision);
-                }
             }
             answer
         })

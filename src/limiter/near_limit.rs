@@ -1,11 +1,14 @@
 //! Keys that are near a limit, each of which is reported once.
 //!
-//! A key is reported when its budget comes near the limit, and again after its window is over, or
-//! for other algorithms after its budget was more than half full. Two decisions may be observed in
-//! another order than they were made in, so a key is only forgotten by a later one.
+//! A key is reported when its budget comes near the limit, and again after its window is over. For
+//! other algorithms, it is reported again after its budget was more than half full, and at the
+//! earliest after the time in which an empty budget becomes half full. Without that time, a bucket
+//! whose estimates are settled would be reported with each request. Two decisions may be observed
+//! in another order than they were made in, so a key is only forgotten by a later one.
 
 use std::fmt;
 use std::hash::RandomState;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -15,7 +18,7 @@ use crate::algorithm::Rule;
 use crate::model::{Budget, Check, Decision, Key, Limit, Usage, Verdict};
 use crate::store::fingerprint::fingerprint;
 use crate::telemetry::{self, Throttles};
-use crate::units::{Micros, Mutex, Timestamp};
+use crate::units::{Micros, Mutex, Timestamp, micros};
 
 /// A power of two.
 const SHARDS: usize = 16;
@@ -85,32 +88,50 @@ impl NearLimit {
                     .is_some_and(|reported| reported.has_mark(limit, key))
     }
 
-    /// Reports the key of a budget that a settlement has brought near its limit.
-    pub(super) fn observe_settled(&self, budget: &Budget, decision: &Decision) {
-        let check = Check::new(budget.limit(), budget.key());
-        if !check.is_shadow() {
-            self.observe(&[check], decision);
-        }
-    }
-
     /// Reports the keys of a group that are near a limit now, and were not before.
     pub(super) fn observe(&self, group: &[Check], decision: &Decision) {
         let now = decision.timestamp().or_now();
         for (check, verdict) in group.iter().zip(decision.verdicts()) {
-            let is_news = verdict.tells_budget()
-                && self.concerns(check.limit(), check.key(), verdict.remaining())
-                && self
-                    .reported
-                    .get_or_init(ReportedKeys::new)
-                    .note(check, verdict, now);
-            if is_news {
-                telemetry::near_limit(&self.events, check.key(), verdict);
-                if let Some(function) = &self.function {
-                    function(check.key(), &Usage::from_verdict(verdict, now));
-                }
+            self.observe_budget(check.budget(), verdict, verdict.units_charged(), now);
+        }
+    }
+
+    /// Reports the key of a budget if a settlement, which charged so many units more, has brought
+    /// it near its limit.
+    pub(super) fn observe_settlement(&self, budget: &Budget, more: u32, decision: &Decision) {
+        let now = decision.timestamp().or_now();
+        if !budget.is_shadow() {
+            self.observe_budget(budget, decision.deciding(), more.into(), now);
+        }
+    }
+
+    fn observe_budget(&self, budget: &Budget, verdict: &Verdict, charged: u64, now: Timestamp) {
+        let (limit, key) = budget.parts();
+        if !verdict.tells_budget() || !self.concerns(limit, key, verdict.remaining()) {
+            return;
+        }
+        let reported = self.reported.get_or_init(ReportedKeys::new);
+        if !reported.note(budget, verdict, charged, now) {
+            return;
+        }
+        telemetry::near_limit(&self.events, key, verdict);
+        if let Some(function) = &self.function {
+            let usage = Usage::from_verdict(verdict, now);
+            // A settlement may run while a thread panics, and another panic would end the process.
+            let called = catch_unwind(AssertUnwindSafe(|| function(key, &usage)));
+            if called.is_err() {
+                telemetry::near_limit_panicked(key, limit);
             }
         }
     }
+}
+
+/// The time in which an empty budget becomes half full.
+fn half_full_after(limit: &Limit) -> Micros {
+    let quota = limit.quota();
+    let units = u128::from(quota.limit().max(1));
+    let full_after = u128::from(micros(quota.length())) * u128::from(quota.capacity()) / units;
+    Micros::try_from(full_after / 2).unwrap_or(Micros::MAX)
 }
 
 /// Returns whether the budget is full again at the end of a window, and not before.
@@ -136,10 +157,10 @@ impl ReportedKeys {
         &self.marks[budget as usize % MARKS]
     }
 
-    /// Notes a decision. Returns whether its key is to be reported.
-    fn note(&self, check: &Check, verdict: &Verdict, now: Timestamp) -> bool {
-        let limit = check.limit();
-        let budget = fingerprint(&self.secrets, limit, check.key());
+    /// Notes a decision that charged so many units. Returns whether its key is to be reported.
+    fn note(&self, budget: &Budget, verdict: &Verdict, charged: u64, now: Timestamp) -> bool {
+        let (limit, key) = budget.parts();
+        let budget = fingerprint(&self.secrets, limit, key);
         let mut shard = self.shards[(budget >> 64) as usize % SHARDS].lock();
         let full_at = now.saturating_add(verdict.outcome().reset_after);
         let stored = shard.get(budget);
@@ -150,9 +171,11 @@ impl ReportedKeys {
         });
         let is_near = verdict.is_near_limit();
         let is_latest = stored.is_none_or(|stored| now > stored.near_at);
-        let left_before = verdict.remaining().saturating_add(verdict.units_charged());
+        let left_before = verdict.remaining().saturating_add(charged);
         let was_half_full = !has_windows(limit) && left_before > verdict.capacity() / 2;
-        let is_forgotten = known.is_none() || was_half_full;
+        let is_forgotten = known.is_none_or(|known| {
+            was_half_full && now >= known.near_at.saturating_add(half_full_after(limit))
+        });
         let near = ReportedKey {
             near_at: now,
             full_at,

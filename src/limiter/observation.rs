@@ -5,10 +5,11 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 
 use super::RateLimiter;
 use super::permits::PermitAnswer;
-use crate::model::{Check, Decision, Error, Group, Operation, Source};
+use crate::model::{Budget, Change, Check, Decision, Error, Group, Operation, Source};
 use crate::store::Answer;
 use crate::telemetry::{self, CheckSpan, OutcomeLabel};
 
@@ -102,6 +103,34 @@ impl RateLimiter {
         Answer::later(async move {
             let answer = poll_fn(|cx| observation.span.poll(&mut answer, cx)).await;
             limiter.observe_answer(&observation, &answer);
+            answer
+        })
+    }
+}
+
+impl RateLimiter {
+    /// Changes a budget. A settlement may bring its key near the limit.
+    pub(crate) fn change_observed(&self, budget: Budget, change: Change) -> Answer {
+        let more = match change {
+            Change::Settle { receipt, cost } => cost.saturating_sub(receipt.cost()),
+            _ => return self.change(budget, change),
+        };
+        let limit = budget.limit();
+        let is_limited = || {
+            self.override_in_force(limit, budget.key())
+                .is_none_or(|it| it.is_asked())
+        };
+        if limit.warn_at_percent().is_none() || !is_limited() {
+            return self.change(budget, change);
+        }
+        // A settlement that is never answered does not keep the limiter.
+        let shared = Arc::downgrade(&self.shared);
+        let settled = budget.clone();
+        self.change(budget, change).resolved(move |answer| {
+            if let (Ok(decision), Some(shared)) = (&answer, shared.upgrade()) {
+                let near_limit = &shared.near_limit;
+                near_limit.observe_settlement(&settled, more, decision);
+            }
             answer
         })
     }

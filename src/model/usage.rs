@@ -24,8 +24,9 @@ use crate::units::{Quota, Timestamp};
 /// let usage = limiter.usage(Check::new(&api, "alice")).await?;
 /// let [api_usage] = &*usage else { unreachable!() };
 /// let mut json = serde_json::to_value(api_usage)?;
-/// // The time by the clock, which differs with each run.
-/// assert!(json["reset_at"].take().is_u64());
+/// // Seconds since 1970, which differ with each run.
+/// let reset_at = json.as_object_mut().and_then(|json| json.remove("reset_at"));
+/// assert!(reset_at.is_some_and(|it| it.is_u64()));
 /// assert_eq!(
 ///     json,
 ///     serde_json::json!({
@@ -36,10 +37,10 @@ use crate::units::{Quota, Timestamp};
 ///         "used_percent": 16,
 ///         "remaining": 42,
 ///         "reset_after": 3600,
-///         "reset_at": null,
 ///         "blocked_for": null,
 ///         "shadow": false,
 ///         "overridden": false,
+///         "denied": false,
 ///     })
 /// );
 ///
@@ -58,8 +59,8 @@ use crate::units::{Quota, Timestamp};
 pub struct Usage {
     /// The limit's name.
     pub limit: String,
-    /// The quota of the key, of its plan or its override if it has one. It is serialized as text,
-    /// such as `10000 per month from 15 in Europe/Berlin`.
+    /// The quota of the key's override, or else of its plan, or else of the limit. It is serialized
+    /// as text, such as `10000 per month from 15 in Europe/Berlin`.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub quota: Quota,
     /// The most units that the budget holds, the burst, or else the limit of the quota.
@@ -75,7 +76,8 @@ pub struct Usage {
     /// The time until the budget is full again, and no block stands.
     #[cfg_attr(feature = "serde", serde(serialize_with = "in_seconds"))]
     pub reset_after: Duration,
-    /// The same as a time since the Unix epoch, by the clock of the store.
+    /// The same as a time since the Unix epoch, by the clock of the store. In a fixed window, it is
+    /// the same for all decisions. With other algorithms it moves with each charge.
     #[cfg_attr(feature = "serde", serde(serialize_with = "in_seconds"))]
     pub reset_at: Duration,
     /// The time until the block of the key ends. `None` if it is not blocked.
@@ -86,10 +88,13 @@ pub struct Usage {
     pub shadow: bool,
     /// `true` if an [override](crate::overrides::Override) of the key is in force.
     pub overridden: bool,
+    /// `true` if that override denies all checks of the key. It is shown as blocked, until the
+    /// override ends, or for 366 days if it does not end.
+    pub denied: bool,
 }
 
 impl Usage {
-    /// The usage that the verdict of a check of cost 0 says.
+    /// The usage after a check or a settlement.
     pub(crate) fn from_verdict(verdict: &Verdict, decided_at: Timestamp) -> Self {
         let capacity = verdict.capacity();
         let remaining = verdict.remaining();
@@ -111,6 +116,7 @@ impl Usage {
             blocked_for: verdict.blocked_for(),
             shadow: verdict.is_shadow(),
             overridden: verdict.is_overridden(),
+            denied: verdict.limit().denial().is_some(),
         }
     }
 }

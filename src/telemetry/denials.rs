@@ -52,6 +52,16 @@ pub(crate) fn near_limit(at_most: &Throttles, key: &Key, verdict: &Verdict) {
     }
 }
 
+/// The application's function for keys near a limit panicked.
+pub(crate) fn near_limit_panicked(key: &Key, limit: &Limit) {
+    tracing::error!(
+        target: TARGET,
+        limit = limit.name(),
+        %key,
+        "function for keys near a limit panicked"
+    );
+}
+
 /// A check costs more than its limit ever allows. The cost or the quota may be a mistake.
 pub(crate) fn exceeds_capacity(at_most: &Throttles, denied: &Decision) {
     let limit = denied.limit().name();

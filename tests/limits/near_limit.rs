@@ -10,7 +10,9 @@ use tokio::task::JoinSet;
 use tollgate::clock::ManualClock;
 use tollgate::decision::Source;
 use tollgate::key::Header;
+use tollgate::layer::Settlement;
 use tollgate::limit::OnStoreFailure;
+use tollgate::overrides::{Override, Overrides};
 use tollgate::store::{Answer, Store};
 use tollgate::{
     Check, ConfigError, Error, Key, Limit, MemoryStore, Quota, RateLimitLayer, RateLimiter,
@@ -175,6 +177,111 @@ async fn settlement_that_uses_most_of_the_units_warns() {
             assert_eq!(warnings.take(), [""; 0], "{limit}");
         }
     }
+}
+
+#[tokio::test]
+async fn bucket_with_high_estimates_warns_once_while_requests_come() {
+    let clock = ManualClock::new();
+    clock.set(START);
+    let warnings = Warnings::default();
+    let limiter = warnings.limiter(MemoryStore::with_clock(clock.clone()));
+    let bucket = Limit::token_bucket("api", Quota::per_second(1).burst(10))
+        .and_then(|limit| limit.with_warn_at_percent(80))
+        .unwrap();
+    let request = async || {
+        let charged = limiter.check_n(&bucket, "alice", 8).await.unwrap();
+        assert!(charged.is_near_limit());
+        let receipt = charged.receipt().unwrap();
+        limiter.settle(&bucket, "alice", 1, receipt).await.unwrap();
+        clock.advance(Duration::from_secs(2));
+        warnings.take().len()
+    };
+    assert_eq!(request().await, 1);
+    for _ in 0..20 {
+        assert_eq!(request().await, 0);
+    }
+    // After the time in which an empty bucket becomes half full.
+    clock.advance(Duration::from_secs(3));
+    assert_eq!(request().await, 1);
+}
+
+#[tokio::test]
+async fn settlement_of_a_bucket_that_was_half_full_before_it_warns_again() {
+    let clock = ManualClock::new();
+    clock.set(START);
+    let warnings = Warnings::default();
+    let limiter = warnings.limiter(MemoryStore::with_clock(clock.clone()));
+    let bucket = Limit::token_bucket("api", Quota::per_second(1).burst(10))
+        .and_then(|limit| limit.with_warn_at_percent(80))
+        .unwrap();
+    drop(limiter.check_n(&bucket, "alice", 9).await.unwrap());
+    assert_eq!(warnings.take().len(), 1);
+    clock.advance(Duration::from_secs(6));
+    limiter.settle(&bucket, "alice", 6, None).await.unwrap();
+    assert_eq!(warnings.take(), ["alice has 1 of api"]);
+    // A debt above the capacity.
+    limiter.settle(&bucket, "bob", 500, None).await.unwrap();
+    assert_eq!(warnings.take(), ["bob has 0 of api"]);
+}
+
+#[tokio::test]
+async fn exempt_key_is_not_warned_of_when_an_earlier_charge_is_settled() {
+    let warnings = Warnings::default();
+    let Warnings(list) = warnings.clone();
+    let overrides = Overrides::new();
+    let limiter = RateLimiter::builder(MemoryStore::new())
+        .overrides(&overrides)
+        .on_near_limit(move |key, _| list.lock().unwrap().push(key.to_string()))
+        .build()
+        .unwrap();
+    let limit = ten_a_minute();
+    let charged = limiter.check(&limit, "alice").await.unwrap();
+    let exempt = Override::unlimited("api", "alice");
+    overrides.set(exempt).await.unwrap();
+    let receipt = charged.receipt().unwrap();
+    limiter.settle(&limit, "alice", 9, receipt).await.unwrap();
+    assert_eq!(warnings.take(), [""; 0]);
+}
+
+#[tokio::test]
+async fn function_that_panics_fails_neither_the_request_nor_the_settlement() {
+    let (log, _guard) = Log::start();
+    let limiter = RateLimiter::builder(MemoryStore::new())
+        .on_near_limit(|_, _| panic!("the mail server is away"))
+        .build()
+        .unwrap();
+    assert!(
+        limiter
+            .check_n(&ten_a_minute(), "alice", 9)
+            .await
+            .unwrap()
+            .allowed()
+    );
+    limiter
+        .settle(&ten_a_minute(), "bob", 9, None)
+        .await
+        .unwrap();
+    let lines = log.lines();
+    let reported = |line: &&String| line.contains("function for keys near a limit panicked");
+    assert_eq!(lines.iter().filter(reported).count(), 2, "{lines:?}");
+}
+
+#[tokio::test]
+async fn costs_that_a_response_settles_warn() {
+    let warnings = Warnings::default();
+    let limiter = warnings.limiter(MemoryStore::new());
+    let key = Header::new("x-user").unwrap();
+    let layer = RateLimitLayer::new(limiter, ten_a_minute(), key).unwrap();
+    let handler = |settlement: axum::Extension<Settlement>| async move {
+        assert!(settlement.settle("api", 9));
+    };
+    let app = axum::Router::new()
+        .route("/", axum::routing::get(handler))
+        .layer(layer.insert_settlement());
+    let request = request("GET", "/").header("x-user", "alice");
+    let response = send(&app, request.body(Default::default()).unwrap()).await;
+    assert_eq!(response.status(), 200);
+    assert_eq!(warnings.take(), ["alice has 1 of api"]);
 }
 
 #[tokio::test]

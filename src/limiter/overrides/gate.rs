@@ -109,14 +109,18 @@ impl OverrideInForce {
         end.map_or(micros(MAX_PERIOD), |end| end.saturating_since(self.now))
     }
 
-    /// Returns whether the store decides under this limit.
-    pub(super) fn asks_under(&self, limit: &Limit) -> bool {
+    /// Returns whether the store decides, and so neither exempts the key nor denies all its checks.
+    pub(in crate::limiter) fn is_asked(&self) -> bool {
         let effect = self.exception.given.effect();
-        let is_asked = matches!(
+        matches!(
             effect,
             OverrideEffect::Quota(_) | OverrideEffect::Permits(_)
-        );
-        is_asked && self.limit == *limit
+        )
+    }
+
+    /// Returns whether the store decides under this limit.
+    pub(super) fn asks_under(&self, limit: &Limit) -> bool {
+        self.is_asked() && self.limit == *limit
     }
 }
 

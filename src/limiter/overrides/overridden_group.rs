@@ -62,14 +62,16 @@ impl RateLimiter {
         let overridden = self.override_in_force(budget.limit(), budget.key());
         let check = |budget: &Budget| Check::new(budget.limit(), budget.key()).with_cost(0);
         match overridden.map(|it| it.apply_to(check(&budget))) {
-            Some(OverriddenCheck::Asked(check)) => self.change(check.budget().clone(), change),
+            Some(OverriddenCheck::Asked(check)) => {
+                self.change_observed(check.budget().clone(), change)
+            }
             // Nothing was charged, so the real cost is not charged either.
             Some(OverriddenCheck::Passed(verdict))
                 if verdict.is_unlimited() && change.settles_no_charge() =>
             {
                 Answer::ready(Decision::in_place_of_store(vec![verdict], Source::Override))
             }
-            _ => self.change(budget, change),
+            _ => self.change_observed(budget, change),
         }
     }
 }
