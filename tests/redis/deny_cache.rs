@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::advance;
 use tollgate::decision::Source;
 use tollgate::store::{Answer, Operation, Store};
@@ -111,6 +112,80 @@ async fn denial_of_an_asynchronous_limit_stands_for_longer_each_time() {
         denied().await;
         assert_eq!(store.asked(), 1, "{limit}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn denials_that_were_asked_together_double_the_time_once() {
+    let store =
+        Scripted::new(|memory, operation| ask_after(Duration::from_millis(5), memory, operation));
+    let limiter = RateLimiter::new(WithDenyCache::new(store.clone()));
+    let limit = Limit::fixed_window("api", Quota::per_minute(1)).unwrap();
+    let limit = limit.asynchronous().unwrap();
+    assert!(limiter.check(&limit, "alice").await.unwrap().allowed());
+    let together = async || {
+        store.asked();
+        let checks: JoinSet<_> = (0..4)
+            .map(|_| {
+                let (limiter, limit) = (limiter.clone(), limit.clone());
+                async move { limiter.check(&limit, "alice").await.unwrap() }
+            })
+            .collect();
+        let decisions = checks.join_all().await;
+        assert!(decisions.iter().all(|it| !it.allowed()));
+        store.asked()
+    };
+    assert_eq!(together().await, 4);
+    for seconds in [1, 2, 4, 8] {
+        advance(Duration::from_secs(seconds) - Duration::from_millis(6)).await;
+        assert_eq!(together().await, 0, "{seconds}");
+        advance(Duration::from_millis(6)).await;
+        assert_eq!(together().await, 4, "{seconds}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_deciding_asynchronous_limit_doubles_the_time_and_another_quota_ends_that() {
+    let (store, limiter, _) = replicas();
+    let quota = |limit| Quota::per_minute(limit);
+    let asynchronous = |limit| {
+        Limit::fixed_window("api", quota(limit))
+            .unwrap()
+            .asynchronous()
+    };
+    let strict = Limit::fixed_window("strict", Quota::per_hour(1)).unwrap();
+    let denied = async |checks: &[Check]| {
+        let decision = limiter.check_all(checks.to_vec()).await.unwrap();
+        assert!(!decision.allowed());
+        store.asked()
+    };
+    let both = [
+        Check::new(&strict, "alice"),
+        Check::new(&asynchronous(1).unwrap(), "alice"),
+    ];
+    assert!(limiter.check_all(both.to_vec()).await.unwrap().allowed());
+    store.asked();
+    assert_eq!(denied(&both).await, 1);
+    for _ in 0..3 {
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(denied(&both).await, 1, "the strict limit decides");
+    }
+    let alone = |limit| [Check::new(&asynchronous(limit).unwrap(), "alice")];
+    assert_eq!(denied(&alone(1)).await, 1);
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(denied(&alone(1)).await, 1);
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(denied(&alone(1)).await, 0, "it stands for two seconds");
+    // Under another quota, and again under the first one.
+    drop(
+        limiter
+            .check(&asynchronous(2).unwrap(), "alice")
+            .await
+            .unwrap(),
+    );
+    store.asked();
+    assert_eq!(denied(&alone(1)).await, 1);
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(denied(&alone(1)).await, 1, "it stands for a second");
 }
 
 #[tokio::test(start_paused = true)]

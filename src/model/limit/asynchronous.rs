@@ -38,7 +38,9 @@ impl Limit {
     /// **Price.** A check can be denied while another replica has units. A block is at most what
     /// its replica needs in 5 seconds at the present rate of the key, and at most four times what
     /// it charged before in that window. Units that are not spent 10 seconds after the last block
-    /// are given back, and all units by [`RateLimiter::flush`](crate::RateLimiter::flush). If a
+    /// are given back, and all units by [`RateLimiter::flush`](crate::RateLimiter::flush). A replica
+    /// that was denied sees them up to 8 seconds
+    /// [later](crate::store::RedisStoreBuilder::deny_for). If a
     /// process is killed, or if the answer of Redis to a charge is lost, a block is lost until the
     /// window ends.
     ///

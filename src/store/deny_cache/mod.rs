@@ -63,7 +63,8 @@ use crate::model::{Budget, Check, Decision, Error, Group, Source};
 use crate::telemetry;
 use crate::units::later;
 
-/// The longest time for which another replica's refund or reset is not seen.
+/// The longest time for which another replica's refund or reset is not seen, except under an
+/// asynchronous limit.
 pub(super) const DEFAULT_DENY_FOR: Duration = Duration::from_secs(1);
 
 /// The longest time for which the end of a block by another replica is not seen.
@@ -75,9 +76,12 @@ pub(super) const DEFAULT_CAPACITY: usize = 100_000;
 /// A denial of four more limits takes about as many bytes as a denial of one limit.
 const VERDICTS_PER_WEIGHT: usize = 4;
 
-/// A denial of an asynchronous limit that the store repeats stands for twice as long, at most so
-/// many times.
-const MOST_DOUBLINGS: u32 = 3;
+/// A denial of an asynchronous limit that the store repeats stands for twice as long, up to this
+/// time.
+const LONGEST_DOUBLED: Duration = Duration::from_secs(8);
+
+/// The most doublings that are counted.
+const MOST_DOUBLINGS: u32 = 16;
 
 /// The longest time for which a denial is remembered.
 const MAX_AGE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -118,13 +122,13 @@ struct Denial {
     answers_until: Instant,
     /// Until then it stands in for a store that is unavailable, the end of its `retry_after`.
     falls_back_until: Instant,
-    /// How often the time for which it is the answer was doubled.
+    /// The number of times that `answers_until` was doubled.
     doublings: u32,
 }
 
 /// The times for which a denial stands.
 #[derive(Clone, Copy)]
-struct Stands {
+struct DenialTimes {
     /// As the answer, without asking the store.
     answers_for: Duration,
     /// In place of a store that is unavailable.
@@ -331,7 +335,7 @@ impl DenyCache {
                     let blocked = Decision::from(verdict.clone().of_blocked_key());
                     let blocked = blocked.with_timestamp(denial.timestamp());
                     let id = self.blocked_id(check.budget());
-                    self.insert(id, asked, blocked, self.stands_while_blocked(left));
+                    self.insert(id, asked, blocked, self.times_of_block(left));
                 }
                 None => is_counted |= check.limit().counts_denials(),
             }
@@ -351,26 +355,31 @@ impl DenyCache {
             ),
             // The store is asked again, and counts the denial.
             None if is_counted => (Duration::ZERO, wait),
-            None => (wait.min(self.max_age.saturating_mul(1 << doublings)), wait),
+            None => (wait.min(self.doubled(doublings)), wait),
         };
-        let stands = Stands {
+        let times = DenialTimes {
             answers_for,
             falls_back_for,
             doublings,
         };
-        self.insert(id, asked, denial.clone(), stands);
+        self.insert(id, asked, denial.clone(), times);
     }
 
-    fn stands_while_blocked(&self, left: Duration) -> Stands {
-        Stands {
+    fn times_of_block(&self, left: Duration) -> DenialTimes {
+        DenialTimes {
             answers_for: left.min(self.blocked_max_age),
             falls_back_for: left,
             doublings: 0,
         }
     }
 
-    /// How often the time of a new denial is doubled. A replica that asks each second, until a long
-    /// window ends, asks more often than it did for the units of that window.
+    fn doubled(&self, doublings: u32) -> Duration {
+        let longest = self.max_age.max(LONGEST_DOUBLED);
+        self.max_age.saturating_mul(1 << doublings).min(longest)
+    }
+
+    /// The number of times that the time of a new denial is doubled. A denied replica would ask
+    /// once a second until a long window ends, which is more often than for the window's units.
     fn doublings(&self, id: CheckId, asked: AskedAt, group: &[Check]) -> u32 {
         let earlier = self.cache.get(&id.hash).filter(|earlier| {
             let stood = asked.at < earlier.falls_back_until;
@@ -385,14 +394,14 @@ impl DenyCache {
     }
 
     /// Remembers a denial.
-    fn insert(&self, id: CheckId, asked: AskedAt, denial: Decision, stands: Stands) {
+    fn insert(&self, id: CheckId, asked: AskedAt, denial: Decision, times: DenialTimes) {
         // Counted from the time of the check. The store decided later, so this is never too long.
         let after = |wait: Duration| asked.at.checked_add(wait.min(MAX_AGE)).unwrap_or(asked.at);
         let decided = Instant::now();
-        let falls_back_until = after(stands.falls_back_for);
+        let falls_back_until = after(times.falls_back_for);
         if decided < falls_back_until {
             let decision = denial.repeated_after(Duration::ZERO);
-            let answers_until = after(stands.answers_for);
+            let answers_until = after(times.answers_for);
             let quota = id.quota;
             let denial = Denial {
                 asked,
@@ -401,7 +410,7 @@ impl DenyCache {
                 decided,
                 answers_until,
                 falls_back_until,
-                doublings: stands.doublings,
+                doublings: times.doublings,
             };
             self.cache.insert(id.hash, denial);
             self.last_expires
@@ -509,8 +518,8 @@ impl Drop for ChangeUnderWay {
         let asked = deny_cache.asked(Instant::now());
         if let Some((id, denial)) = self.blocked.take() {
             let left = denial.deciding().blocked_for().unwrap_or_default();
-            let stands = deny_cache.stands_while_blocked(left);
-            deny_cache.insert(id, asked, denial, stands);
+            let times = deny_cache.times_of_block(left);
+            deny_cache.insert(id, asked, denial, times);
         }
     }
 }

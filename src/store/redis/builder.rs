@@ -242,8 +242,10 @@ impl RedisStoreBuilder {
     }
 
     /// After a denial, sets how long the identical check is denied again without asking Redis, at
-    /// most until its `retry_after` has passed. Default: 1 second. Zero always asks Redis. While
-    /// Redis does not answer, a denial stands until its `retry_after` has passed, whatever this
+    /// most until its `retry_after` has passed. Default: 1 second. Zero always asks Redis. Under an
+    /// [asynchronous](crate::Limit::asynchronous) limit, the time is doubled each time that Redis
+    /// repeats the denial, up to 8 seconds: 1, 2, 4, 8, 8 seconds, and so on. While Redis does not
+    /// answer, a denial stands until its `retry_after` has passed, whatever this
     /// setting is.
     ///
     /// A client that keeps sending while it is over its limit causes most of the checks in an
@@ -255,12 +257,10 @@ impl RedisStoreBuilder {
     /// - A refund, a reset, a block or its end by this store voids the denial at once, and so does
     ///   the identical check under another quota. Any other change is seen after this time, such as
     ///   a change by another replica, or a loss of Redis' data.
-    /// - The denial of an [asynchronous](crate::Limit::asynchronous) limit stands for twice as long
-    ///   each time that Redis repeats it: for 1, 2, 4 and then 8 times this setting.
     /// - At most 100,000 denials are remembered, in about 40 MB. A denial takes one place, and one
     ///   more for each four limits of its check.
-    pub fn deny_for(mut self, at_most: Duration) -> Self {
-        self.deny_for = at_most;
+    pub fn deny_for(mut self, time: Duration) -> Self {
+        self.deny_for = time;
         self
     }
 
