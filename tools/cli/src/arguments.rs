@@ -23,7 +23,8 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// change budgets in Redis, examine a Redis, and check files of limits.
 ///
 /// Exit codes: 0 on success, 1 if `doctor` found a problem or `check-config` rejects the file, 2 if
-/// a command failed, 3 if `block` does not know the limit.
+/// a command failed or an argument is invalid, 3 if `block` or `override` changed nothing, because
+/// no service has a limit of that name, or because it counts in another period.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -215,6 +216,7 @@ pub(crate) struct ShowArguments {
     #[command(flatten)]
     pub(crate) redis: RedisArguments,
     /// The client's key as `keys` prints it, or a whole key of Redis
+    #[arg(value_parser = key)]
     pub(crate) key: String,
     /// Prints one JSON object a line
     #[arg(long)]
@@ -246,11 +248,12 @@ pub(crate) struct UsageArguments {
     pub(crate) redis: RedisArguments,
     /// The client's key, as `keys` prints it
     ///
-    /// A limit whose key is another one, such as the address, shows a full budget. The table has the
-    /// name of each limit's key.
+    /// A limit whose key is another one, such as the address, shows a full budget. With --limits,
+    /// the table has the name of each limit's key.
+    #[arg(value_parser = key)]
     pub(crate) key: String,
     /// The file of limits of the services: TOML, JSON or YAML. Default: the limits that running
-    /// services have noted in Redis, without plans
+    /// services have noted in Redis, without plans, and without overrides of files
     #[arg(long, value_name = "FILE", conflicts_with = "limits_in_redis")]
     pub(crate) limits: Option<PathBuf>,
     /// The name of the limits in Redis, if the services follow them there
@@ -289,14 +292,15 @@ pub(crate) struct PeekArguments {
     #[command(flatten)]
     pub(crate) redis: RedisArguments,
     /// The client's key, as `keys` prints it
+    #[arg(value_parser = key)]
     pub(crate) key: String,
     /// The limit's name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
     /// What it allows, such as `gcra 100/min burst 20`, or `fixed_window 10000/month from 15 in
-    /// Europe/Berlin`
+    /// Europe/Berlin`. Default: the limit that running services have noted
     #[arg(long, value_name = "LIMIT")]
-    pub(crate) limit: LimitSpec,
+    pub(crate) limit: Option<LimitSpec>,
     /// The units to ask for
     #[arg(long, default_value_t = 1)]
     pub(crate) cost: u32,
@@ -310,6 +314,7 @@ pub(crate) struct ResetArguments {
     #[command(flatten)]
     pub(crate) redis: RedisArguments,
     /// The client's key, as `keys` prints it
+    #[arg(value_parser = key)]
     pub(crate) key: String,
     /// Only the budget of this limit. Default: all of the key's
     #[arg(long, value_name = "NAME")]
@@ -334,6 +339,7 @@ pub(crate) struct BlockedArguments {
     #[command(flatten)]
     pub(crate) redis: RedisArguments,
     /// The client's key, as `keys` prints it
+    #[arg(value_parser = key)]
     pub(crate) key: String,
     /// The limit's name
     #[arg(long, value_name = "NAME")]
@@ -354,12 +360,14 @@ pub(crate) struct OverrideArguments {
     #[command(flatten)]
     pub(crate) redis: RedisArguments,
     /// The client's key, as `keys` prints it
+    #[arg(value_parser = key)]
     pub(crate) key: String,
     /// The limit's name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
-    /// Another quota, such as `1000/min`. Units that were used stay used
-    #[arg(long, group = "effect")]
+    /// Another quota, such as `1000/min`. Units that were used stay used. The limit's start and time
+    /// zone stand
+    #[arg(long, group = "effect", value_parser = quota_of_override)]
     pub(crate) quota: Option<Quota>,
     /// The most units at once, of a bucket. Default: the units of the quota
     #[arg(
@@ -375,7 +383,8 @@ pub(crate) struct OverrideArguments {
     /// The limit does not apply to the client
     #[arg(long, group = "effect")]
     pub(crate) unlimited: bool,
-    /// Denies all requests of the client, with 403 and a text: `--deny="your account is suspended"`
+    /// Denies all requests of the client, with 403 and a text: `--deny="your account is suspended"`.
+    /// Default text: `this client is denied`
     #[arg(
         long,
         value_name = "TEXT",
@@ -401,7 +410,8 @@ pub(crate) struct OverrideArguments {
     /// The operator
     #[arg(long, env = "USER", value_name = "NAME")]
     pub(crate) author: Option<String>,
-    /// Sets the override although no running service has noted a limit of this name
+    /// Sets the override although no running service has noted a limit of this name, or although
+    /// the limit counts in another period
     #[arg(long, short)]
     pub(crate) yes: bool,
 }
@@ -505,6 +515,27 @@ pub(crate) struct CheckConfigArguments {
     /// Prints JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// A client's key, as `keys` prints it.
+fn key(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("it is empty; write the key of a client, as `tollgate keys` prints it".into());
+    }
+    if text.trim() != text {
+        let error = "it starts or ends with a blank; remove it, or write it as `%20`";
+        return Err(error.into());
+    }
+    Ok(text.to_owned())
+}
+
+fn quota_of_override(text: &str) -> Result<Quota, String> {
+    if text.contains(" from ") || text.contains(" in ") {
+        let error = "the limit has the start and the time zone; leave them out";
+        return Err(error.into());
+    }
+    let quota: Result<Quota, _> = text.parse();
+    quota.map_err(|error| error.to_string())
 }
 
 /// A day in UTC, or a time with its offset.

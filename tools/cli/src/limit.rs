@@ -110,7 +110,12 @@ impl FromStr for LimitSpec {
             bail!("the limit `{text}` has no quota; write one, such as `100/min`");
         };
         let quota = words.burst.map_or(quota, |burst| quota.burst(burst));
-        let algorithm = words.algorithm.unwrap_or(Algorithm::named("token_bucket"));
+        // Only a fixed window has the periods of a calendar.
+        let default = match quota.period() {
+            Period::Calendar(_) => "fixed_window",
+            _ => "token_bucket",
+        };
+        let algorithm = words.algorithm.unwrap_or(Algorithm::named(default));
         let spec = Self {
             algorithm,
             quota,
@@ -242,6 +247,12 @@ mod tests {
         assert_eq!(spec("100/min"), spec("token_bucket 100/min"));
         assert_eq!(spec("10/s burst 20").quota, Quota::per_second(10).burst(20));
         assert_eq!(spec("gcra 100 / 1h 30min burst=7").quota.capacity(), 7);
+    }
+
+    #[test]
+    fn quota_of_a_month_alone_is_a_fixed_window() {
+        let month = "10000/month from 15 in Europe/Berlin";
+        assert_eq!(spec(month), spec(&format!("fixed_window {month}")));
     }
 
     #[test]

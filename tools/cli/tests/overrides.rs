@@ -54,7 +54,7 @@ async fn customer_is_raised_for_a_week_listed_and_set_back() {
     );
     let set = raise("launch | of their shop");
     assert_eq!(set.code, 0, "{set:?}");
-    let start = "`acme` has now 1000 per 1m, burst 300 under `api`, until 20";
+    let start = "`acme` now has 1000 per 1m, burst 300 under `api`, until 20";
     assert!(set.out.starts_with(start), "{set:?}");
     until(|| overrides.get("api", "acme").is_some()).await;
     assert_eq!(capacity().await, 300);
@@ -97,7 +97,7 @@ async fn customer_is_raised_for_a_week_listed_and_set_back() {
 fn end_is_a_day_in_utc_or_a_time_with_its_offset() {
     let server = RedisServer::start();
     let unlimited = |end: &[&str]| {
-        let arguments = ["override", "acme", "--name", "api", "--unlimited"];
+        let arguments = ["override", "acme", "--name", "api", "--unlimited", "--yes"];
         run(&server, &[&arguments[..], end].concat())
     };
     for (end, written) in [
@@ -111,7 +111,7 @@ fn end_is_a_day_in_utc_or_a_time_with_its_offset() {
     let set = unlimited(&[]);
     assert!(
         set.out
-            .contains("`acme` is now unlimited under `api`, until it is removed"),
+            .contains("`acme` is now unlimited under `api`, until the override is removed"),
         "{set:?}"
     );
     for (wrong, expected) in [
@@ -139,11 +139,17 @@ fn end_is_a_day_in_utc_or_a_time_with_its_offset() {
 async fn override_that_may_have_no_effect_says_why() {
     let server = RedisServer::start();
     let deny = ["override", "mallory", "--name", "apii", "--deny"];
-    let alone = run(&server, &deny);
+    let refused = run(&server, &deny);
     assert!(
-        alone.out.contains("`mallory` is now denied under `apii`"),
-        "{alone:?}"
+        refused.code == 3
+            && refused
+                .err
+                .contains("under the prefix `tollgate`, no service has"),
+        "{refused:?}"
     );
+    let alone = run(&server, &[&deny[..], &["--yes"]].concat());
+    let text = "`mallory` is now denied (`this client is denied`) under `apii`";
+    assert!(alone.out.contains(text), "{alone:?}");
     assert!(
         alone.err.contains("no process follows overrides now"),
         "{alone:?}"
@@ -172,8 +178,15 @@ async fn override_that_may_have_no_effect_says_why() {
         "{mistyped:?}"
     );
     assert!(
-        mistyped.err.contains("They have api, billed"),
+        mistyped.err.contains("They have `api`, `billed`"),
         "{mistyped:?}"
+    );
+    let listed = run(&server, &["overrides", "--name", "bilied"]);
+    assert!(
+        listed
+            .err
+            .contains("no running service has a limit named `bilied`"),
+        "{listed:?}"
     );
     let all_the_same = run(&server, &[&deny[..], &["--yes"]].concat());
     assert_eq!(
@@ -184,6 +197,7 @@ async fn override_that_may_have_no_effect_says_why() {
     for (wrong, expected) in [
         (&["--quota", "0/min"][..], "the limit is 0"),
         (&["--quota", "5/month"], "fixed window"),
+        (&["--quota", "5/month in UTC"], "leave them out"),
         (&["--permits", "4"], "use --quota"),
         (&["--unlimited", "--burst", "4"], "cannot be used with"),
     ] {
@@ -211,11 +225,40 @@ async fn override_that_may_have_no_effect_says_why() {
         let is_told = run.err.contains("the limit `billed` counts per month");
         assert_eq!(is_told, code == 3, "{run:?}");
     }
-    let empty = run(&server, &["override", "", "--name", "api", "--unlimited"]);
-    assert!(
-        empty.code == 2 && empty.err.contains("the key is empty"),
-        "{empty:?}"
+    for (key, expected) in [
+        ("", "it is empty"),
+        ("acme ", "starts or ends with a blank"),
+    ] {
+        for command in [
+            &["override", key, "--name", "api", "--unlimited"][..],
+            &["usage", key],
+            &["peek", key, "--name", "api"],
+            &["block", key, "--name", "api", "--for", "1m"],
+        ] {
+            let run = run(&server, command);
+            assert!(
+                run.code == 2 && run.err.contains(expected),
+                "{command:?}: {run:?}"
+            );
+        }
+    }
+    let set = run(
+        &server,
+        &["override", "acme", "--name", "api", "--quota", "9/h"],
     );
+    assert!(
+        set.err
+            .contains("Redis has no charge of `acme` under `api` now"),
+        "{set:?}"
+    );
+    let remove = ["override", "acme", "--name", "bilied", "--remove"];
+    let not_removed = run(&server, &remove);
+    assert_eq!((not_removed.code, &*not_removed.out), (3, ""));
+    assert!(
+        not_removed.err.contains("`acme` has overrides under `api`"),
+        "{not_removed:?}"
+    );
+    drop(limiter.check(&api, "mallory").await.unwrap());
     let right = run(
         &server,
         &["override", "mallory", "--name", "api", "--deny=suspended"],
@@ -239,7 +282,7 @@ fn usage_shows_the_overrides_of_redis_and_of_the_file() {
         algorithm = "gcra"
         quota = "10/h"
         key = "user"
-        overrides = { acme = { quota = "70/h" } }
+        overrides = { acme = { quota = "70/h" }, mallory = { deny = "suspended" } }
 
         [[limits]]
         name = "free"
@@ -260,19 +303,47 @@ fn usage_shows_the_overrides_of_redis_and_of_the_file() {
     fs::write(&file, text).unwrap();
     let server = RedisServer::start();
     for (name, quota) in [("api", "900/h"), ("month", "700/month")] {
-        let arguments = ["override", "acme", "--name", name, "--quota", quota];
+        let arguments = [
+            "override", "acme", "--name", name, "--quota", quota, "--yes",
+        ];
         let set = run(&server, &arguments);
         assert_eq!(set.code, 0, "{set:?}");
     }
+    let deny = ["override", "mallory", "--name", "api", "--deny", "--yes"];
+    assert_eq!(run(&server, &deny).code, 0);
     let usage = ["usage", "acme", "--limits", file.to_str().unwrap()];
     let table = run(&server, &usage).out;
     for row in [
         "| api    | user | 900 per 1h (override) ",
         "| search | user | 70 per 1h (override in the file) ",
-        "| free   | user | unlimited (override) ",
+        "| free   | user | unlimited (override in the file) ",
         "| month  | user | 700 per month from 15 in Europe/Berlin (override) ",
     ] {
         assert!(table.contains(row), "{table}");
+    }
+    let denied = ["usage", "mallory", "--limits", file.to_str().unwrap()];
+    let table = run(&server, &denied).out;
+    for row in [
+        "| api    | user | denied (override) ",
+        "denied until the override is removed |",
+        "| search | user | denied (override in the file) ",
+    ] {
+        assert!(table.contains(row), "{table}");
+    }
+    let json = run(&server, &[&denied[..], &["--json"]].concat()).json();
+    assert_eq!(json[0]["denied"], true, "{json}");
+    for (key, words) in [
+        (
+            "acme",
+            "allowed: 900 of 900 left, full in 0s (override: 900 per 1h)",
+        ),
+        ("mallory", "(override: denied)"),
+    ] {
+        let peek = ["peek", key, "--name", "api", "--limit", "100/h"];
+        let peeked = run(&server, &peek).out;
+        assert!(peeked.contains(words), "{peeked}");
+        let state = run(&server, &["show", key]);
+        assert!(state.err.contains("override under `api`: "), "{state:?}");
     }
     let json = run(&server, &[&usage[..], &["--json"]].concat()).json();
     let shown = |number: usize| {

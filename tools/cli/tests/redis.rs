@@ -165,7 +165,7 @@ async fn usage_of_a_client_is_shown_under_each_limit_of_a_file_or_of_a_key_in_re
         neither.code == 2
             && neither
                 .err
-                .contains("no running service has noted its limits"),
+                .contains("no running service has noted a limit of rates"),
         "{neither:?}"
     );
     let missing = run(&url, &["usage", "alice", "--limits-in-redis", "other"]);
@@ -194,9 +194,15 @@ async fn usage_without_a_file_is_of_the_limits_that_services_have_noted() {
     for limit in &rates {
         drop(limiter.check_n(limit, "alice", 4).await.unwrap());
     }
+    let blocking = BlockPolicy::after(1, HOUR).lasting(HOUR);
+    let blocking = rates[2].clone().with_block_policy(blocking).unwrap();
+    drop(limiter.check_n(&blocking, "mallory", 9).await.unwrap());
+    assert!(!limiter.check(&blocking, "mallory").await.unwrap().allowed());
     until_limits_are_noted(&server).await;
     let usage = run(&url, &["usage", "alice", "--json"]);
-    assert_eq!((usage.code, &*usage.err), (0, ""), "{usage:?}");
+    let excluded = "without plans, and without overrides in files: give --limits or \
+                    --limits-in-redis if the services have some\n";
+    assert_eq!((usage.code, &*usage.err), (0, excluded), "{usage:?}");
     let expected = limiter
         .usage(rates.each_ref().map(|limit| Check::new(limit, "alice")))
         .await
@@ -212,9 +218,53 @@ async fn usage_without_a_file_is_of_the_limits_that_services_have_noted() {
     assert_eq!(usage.json().as_array().unwrap().len(), 3);
     let table = run(&url, &["usage", "alice"]).out;
     assert!(
-        table.contains("100 per month from 15 in Europe/Berlin (fixed window)"),
+        table.contains("100 per month from 15 in Europe/Berlin (fixed_window)"),
         "{table}"
     );
+    let blocked = run(&url, &["usage", "mallory"]).out;
+    assert!(blocked.contains("| blocked for 59m"), "{blocked}");
+    let peek = |more: &[&str]| {
+        run(
+            &url,
+            &[&["peek", "alice", "--name", "billed"], more].concat(),
+        )
+    };
+    let peeked = peek(&[]);
+    assert!(
+        peeked.out.starts_with("allowed: 96 of 100 left, full in "),
+        "{peeked:?}"
+    );
+    assert_eq!(peeked.err, "");
+    let other = peek(&["--limit", "100/month"]);
+    let noted = "running services have `100 per month from 15 in Europe/Berlin (fixed_window)` \
+                 under `billed`";
+    assert!(other.err.contains(noted), "{other:?}");
+    let same = peek(&["--limit", "100/month from 15 in Europe/Berlin"]);
+    assert_eq!((same.out, &*same.err), (peeked.out, ""));
+    let unknown = run(&url, &["peek", "alice", "--name", "bilied"]);
+    assert!(
+        unknown.code == 2
+            && unknown
+                .err
+                .contains("no running service has noted a limit named `b"),
+        "{unknown:?}"
+    );
+    // What services note again, another program may overwrite.
+    let malformed = r#"{"b:a\"b": {"5 per 1m (gcra)": [1, 9e9]}, "b:api": {"x": [1, 9e9]},
+                        "b:plans": {"several": [1, 9e9]}, "w:api": {"5 per 1h (fixed_window)": [1, 9e9]}}"#;
+    let set = redis::cmd("SET")
+        .arg("tollgate:limits")
+        .arg(malformed)
+        .clone();
+    let () = set.query(&mut server.connection()).unwrap();
+    let some = run(&url, &["usage", "alice", "--json"]);
+    assert_eq!(some.json().as_array().unwrap().len(), 1, "{some:?}");
+    for note in [
+        "without `api`, whose note is malformed",
+        "without `plans`, which has several quotas",
+    ] {
+        assert!(some.err.contains(note), "{some:?}");
+    }
     let plan = run(&url, &["usage", "alice", "--plan", "pro"]);
     assert!(
         plan.code == 2 && plan.err.contains("do not note their plans"),
@@ -340,7 +390,7 @@ async fn peek_says_what_is_left_and_consumes_nothing() {
     assert!(
         other
             .err
-            .contains("Redis has no charge of this key under log"),
+            .contains("Redis has no charge of this key under `log`"),
         "{other:?}"
     );
     let address = [
@@ -684,7 +734,7 @@ fn block_of_a_limit_that_is_not_in_use_says_so() {
     let run = at(&block);
     assert!(
         run.err
-            .contains("no client has a budget of a limit named apix in Redis"),
+            .contains("no client has a budget of a limit named `apix` in Redis"),
         "{run:?}"
     );
     assert!(run.code == 0 && run.out.contains("for 366d"), "{run:?}");

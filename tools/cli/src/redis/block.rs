@@ -8,6 +8,7 @@ use anyhow::bail;
 use tokio::time::timeout;
 use tollgate::{Key, Limit, RateLimiter, RedisStore};
 
+use super::NOTHING_CHANGED;
 use super::confirm::confirmed;
 use super::limiter::{OTHER_PARTITIONS, any_quota, has_tag, store};
 use super::name::{Kind, Name, client, hint};
@@ -21,9 +22,6 @@ use crate::output::{self, printable};
 
 /// How long the command looks for budgets of the limit before it blocks.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The exit code if the kind of the limit's budgets is not known: each kind has blocks of its own.
-const UNKNOWN_LIMIT: u8 = 3;
 
 const LONGEST_BLOCK: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
@@ -72,30 +70,30 @@ async fn change(arguments: BlockedArguments, length: Duration) -> anyhow::Result
     if limits.is_empty() {
         output::note(&match is_complete {
             true => format!(
-                "nothing was changed: no client has a budget of a limit named {name} in Redis. \
+                "nothing was changed: no client has a budget of a limit named `{name}` in Redis. \
                  Check the name, or give --algorithm"
             ),
             false => format!(
-                "nothing was changed: no budget of a limit named {name} was found ({incomplete}). \
+                "nothing was changed: no budget of a limit named `{name}` was found ({incomplete}). \
                  Give --algorithm"
             ),
         });
-        return Ok(ExitCode::from(UNKNOWN_LIMIT));
+        return Ok(ExitCode::from(NOTHING_CHANGED));
     }
     if !is_complete && arguments.algorithm.is_none() {
         output::note(&format!(
-            "{name} may have budgets of another algorithm ({incomplete}): if it has, give \
+            "`{name}` may have budgets of another algorithm ({incomplete}): if it has, give \
              --algorithm"
         ));
     }
     if is_complete && !is_used {
         output::note(&format!(
-            "no client has a budget of a limit named {name} in Redis: check the name and the \
+            "no client has a budget of a limit named `{name}` in Redis: check the name and the \
              algorithm"
         ));
     } else if is_complete && !found.has_client && !length.is_zero() {
         output::note(&format!(
-            "`{client}` has no budget under {name}: check the key. The keys that services use: \
+            "`{client}` has no budget under `{name}`: check the key. The keys that services use: \
              `tollgate keys --name {name}`"
         ));
         hint(&arguments.key)
@@ -103,8 +101,8 @@ async fn change(arguments: BlockedArguments, length: Duration) -> anyhow::Result
             .for_each(|hint| output::note(hint));
     }
     let question = match length {
-        Duration::ZERO => format!("End the block of `{client}` under {name}?"),
-        _ => format!("Block `{client}` under {name} for {}?", rounded(length)),
+        Duration::ZERO => format!("End the block of `{client}` under `{name}`?"),
+        _ => format!("Block `{client}` under `{name}` for {}?", rounded(length)),
     };
     if !confirmed(&question, arguments.yes)? {
         output::print("nothing was changed")?;
@@ -114,10 +112,13 @@ async fn change(arguments: BlockedArguments, length: Duration) -> anyhow::Result
     output::print(&match length {
         Duration::ZERO => {
             format!(
-                "`{client}` is not blocked any more under {name}. Replicas may deny it for another 10 s"
+                "`{client}` is not blocked any more under `{name}`. Replicas may deny it for another 10 s"
             )
         }
-        _ => format!("`{client}` is blocked under {name} for {}", rounded(length)),
+        _ => format!(
+            "`{client}` is blocked under `{name}` for {}",
+            rounded(length)
+        ),
     })?;
     Ok(ExitCode::SUCCESS)
 }

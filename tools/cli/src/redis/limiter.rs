@@ -1,7 +1,7 @@
 //! Limiters and limits for the commands.
 
 use tollgate::limit::BlockPolicy;
-use tollgate::{Key, Limit, Quota, RateLimiter, RedisStore};
+use tollgate::{Key, Limit, Quota, RedisStore};
 
 use super::name::Name;
 use crate::arguments::RedisArguments;
@@ -9,10 +9,6 @@ use crate::limit::{Algorithm, LimitSpec};
 
 pub(super) async fn store(redis: &RedisArguments) -> anyhow::Result<RedisStore> {
     Ok(redis.store()?.connect().await?)
-}
-
-pub(super) async fn limiter(redis: &RedisArguments) -> anyhow::Result<RateLimiter> {
-    Ok(RateLimiter::new(store(redis).await?))
 }
 
 /// A limit under which blocks are seen, reset and set.

@@ -21,3 +21,6 @@ pub(crate) mod usage;
 mod value;
 
 pub(crate) use self::certificates::{Certificates, is_tls};
+
+/// The exit code if nothing was changed, because a name or a quota may be mistyped.
+const NOTHING_CHANGED: u8 = 3;

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use tollgate::Limit;
+
+use super::limiter::blockable;
 use super::servers::Server;
 use crate::limit::LimitSpec;
 
@@ -16,14 +19,67 @@ pub(super) const SEVERAL: &str = "several";
 /// A quota that was noted longer ago, in s, is not used any more. As in the script.
 pub(super) const FORGOTTEN: f64 = 150.0;
 
+/// A limit that running services use.
+#[derive(Clone, Debug)]
+pub(super) struct NotedLimit {
+    /// The letter of its budgets in the keys of Redis.
+    pub(super) kind: String,
+    pub(super) name: String,
+    /// The quota in words, the newest one after a change.
+    pub(super) quota: String,
+    /// `true` if an older quota is also in use.
+    pub(super) has_older_quota: bool,
+}
+
 /// The notes of a server. `None` if there are none. A value of another program counts as empty.
 pub(super) async fn read(server: &mut Server, prefix: &str) -> anyhow::Result<Option<Notes>> {
     let noted = server.text_at(&format!("{prefix}:limits")).await?;
     Ok(noted.map(|text| serde_json::from_str(&text).unwrap_or_default()))
 }
 
-/// A limit, as its quota was noted: `100 per 1m, burst 20 (gcra)`. `None` if it was not one quota.
-pub(super) fn limit(noted: &str) -> Option<LimitSpec> {
+/// The limits in use that a server has the notes of.
+pub(super) async fn limits(server: &mut Server, prefix: &str) -> anyhow::Result<Vec<NotedLimit>> {
+    let Some(notes) = read(server, prefix).await?.filter(|it| !it.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let now = server.now(prefix).await? as f64 / 1e6;
+    Ok(in_use(notes, now))
+}
+
+fn in_use(notes: Notes, now: f64) -> Vec<NotedLimit> {
+    let in_use = notes.into_iter().filter_map(|(kind_and_name, quotas)| {
+        let (kind, name) = kind_and_name.split_once(':')?;
+        let used: Vec<_> = quotas
+            .into_iter()
+            .filter(|(_, [_, last])| now - last <= FORGOTTEN)
+            .collect();
+        let newest = used
+            .iter()
+            .max_by(|(_, [one, _]), (_, [other, _])| one.total_cmp(other))?;
+        Some(NotedLimit {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            quota: newest.0.clone(),
+            has_older_quota: used.len() > 1,
+        })
+    });
+    in_use.collect()
+}
+
+impl NotedLimit {
+    pub(super) fn is_concurrency(&self) -> bool {
+        self.kind == "c"
+    }
+
+    /// The limit, to be looked at. `None` if services have several quotas of its name, or if the
+    /// note is malformed.
+    pub(super) fn limit(&self) -> Option<Limit> {
+        blockable(&parse(&self.quota)?, &self.name).ok()
+    }
+}
+
+/// Parses a noted quota: `100 per 1m, burst 20 (gcra)`.
+fn parse(noted: &str) -> Option<LimitSpec> {
     let (quota, algorithm) = noted.split_once(" (")?;
     let algorithm = algorithm.strip_suffix(')')?;
     let quota = quota
@@ -36,30 +92,49 @@ pub(super) fn limit(noted: &str) -> Option<LimitSpec> {
 mod tests {
     use super::*;
 
+    fn limits_of(json: &str, now: f64) -> Vec<String> {
+        let limits = in_use(serde_json::from_str(json).unwrap(), now);
+        let shown = limits.iter().map(|it| {
+            let limit = it.limit().map(|limit| limit.to_string());
+            let older = if it.has_older_quota {
+                ", and older"
+            } else {
+                ""
+            };
+            format!("{} {}{older}", it.name, limit.unwrap_or_default())
+        });
+        shown.collect()
+    }
+
     #[test]
-    fn limits_are_those_that_services_note() {
-        for (noted, text) in [
-            ("100 per 1m, burst 20 (gcra)", "gcra 100/min burst 20"),
-            ("5 per 15m (sliding_window(6))", "sliding_window(6) 5/15m"),
-            (
-                "9 per 1d (fixed_window_aligned)",
-                "fixed_window_aligned 9/day",
-            ),
-            (
-                "10000 per month from 15 in Europe/Berlin (fixed_window)",
-                "fixed_window 10000/month from 15 in Europe/Berlin",
-            ),
-        ] {
-            assert_eq!(limit(noted).unwrap(), text.parse().unwrap(), "{noted}");
-        }
-        for other in [SEVERAL, "3 at once (concurrency)", "", "10 per (gcra)"] {
-            assert_eq!(limit(other), None, "{other}");
-        }
+    fn newest_quota_in_use_is_the_limit_and_malformed_notes_are_none() {
+        let notes = r#"{
+            "b:api": {"5 per 1m (gcra)": [10, 900], "9 per 1m (gcra)": [880, 990]},
+            "w:api": {"7 per 1h (fixed_window)": [10, 990], "8 per 1h (fixed_window)": [5, 700]},
+            "b:gone": {"5 per 1m (gcra)": [10, 700]},
+            "b:plans": {"several": [10, 990]},
+            "t:": {"5 per 1m (gcra)": [10, 990]},
+            "b:a\"b": {"5 per 1m (gcra)": [10, 990]},
+            "b:odd": {"5 per (": [10, 990]},
+            "api": {"5 per 1m (gcra)": [10, 990]}
+        }"#;
+        assert_eq!(
+            limits_of(notes, 1_000.0),
+            [
+                "a\"b ",
+                "api 9 per 1m (GCRA), blocked by operators, and older",
+                "odd ",
+                "plans ",
+                " ",
+                "api 7 per 1h (fixed window), blocked by operators",
+            ]
+        );
     }
 
     #[test]
     fn several_quotas_are_noted_as_the_library_does() {
         let library = include_str!("../../../../src/store/redis/notes/sample.rs");
         assert!(library.contains(&format!("SEVERAL: &str = {SEVERAL:?}")));
+        assert_eq!(parse(SEVERAL), None);
     }
 }

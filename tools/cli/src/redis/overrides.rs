@@ -6,16 +6,16 @@ use std::time::SystemTime;
 use anyhow::bail;
 use serde::Serialize;
 use tollgate::overrides::{Override, OverrideEffect, Overrides};
+use tollgate::{Key, RateLimiter, RedisStore};
 
+use super::NOTHING_CHANGED;
 use super::limiter::store;
 use super::name::{client, hint};
+use super::noted::NotedLimit;
 use super::services::Services;
 use crate::arguments::{OverrideArguments, OverridesArguments};
-use crate::output::{self, printable, shown};
+use crate::output::{self, shown};
 use crate::table::{self, cell};
-
-/// The exit code if no running service has noted the limit, as of `block`.
-const UNKNOWN_LIMIT: u8 = 3;
 
 const LOST: &str = "If Redis has lost its data, services that run keep the overrides that they \
                     had, until another is set";
@@ -34,29 +34,26 @@ struct Row<'a> {
 }
 
 pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode> {
-    if arguments.key.is_empty() {
-        bail!("the key is empty; write the key of a client, as `tollgate keys` prints it");
-    }
     let key = client(&arguments.key);
     let name = &arguments.name;
     let (client, limit) = (shown(key.as_str()), shown(name));
-    let overrides = Overrides::in_redis(&store(&arguments.redis).await?)?;
+    let store = store(&arguments.redis).await?;
+    let overrides = Overrides::in_redis(&store)?;
+    let services = Services::find(&arguments.redis).await;
     let Some(effect) = effect(&arguments) else {
-        let is_removed = overrides.remove(name, &key).await?;
-        output::print(&match is_removed {
-            true => format!("removed the override of {client} under {limit}"),
-            false => format!("nothing was changed: {client} has no override under {limit}. {LOST}"),
-        })?;
-        return Ok(ExitCode::SUCCESS);
+        return remove(&overrides, &services, name, &key).await;
     };
-    let services = Services::ask(&arguments.redis).await;
     if !services.has_limit(name) && !arguments.yes {
+        output::note(&format!("{}, or give --yes", services.without_limit(name)));
+        return Ok(ExitCode::from(NOTHING_CHANGED));
+    }
+    if services.are_none() && !arguments.yes {
         output::note(&format!(
-            "nothing was changed: no running service has a limit named {limit}. They have {}. \
-             Check the name, or give --yes",
-            printable(&services.names().join(", "))
+            "nothing was changed: under the prefix {}, no service has noted limits, and none \
+             follows overrides. Check --url and --prefix, or give --yes",
+            shown(arguments.redis.prefix())
         ));
-        return Ok(ExitCode::from(UNKNOWN_LIMIT));
+        return Ok(ExitCode::from(NOTHING_CHANGED));
     }
     services.check(name, &effect)?;
     if let (false, OverrideEffect::Quota(quota)) = (arguments.yes, &effect)
@@ -66,13 +63,14 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
             "nothing was changed: the limit {limit} counts per {unit}, and this quota is {quota}. \
              Write it per {unit}, or give --yes"
         ));
-        return Ok(ExitCode::from(UNKNOWN_LIMIT));
+        return Ok(ExitCode::from(NOTHING_CHANGED));
     }
     let words = match &effect {
-        OverrideEffect::Quota(quota) => format!("has now {quota}"),
-        OverrideEffect::Permits(permits) => format!("has now {permits} at once"),
+        OverrideEffect::Quota(quota) => format!("now has {quota}"),
+        OverrideEffect::Permits(permits) => format!("now has {permits} at once"),
         OverrideEffect::Unlimited => "is now unlimited".to_owned(),
-        _ => "is now denied".to_owned(),
+        OverrideEffect::Denied(text) => format!("is now denied ({})", shown(text)),
+        _ => bail!("this version of the tool does not know the effect"),
     };
     let new = match effect {
         OverrideEffect::Quota(quota) => Override::quota(name, &key, quota),
@@ -85,7 +83,7 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
     overrides.set(new.clone()).await?;
     let end = match new.ends_at() {
         Some(end) => format!("until {}", written(end)),
-        None => "until it is removed".to_owned(),
+        None => "until the override is removed".to_owned(),
     };
     output::print(&format!("{client} {words} under {limit}, {end}"))?;
     if services.limits.is_empty() {
@@ -100,8 +98,51 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
              `Overrides::in_redis`. Ignore this for services whose store has a pool",
         );
     }
+    if is_unused(store, &services, name, &key).await {
+        output::note(&format!(
+            "Redis has no charge of {client} under {limit} now. If you expect one, check the key"
+        ));
+    }
     hint(&arguments.key).iter().for_each(|it| output::note(it));
     Ok(ExitCode::SUCCESS)
+}
+
+async fn remove(
+    overrides: &Overrides,
+    services: &Services,
+    name: &str,
+    key: &Key,
+) -> anyhow::Result<ExitCode> {
+    let client = shown(key.as_str());
+    let limit = shown(name);
+    if overrides.remove(name, key).await? {
+        output::print(&format!("removed the override of {client} under {limit}"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let of_client = overrides.list().await?;
+    let of_client = of_client.iter().filter(|it| it.key() == key);
+    let others: Vec<_> = of_client.map(|it| shown(it.limit_name())).collect();
+    if !others.is_empty() {
+        let others = others.join(", ");
+        output::note(&format!("{client} has overrides under {others}"));
+    }
+    if !services.has_limit(name) {
+        output::note(&services.without_limit(name));
+        return Ok(ExitCode::from(NOTHING_CHANGED));
+    }
+    output::print(&format!(
+        "nothing was changed: {client} has no override under {limit}. {LOST}"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns whether a client has used no unit of the limit, as far as that is known.
+async fn is_unused(store: RedisStore, services: &Services, name: &str, key: &Key) -> bool {
+    let Some(limit) = services.of_name(name).find_map(NotedLimit::limit) else {
+        return false;
+    };
+    let peeked = RateLimiter::new(store).peek(&limit, key, 0).await;
+    peeked.is_ok_and(|it| it.remaining() == it.capacity())
 }
 
 /// `None` removes the override.
@@ -140,6 +181,16 @@ pub(crate) async fn list(arguments: OverridesArguments) -> anyhow::Result<ExitCo
     let mut all = overrides.list().await?;
     if let Some(name) = &arguments.name {
         all.retain(|it| it.limit_name() == name);
+    }
+    if let Some(name) = arguments.name.as_ref().filter(|_| all.is_empty()) {
+        let services = Services::find(&arguments.redis).await;
+        if !services.has_limit(name) {
+            output::note(&format!(
+                "no running service has a limit named {}. They have {}",
+                shown(name),
+                services.names()
+            ));
+        }
     }
     if arguments.json {
         for it in &all {

@@ -3,75 +3,129 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::bail;
 use serde_json::json;
+use tollgate::overrides::Overrides;
+use tollgate::{Decision, Limit, RateLimiter};
 
-use super::limiter::{blockable, limiter};
+use super::limiter::{blockable, store};
 use super::name::{client, hint};
+use super::noted::NotedLimit;
+use super::services::Services;
 use crate::arguments::PeekArguments;
 use crate::duration::rounded;
-use crate::output;
+use crate::output::{self, shown};
 
 pub(crate) async fn run(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
-    let limit = blockable(&arguments.limit, &arguments.name)?;
+    let limit = limit(&arguments).await?;
     let key = client(&arguments.key);
-    let limiter = limiter(&arguments.redis).await?;
+    let store = store(&arguments.redis).await?;
+    let overrides = Overrides::in_redis(&store)?;
+    if let Err(error) = overrides.list().await {
+        output::note(&format!("without the overrides in Redis: {error}"));
+    }
+    let limiter = RateLimiter::builder(store).overrides(&overrides).build()?;
     let decision = limiter.peek(&limit, &key, arguments.cost).await?;
     // The budget as it is, and not as it would be afterwards.
     let budget = limiter.peek(&limit, &key, 0).await?;
-    let ms = |time: Duration| time.as_millis() as u64;
+    let is_limited = !budget.deciding().is_unlimited();
     if arguments.json {
+        let ms = |time: Duration| time.as_millis() as u64;
         let answer = json!({
             "client": key.as_str(),
             "limit": limit.name(),
             "allowed": decision.allowed(),
-            "capacity": budget.capacity(),
-            "remaining": budget.remaining(),
+            "capacity": is_limited.then(|| budget.capacity()),
+            "remaining": is_limited.then(|| budget.remaining()),
             "retry_after_ms": decision.retry_after().map(ms),
             "reset_after_ms": ms(budget.reset_after()),
             "blocked": decision.is_blocked(),
             "exceeds_capacity": decision.exceeds_capacity(),
+            "overridden": budget.deciding().is_overridden(),
         });
         output::print(&answer.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
-    if decision.exceeds_capacity() {
-        let (cost, capacity) = (arguments.cost, budget.capacity());
-        output::print(&format!(
-            "denied: {cost} units exceed the capacity of {capacity}"
-        ))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let verdict = match (decision.allowed(), decision.is_blocked()) {
-        (_, true) => "blocked",
-        (true, false) => "allowed",
-        (false, false) => "denied",
+    let set = overrides.get(limit.name(), &key);
+    let suffix = match &set {
+        Some(set) if budget.deciding().is_overridden() => format!(" (override: {set})"),
+        _ => String::new(),
     };
-    let wait = decision.retry_after().map(|wait| {
-        format!(
-            ", {} {} after {}",
-            arguments.cost,
-            plural(arguments.cost),
-            rounded(wait)
-        )
-    });
-    output::print(&format!(
-        "{verdict}: {} of {} left{}, full in {}",
-        budget.remaining(),
-        budget.capacity(),
-        wait.unwrap_or_default(),
-        rounded(budget.reset_after())
-    ))?;
-    if budget.remaining() == budget.capacity() && !decision.is_blocked() {
+    let words = in_words(&decision, &budget, arguments.cost);
+    output::print(&format!("{words}{suffix}"))?;
+    if is_limited && budget.remaining() == budget.capacity() && !decision.is_blocked() {
         output::note(&format!(
             "Redis has no charge of this key under {}. If you expect one, check the name, the \
              algorithm and the key",
-            limit.name()
+            shown(limit.name())
         ));
         hint(&arguments.key)
             .iter()
             .for_each(|hint| output::note(hint));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The limit that is given, or the one that services have.
+async fn limit(arguments: &PeekArguments) -> anyhow::Result<Limit> {
+    let services = Services::find(&arguments.redis).await;
+    let noted: Vec<&NotedLimit> = services
+        .of_name(&arguments.name)
+        .filter(|it| !it.is_concurrency())
+        .collect();
+    let Some(given) = &arguments.limit else {
+        return match &*noted {
+            [noted] => noted.limit().map_or_else(|| bail!(several(noted)), Ok),
+            [] => bail!(
+                "no running service has noted a limit named {}; check the name, or give --limit, \
+                 such as `gcra 100/min burst 20`",
+                shown(&arguments.name)
+            ),
+            [first, ..] => bail!(several(first)),
+        };
+    };
+    let given = blockable(given, &arguments.name)?;
+    let is_known = noted.iter().any(|it| it.limit().as_ref() == Some(&given));
+    if let Some(other) = noted.iter().find(|it| it.limit().is_some())
+        && !is_known
+    {
+        let quota = &other.quota;
+        output::note(&format!(
+            "running services have {} under {}",
+            shown(quota),
+            shown(&arguments.name)
+        ));
+    }
+    Ok(given)
+}
+
+fn several(noted: &NotedLimit) -> String {
+    let name = shown(&noted.name);
+    format!("services have several quotas of {name}; give --limit, such as `gcra 100/min burst 20`")
+}
+
+fn in_words(decision: &Decision, budget: &Decision, cost: u32) -> String {
+    if budget.deciding().is_unlimited() {
+        return "allowed: not limited".to_owned();
+    }
+    if decision.exceeds_capacity() {
+        let capacity = budget.capacity();
+        return format!("denied: {cost} units exceed the capacity of {capacity}");
+    }
+    let verdict = match (decision.allowed(), decision.is_blocked()) {
+        (_, true) => "blocked",
+        (true, false) => "allowed",
+        (false, false) => "denied",
+    };
+    let wait = decision.retry_after();
+    let wait = wait.map(|wait| format!(", {cost} {} after {}", plural(cost), rounded(wait)));
+    format!(
+        "{verdict}: {} of {} left{}, full in {}",
+        budget.remaining(),
+        budget.capacity(),
+        wait.unwrap_or_default(),
+        rounded(budget.reset_after())
+    )
 }
 
 fn plural(units: u32) -> &'static str {

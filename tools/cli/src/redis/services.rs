@@ -4,28 +4,33 @@ use anyhow::{Context, bail};
 use tollgate::overrides::OverrideEffect;
 use tollgate::{Limit, Quota};
 
-use super::noted::{self, Notes};
+use super::noted::{self, NotedLimit};
 use super::servers;
 use crate::arguments::RedisArguments;
 use crate::output::shown;
 
-/// The running services, as far as this user may ask for them.
 pub(super) struct Services {
     /// The processes that follow overrides.
     pub(super) followers: Option<u64>,
-    /// Their limits, as `kind:name`, with their quotas.
-    pub(super) limits: Notes,
+    pub(super) limits: Vec<NotedLimit>,
+    /// The reason for which limits are unknown.
+    pub(super) error: Option<anyhow::Error>,
 }
 
 impl Services {
-    pub(super) async fn ask(redis: &RedisArguments) -> Self {
+    pub(super) async fn find(redis: &RedisArguments) -> Self {
         let mut services = Self {
             followers: None,
-            limits: Notes::new(),
+            limits: Vec::new(),
+            error: None,
         };
         let prefix = redis.prefix();
-        let Ok(servers) = servers::connect(&redis.url, &redis.tls).await else {
-            return services;
+        let servers = match servers::connect(&redis.url, &redis.tls).await {
+            Ok(servers) => servers,
+            Err(error) => {
+                services.error = Some(error);
+                return services;
+            }
         };
         let channel = format!("{prefix}-config:overrides");
         services.followers = Some(0);
@@ -37,45 +42,63 @@ impl Services {
                 .followers
                 .zip(counted)
                 .map(|(one, other)| one + other);
-            let noted = noted::read(&mut server, prefix).await;
-            services
-                .limits
-                .extend(noted.ok().flatten().unwrap_or_default());
+            match noted::limits(&mut server, prefix).await {
+                Ok(limits) => services.limits.extend(limits),
+                Err(error) => services.error = Some(error),
+            }
         }
+        services
+            .limits
+            .sort_by(|one, other| one.name.cmp(&other.name));
         services
     }
 
-    pub(super) fn names(&self) -> Vec<&str> {
-        let names = self.limits.keys().filter_map(|it| it.split_once(':'));
-        let mut names: Vec<_> = names.map(|(_, name)| name).collect();
-        names.sort_unstable();
+    /// Returns whether no service is known, although this user may ask for them.
+    pub(super) fn are_none(&self) -> bool {
+        self.error.is_none() && self.limits.is_empty() && self.followers == Some(0)
+    }
+
+    pub(super) fn names(&self) -> String {
+        let mut names: Vec<_> = self.limits.iter().map(|it| shown(&it.name)).collect();
         names.dedup();
-        names
+        names.join(", ")
     }
 
     /// Returns whether a service has a limit of this name, as far as it is known.
     pub(super) fn has_limit(&self, name: &str) -> bool {
-        self.limits.is_empty() || self.names().contains(&name)
+        self.limits.is_empty() || self.of_name(name).next().is_some()
+    }
+
+    /// The limits of a name, which can be of several kinds.
+    pub(super) fn of_name(&self, name: &str) -> impl Iterator<Item = &NotedLimit> {
+        self.limits.iter().filter(move |it| it.name == name)
+    }
+
+    /// Says that no service has a limit of this name.
+    pub(super) fn without_limit(&self, name: &str) -> String {
+        format!(
+            "nothing was changed: no running service has a limit named {}. They have {}. Check \
+             the name",
+            shown(name),
+            self.names()
+        )
     }
 
     /// The unit of the calendar in which the limit counts, if the quota has another period.
     pub(super) fn other_unit(&self, name: &str, quota: Quota) -> Option<&'static str> {
-        let quotas = self.limits.get(&format!("w:{name}"))?;
+        let fixed_window = self.of_name(name).find(|it| it.kind == "w")?;
         let units = ["day", "week", "month", "year"];
         let unit = units.into_iter().find(|unit| {
             let per_unit = format!(" per {unit} ");
-            quotas.keys().any(|noted| noted.contains(&per_unit))
+            fixed_window.quota.contains(&per_unit)
         })?;
         (unit_of(&quota.to_string()) != Some(unit)).then_some(unit)
     }
 
     /// Returns an error if the limit that services have cannot have the override.
     pub(super) fn check(&self, name: &str, effect: &OverrideEffect) -> anyhow::Result<()> {
-        for noted in self.limits.keys() {
-            let Some((kind, _)) = noted.split_once(':').filter(|(_, it)| *it == name) else {
-                continue;
-            };
-            let checked = match (effect, kind) {
+        for noted in self.of_name(name) {
+            let checked = match (effect, noted.kind.as_str()) {
                 (OverrideEffect::Quota(_), "c") => {
                     bail!(
                         "nothing was changed: {} limits requests at once; use --permits",

@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
+use tollgate::overrides::{Override, Overrides};
+
 use super::keys::{print_json, print_table, rows_of};
+use super::limiter::store;
 use super::name::{Name, client, hint};
 use super::scan::Scan;
 use super::servers::{self, Server};
 use crate::arguments::ShowArguments;
-use crate::output;
+use crate::output::{self, shown};
 
 pub(crate) async fn run(arguments: ShowArguments) -> anyhow::Result<ExitCode> {
     let prefix = arguments.redis.prefix();
@@ -32,10 +35,29 @@ pub(crate) async fn run(arguments: ShowArguments) -> anyhow::Result<ExitCode> {
             "no state of this client: its budgets are full, or the key or the prefix is another",
         )?;
     }
-    if let Some(hint) = hint(&arguments.key).filter(|_| rows.is_empty()) {
+    let overrides = overrides_of(&arguments).await;
+    for it in &overrides {
+        output::note(&format!(
+            "override under {}: {it}; `tollgate overrides` lists all",
+            shown(it.limit_name())
+        ));
+    }
+    if let Some(hint) = hint(&arguments.key).filter(|_| rows.is_empty() && overrides.is_empty()) {
         output::note(&hint);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The overrides of a client, if this user may read them.
+async fn overrides_of(arguments: &ShowArguments) -> Vec<Override> {
+    let all = async {
+        let store = store(&arguments.redis).await.ok()?;
+        Overrides::in_redis(&store).ok()?.list().await.ok()
+    };
+    let mut all = all.await.unwrap_or_default();
+    let key = client(&arguments.key);
+    all.retain(|it| *it.key() == key);
+    all
 }
 
 /// The keys of a client on a server.

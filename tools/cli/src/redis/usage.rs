@@ -2,18 +2,18 @@
 //! services.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
+use tokio::task::JoinSet;
 use tollgate::config::{Config, LimitSet, RedisSource};
 use tollgate::decision::Usage;
 use tollgate::limit::Algorithm;
-use tollgate::overrides::{OverrideEffect, Overrides};
-use tollgate::{Check, Limit, RateLimitLayer, RateLimiter, RedisStore};
+use tollgate::overrides::{Override, Overrides};
+use tollgate::{Check, Key, Limit, RateLimitLayer, RateLimiter, RedisStore};
 
 use super::limiter::store;
 use super::name::{client, hint};
-use super::noted;
+use super::noted::SEVERAL;
 use super::services::Services;
 use crate::arguments::UsageArguments;
 use crate::check_config::compact;
@@ -22,8 +22,13 @@ use crate::output::{self, shown};
 use crate::placeholders::{NamesInUse, list};
 use crate::table::{self, cell};
 
-/// The kind of concurrency limits in the notes of services.
-const CONCURRENCY: &str = "c";
+/// A limit of rates in the table.
+struct ShownLimit {
+    limit: Limit,
+    allows: String,
+    /// The name of its key, if that is known.
+    key: String,
+}
 
 pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
     let store = store(&arguments.redis).await?;
@@ -35,10 +40,6 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
         None => (None, limits_of_services(&arguments).await?),
     };
     let key = client(&arguments.key);
-    let checks: Vec<_> = limits.iter().map(|(it, _)| Check::new(it, &key)).collect();
-    if checks.is_empty() {
-        bail!("the configuration has no limit of rates for this client");
-    }
     let overrides = Overrides::in_redis(&store)?;
     if let Err(error) = overrides.list().await {
         output::note(&format!("without the overrides in Redis: {error}"));
@@ -47,38 +48,24 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
     // The limiter has the overrides of the file while there is a layer.
     let layer = set.map(|set| RateLimitLayer::from_config(&limiter, &set));
     let layer = layer.transpose()?;
-    let usage = limiter.usage(checks).await?;
+    let usage = usage_of_each(&limiter, &limits, &key).await?;
     drop(layer);
     if arguments.json {
-        output::print(&output::json(&usage, false)?)?;
+        let known: Vec<_> = usage.iter().flatten().collect();
+        output::print(&output::json(&known, false)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let heads = [
         "limit", "key", "allows", "used", "left", "used %", "full in", "state",
     ];
     let mut table = table::markdown(&heads, &["used", "left", "used %"]);
-    for (limit, key_name) in &limits {
-        let usage = usage.iter().find(|it| it.limit == limit.name());
-        let is_applied = usage.is_none_or(|it| it.overridden);
-        let set = overrides.get(limit.name(), &key).filter(|_| is_applied);
-        let allows = match (&set, usage) {
-            (Some(set), Some(usage)) => match set.effect() {
-                // The limit's start and time zone stand.
-                OverrideEffect::Quota(_) => format!("{} (override)", usage.quota),
-                effect => format!("{effect} (override)"),
-            },
-            (None, Some(usage)) if usage.overridden => {
-                format!("{} (override in the file)", usage.quota)
-            }
-            _ => limit.to_string(),
-        };
-        table.add_row(match usage {
-            Some(usage) => row(&allows, key_name, usage),
-            None => not_limited(limit, key_name),
-        });
+    for (shown, usage) in limits.iter().zip(&usage) {
+        let set = overrides.get(shown.limit.name(), &key);
+        table.add_row(row(shown, usage.as_ref(), set.as_ref()));
     }
     output::print(&table.to_string())?;
-    if usage.iter().all(|it| it.used == 0) {
+    let is_uncharged = |usage: &Option<Usage>| usage.as_ref().is_some_and(|it| it.used == 0);
+    if usage.iter().all(is_uncharged) {
         output::note(
             "Redis has no charge of this key. If you expect one, check the key: `tollgate keys` \
              lists them",
@@ -86,6 +73,27 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
         hint(&arguments.key).iter().for_each(|it| output::note(it));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The usage of a client under each limit. `None` if an override exempts it. They are asked one by
+/// one, because there can be more than a group has, and several of one name.
+async fn usage_of_each(
+    limiter: &RateLimiter,
+    limits: &[ShownLimit],
+    key: &Key,
+) -> anyhow::Result<Vec<Option<Usage>>> {
+    let mut asking = JoinSet::new();
+    for (place, shown) in limits.iter().enumerate() {
+        let limiter = limiter.clone();
+        let check = Check::new(&shown.limit, key);
+        asking.spawn(async move { (place, limiter.usage(check).await) });
+    }
+    let mut found = vec![None; limits.len()];
+    while let Some(answer) = asking.join_next().await {
+        let (place, usage) = answer?;
+        found[place] = usage?.pop();
+    }
+    Ok(found)
 }
 
 /// The configuration of the services. `None` if their limits are in code.
@@ -104,49 +112,56 @@ async fn configuration(
 }
 
 /// The limits of rates that running services have noted.
-async fn limits_of_services(arguments: &UsageArguments) -> anyhow::Result<Vec<(Limit, String)>> {
+async fn limits_of_services(arguments: &UsageArguments) -> anyhow::Result<Vec<ShownLimit>> {
     const ADVICE: &str = "give --limits or --limits-in-redis";
     if arguments.plan.is_some() {
         bail!("running services do not note their plans; {ADVICE}");
     }
-    let services = Services::ask(&arguments.redis).await;
-    if services.limits.is_empty() {
-        bail!(
-            "no running service has noted its limits; check --url and --prefix, or {ADVICE}. \
-             Services note their limits within a minute of their start"
-        );
+    let services = Services::find(&arguments.redis).await;
+    let rates: Vec<_> = services
+        .limits
+        .iter()
+        .filter(|it| !it.is_concurrency())
+        .collect();
+    if rates.is_empty() {
+        return Err(match services.error {
+            Some(error) => error.context(format!("the limits of services are not known; {ADVICE}")),
+            None => anyhow!(
+                "no running service has noted a limit of rates; check --url and --prefix, or \
+                 {ADVICE}. Services note their limits within a minute of their start"
+            ),
+        });
     }
     let mut limits = Vec::new();
-    let mut unclear = Vec::new();
-    for (kind_and_name, quotas) in &services.limits {
-        let Some((kind, name)) = kind_and_name.split_once(':') else {
-            continue;
-        };
-        let quotas: Vec<_> = quotas.keys().collect();
-        match &*quotas {
-            [quota] => match noted::limit(quota) {
-                Some(spec) => limits.push((spec.limit(name)?, String::new())),
-                None if kind == CONCURRENCY => {}
-                None => unclear.push(shown(name)),
-            },
-            _ => unclear.push(shown(name)),
+    for noted in rates {
+        let name = shown(&noted.name);
+        match noted.limit() {
+            Some(limit) => limits.push(ShownLimit {
+                limit,
+                allows: noted.quota.clone(),
+                key: String::new(),
+            }),
+            None if noted.quota == SEVERAL => {
+                output::note(&format!(
+                    "without {name}, which has several quotas; {ADVICE}"
+                ));
+            }
+            None => output::note(&format!("without {name}, whose note is malformed")),
+        }
+        if noted.has_older_quota {
+            output::note(&format!(
+                "{name} also has an older quota, on the same budget"
+            ));
         }
     }
-    limits.sort_by(|(one, _): &(Limit, _), (other, _)| one.name().cmp(other.name()));
-    if !unclear.is_empty() {
-        let unclear = unclear.join(", ");
-        output::note(&format!(
-            "without {unclear}, which have several quotas; {ADVICE}"
-        ));
-    }
+    output::note(&format!(
+        "without plans, and without overrides in files: {ADVICE} if the services have some"
+    ));
     Ok(limits)
 }
 
 /// The limits of rates, as they are for the plan, with the names of their keys.
-fn limits_of(
-    config: &Config,
-    plan: Option<&str>,
-) -> anyhow::Result<(LimitSet, Vec<(Limit, String)>)> {
+fn limits_of(config: &Config, plan: Option<&str>) -> anyhow::Result<(LimitSet, Vec<ShownLimit>)> {
     let written = serde_json::to_value(config)?;
     let written = list(&written["limits"]);
     if let Some(plan) = plan
@@ -161,42 +176,59 @@ fn limits_of(
             Some(plan) => set.limit_of_plan(name, plan),
             None => set.limit(name),
         };
-        Some((limit?, compact(&it["key"])))
+        let limit = limit?;
+        Some(ShownLimit {
+            allows: limit.to_string(),
+            key: compact(&it["key"]),
+            limit,
+        })
     });
-    let is_rate = |(limit, _): &(Limit, String)| limit.algorithm() != Algorithm::Concurrency;
-    let limits = limits.filter(is_rate).collect();
+    let is_rate = |it: &ShownLimit| it.limit.algorithm() != Algorithm::Concurrency;
+    let limits: Vec<_> = limits.filter(is_rate).collect();
+    if limits.is_empty() {
+        bail!("the configuration has no limit of rates for this client");
+    }
     Ok((set, limits))
 }
 
-/// The row of a limit that an override exempts the client from.
-fn not_limited(limit: &Limit, key: &str) -> [String; 8] {
+/// The row of a limit, with the override of the client in Redis. Without usage, an override exempts
+/// the client.
+fn row(shown: &ShownLimit, usage: Option<&Usage>, set: Option<&Override>) -> [String; 8] {
+    let place = match set {
+        Some(_) => "override",
+        None => "override in the file",
+    };
     let mut row = [const { String::new() }; 8];
-    row[0] = cell(limit.name());
-    row[1] = cell(key);
-    row[2] = "unlimited (override)".to_owned();
-    row
-}
-
-fn row(allows: &str, key: &str, usage: &Usage) -> [String; 8] {
-    let state = match usage.blocked_for {
+    row[0] = cell(shown.limit.name());
+    row[1] = cell(&shown.key);
+    let Some(usage) = usage else {
+        row[2] = format!("unlimited ({place})");
+        return row;
+    };
+    if usage.denied {
+        row[2] = format!("denied ({place})");
+        row[7] = match set.map(Override::ends_at) {
+            Some(None) => "denied until the override is removed".to_owned(),
+            _ => format!("denied for {}", rounded(usage.reset_after)),
+        };
+        return row;
+    }
+    row[2] = cell(&match usage.overridden {
+        true => format!("{} ({place})", usage.quota),
+        false => shown.allows.clone(),
+    });
+    row[3] = usage.used.to_string();
+    row[4] = usage.remaining.to_string();
+    row[5] = usage.used_percent.to_string();
+    if !usage.reset_after.is_zero() {
+        row[6] = rounded(usage.reset_after);
+    }
+    row[7] = match usage.blocked_for {
         Some(time) => format!("blocked for {}", rounded(time)),
         None if usage.shadow => "in shadow mode".to_owned(),
         None if usage.remaining == 0 => "used up".to_owned(),
         None if usage.overridden => "overridden".to_owned(),
         None => String::new(),
     };
-    let full_in = match usage.reset_after {
-        Duration::ZERO => String::new(),
-        time => rounded(time),
-    };
-    [
-        cell(&usage.limit),
-        cell(key),
-        cell(allows),
-        usage.used.to_string(),
-        usage.remaining.to_string(),
-        usage.used_percent.to_string(),
-        full_in,
-        state,
-    ]
+    row
 }
