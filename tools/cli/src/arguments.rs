@@ -539,7 +539,7 @@ fn quota_of_override(text: &str) -> Result<Quota, String> {
 }
 
 /// A day in UTC, or a time with its offset.
-fn time(text: &str) -> Result<SystemTime, String> {
+pub(crate) fn time(text: &str) -> Result<SystemTime, String> {
     let day: Result<jiff::civil::Date, _> = text.parse();
     let time: Result<jiff::Timestamp, _> = match (text.len(), day) {
         (10, Ok(day)) => jiff::tz::TimeZone::UTC.to_timestamp(day.at(0, 0, 0, 0)),

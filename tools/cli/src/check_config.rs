@@ -1,13 +1,15 @@
 //! `tollgate check-config`: whether a service would accept a file of limits.
 
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use tollgate::Quota;
 use tollgate::config::{Config, LimitSet};
+use tollgate::limit::Period;
 
-use crate::arguments::CheckConfigArguments;
-use crate::output::{self, counted, printable, printable_lines};
+use crate::arguments::{CheckConfigArguments, time};
+use crate::output::{self, counted, printable, printable_lines, shown};
 use crate::placeholders::{NamesInUse, list};
 use crate::table::{self, cell};
 
@@ -38,7 +40,7 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
         let answer = json!({
             "valid": true, "limits": limits["limits"],
             "keys": used.keys, "plans": used.plans, "costs": used.costs,
-            "warnings": long_logs(list(&limits["limits"])),
+            "warnings": warnings(list(&limits["limits"])),
         });
         output::print(&answer.to_string())?;
         return Ok(ExitCode::SUCCESS);
@@ -66,10 +68,60 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
         "valid: {}",
         counted(&table.row_count().to_string(), "limit")
     ))?;
-    for warning in long_logs(list(&limits["limits"])) {
+    for warning in warnings(list(&limits["limits"])) {
         output::note(&warning);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn warnings(limits: &[Value]) -> Vec<String> {
+    let mut warnings = long_logs(limits);
+    warnings.extend(limits.iter().flat_map(odd_overrides));
+    warnings
+}
+
+/// Warnings of overrides that count in another period than their limit, or have ended.
+fn odd_overrides(limit: &Value) -> Vec<String> {
+    let quota = |of: &Value| of["quota"].as_str()?.parse::<Quota>().ok();
+    let unit = quota(limit).filter(|it| matches!(it.period(), Period::Calendar(_)));
+    let unit = unit.as_ref().and_then(calendar_unit);
+    let mut warnings = Vec::new();
+    for (key, it) in limit["overrides"].as_object().into_iter().flatten() {
+        let place = format!(
+            "warning: the override of {} under {}",
+            shown(key),
+            shown(limit["name"].as_str().unwrap_or_default())
+        );
+        if let (Some(unit), Some(quota)) = (unit, quota(it))
+            && calendar_unit(&quota) != Some(unit)
+        {
+            warnings.push(format!(
+                "{place} is {quota}, and the limit counts per {unit}"
+            ));
+        }
+        let end = it["until"].as_str().and_then(|end| time(end).ok());
+        if end.is_some_and(|end| end <= SystemTime::now()) {
+            warnings.push(format!("{place} has ended"));
+        }
+    }
+    warnings
+}
+
+/// The day, week, month or year of the calendar that a quota is written with.
+pub(crate) fn calendar_unit(quota: &Quota) -> Option<&'static str> {
+    let quota = quota.to_string();
+    let (_, period) = quota.split_once(" per ")?;
+    let period = period.split([' ', ',']).next()?;
+    let units = [
+        ("day", "1d"),
+        ("week", "7d"),
+        ("month", "month"),
+        ("year", "year"),
+    ];
+    let found = units
+        .into_iter()
+        .find(|(unit, length)| period == *unit || period == *length);
+    found.map(|(unit, _)| unit)
 }
 
 /// Warnings of logs that take much memory: a log has an entry for each request that it allowed.

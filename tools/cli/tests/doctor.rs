@@ -280,6 +280,12 @@ fn doctor_says_that_overrides_may_be_lost_and_which_rights_they_need() {
     assert_eq!(tollgate(&[&set[..], &[&server.url()]].concat()).code, 0);
     let out = doctor(&server.url());
     assert!(out.contains("ok       overrides: 1 set"), "{out}");
+    let notes = r#"{"b:apii":{"5 per 1m (gcra)":[1,9e9]}}"#;
+    let noted = redis::cmd("SET").arg("tollgate:limits").arg(notes).clone();
+    noted.exec(&mut server.connection()).unwrap();
+    let out = doctor(&server.url());
+    let unknown = "advice   overrides: 1 set, some of them under `api`, which no running service";
+    assert!(out.contains(unknown), "{out}");
     assert!(out.contains("there are overrides"), "{out}");
     assert!(out.contains("a restart loses them"), "{out}");
 

@@ -136,6 +136,30 @@ fn every_command_explains_itself() {
 }
 
 #[test]
+fn check_config_warns_of_overrides_in_another_period_and_of_ended_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    let text = "[[limits]]\nname = 'billed'\nalgorithm = 'fixed_window'\n\
+                quota = '1000/month'\nkey = 'peer_ip'\n[limits.overrides]\n\
+                a = { quota = '5/min' }\nb = { quota = '50000/30d' }\n\
+                c = { quota = '50000/month' }\nd = { unlimited = true, until = '2020-01-01' }\n\
+                e = { deny = 'closed', until = '2150-01-01T18:00:00+01:00' }\n";
+    std::fs::write(&file, text).unwrap();
+    let run = tollgate(&["check-config", file.to_str().unwrap()]);
+    assert_eq!(run.code, 0);
+    let warnings: Vec<_> = run.err.lines().collect();
+    let start = "warning: the override of";
+    assert_eq!(
+        warnings,
+        [
+            format!("{start} `a` under `billed` is 5 per 1m, and the limit counts per month"),
+            format!("{start} `b` under `billed` is 50000 per 30d, and the limit counts per month"),
+            format!("{start} `d` under `billed` has ended"),
+        ]
+    );
+}
+
+#[test]
 fn check_config_warns_of_a_log_that_takes_megabytes() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");

@@ -39,7 +39,7 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
     let (client, limit) = (shown(key.as_str()), shown(name));
     let store = store(&arguments.redis).await?;
     let overrides = Overrides::in_redis(&store)?;
-    let services = Services::find(&arguments.redis).await;
+    let services = Services::behind(&arguments.redis).await;
     let Some(effect) = effect(&arguments) else {
         return remove(&overrides, &services, name, &key).await;
     };
@@ -183,7 +183,7 @@ pub(crate) async fn list(arguments: OverridesArguments) -> anyhow::Result<ExitCo
         all.retain(|it| it.limit_name() == name);
     }
     if let Some(name) = arguments.name.as_ref().filter(|_| all.is_empty()) {
-        let services = Services::find(&arguments.redis).await;
+        let services = Services::behind(&arguments.redis).await;
         if !services.has_limit(name) {
             output::note(&format!(
                 "no running service has a limit named {}. They have {}",

@@ -68,7 +68,7 @@ pub(crate) async fn run(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
 
 /// The limit that is given, or the one that services have.
 async fn limit(arguments: &PeekArguments) -> anyhow::Result<Limit> {
-    let services = Services::find(&arguments.redis).await;
+    let services = Services::behind(&arguments.redis).await;
     let noted: Vec<&NotedLimit> = services
         .of_name(&arguments.name)
         .filter(|it| !it.is_concurrency())

@@ -6,7 +6,8 @@ use tollgate::{Limit, Quota};
 
 use super::noted::{self, NotedLimit};
 use super::servers;
-use crate::arguments::RedisArguments;
+use crate::arguments::{RedisArguments, TlsArguments};
+use crate::check_config::calendar_unit;
 use crate::output::shown;
 
 pub(super) struct Services {
@@ -18,14 +19,17 @@ pub(super) struct Services {
 }
 
 impl Services {
-    pub(super) async fn find(redis: &RedisArguments) -> Self {
+    pub(super) async fn behind(redis: &RedisArguments) -> Self {
+        Self::find(&redis.url, &redis.tls, redis.prefix()).await
+    }
+
+    pub(super) async fn find(url: &str, tls: &TlsArguments, prefix: &str) -> Self {
         let mut services = Self {
             followers: None,
             limits: Vec::new(),
             error: None,
         };
-        let prefix = redis.prefix();
-        let servers = match servers::connect(&redis.url, &redis.tls).await {
+        let servers = match servers::connect(url, tls).await {
             Ok(servers) => servers,
             Err(error) => {
                 services.error = Some(error);
@@ -92,7 +96,7 @@ impl Services {
             let per_unit = format!(" per {unit} ");
             fixed_window.quota.contains(&per_unit)
         })?;
-        (unit_of(&quota.to_string()) != Some(unit)).then_some(unit)
+        (calendar_unit(&quota) != Some(unit)).then_some(unit)
     }
 
     /// Returns an error if the limit that services have cannot have the override.
@@ -122,19 +126,4 @@ impl Services {
         }
         Ok(())
     }
-}
-
-/// The unit of the calendar of a quota, as it is written.
-fn unit_of(quota: &str) -> Option<&'static str> {
-    let (_, period) = quota.split_once(" per ")?;
-    let period = period.split([' ', ',']).next()?;
-    [
-        ("day", "1d"),
-        ("week", "7d"),
-        ("month", "month"),
-        ("year", "year"),
-    ]
-    .into_iter()
-    .find(|(unit, length)| period == *unit || period == *length)
-    .map(|(unit, _)| unit)
 }

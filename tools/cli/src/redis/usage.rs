@@ -117,7 +117,7 @@ async fn limits_of_services(arguments: &UsageArguments) -> anyhow::Result<Vec<Sh
     if arguments.plan.is_some() {
         bail!("running services do not note their plans; {ADVICE}");
     }
-    let services = Services::find(&arguments.redis).await;
+    let services = Services::behind(&arguments.redis).await;
     let rates: Vec<_> = services
         .limits
         .iter()

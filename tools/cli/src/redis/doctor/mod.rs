@@ -8,11 +8,12 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use tollgate::RedisStore;
-use tollgate::overrides::Overrides;
+use tollgate::overrides::{Override, Overrides};
 
+use super::services::Services;
 use super::{Certificates, servers};
 use crate::arguments::DoctorArguments;
-use crate::output::{self, explained, printable};
+use crate::output::{self, explained, printable, shown};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -112,14 +113,41 @@ pub(crate) async fn run(arguments: DoctorArguments) -> anyhow::Result<ExitCode> 
     })
 }
 
+/// The most names of limits in a finding.
+const MOST_NAMES: usize = 5;
+
+/// The names of overrides that no running service has a limit of.
+fn unknown_limits(list: &[Override], services: &Services) -> Vec<String> {
+    let names = list.iter().map(Override::limit_name);
+    let mut names: Vec<_> = names.filter(|name| !services.has_limit(name)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.truncate(MOST_NAMES);
+    names.into_iter().map(shown).collect()
+}
+
 /// Reads the overrides of clients, as a service that follows them does.
-async fn overrides(store: &RedisStore, findings: &mut Findings) {
+async fn overrides(store: &RedisStore, services: &Services, findings: &mut Findings) {
     let read = match Overrides::in_redis(store) {
         Ok(overrides) => overrides.list().await,
         Err(error) => Err(error.into()),
     };
     match read {
-        Ok(list) => findings.good("overrides", format!("{} set", list.len())),
+        Ok(list) => match unknown_limits(&list, services) {
+            names if names.is_empty() => {
+                findings.good("overrides", format!("{} set", list.len()));
+            }
+            names => {
+                let advice = "they have no effect until a service has such a limit: correct the \
+                              name, or remove them";
+                let found = format!(
+                    "{} set, some of them under {}, which no running service has",
+                    list.len(),
+                    names.join(", ")
+                );
+                findings.advice("overrides", found, advice);
+            }
+        },
         Err(error) => {
             let advice = "a service that follows overrides needs these rights: `tollgate \
                           override` sets exceptions for single clients";
@@ -144,7 +172,8 @@ async fn start(arguments: &DoctorArguments, findings: &mut Findings) {
                 "start",
                 "a service can start, and this user has the rights it needs",
             );
-            overrides(&store, findings).await;
+            let services = Services::find(&arguments.url, &arguments.tls, prefix).await;
+            overrides(&store, &services, findings).await;
         }
         Err(error) => {
             let advice = "a service that connects at its start does not start";
