@@ -114,12 +114,12 @@ async fn acquire(
     since: Option<Instant>,
 ) -> Result<PermitAnswer, Error> {
     // An override may have changed while the request waited for another permit.
-    let overridden = match limiter.overridden_for_permit(check) {
+    let replaced = match limiter.overridden_for_permit(check) {
         None => None,
         Some(ControlFlow::Continue(check)) => Some(check),
         Some(ControlFlow::Break(answer)) => return Ok(answer),
     };
-    let check = overridden.as_ref().unwrap_or(check);
+    let check = replaced.as_ref().unwrap_or(check);
     let acquired = limiter.request_permit(check).await?;
     // The answer of a distant store is part of the wait.
     let max_wait = since.map_or(Duration::ZERO, |since| wait.left_of(since));

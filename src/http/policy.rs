@@ -243,10 +243,9 @@ impl Policy {
                 Ok(key) => {
                     let cost = self.cost_under(only, parts);
                     if limiter.has_overrides()
-                        && let Some(overridden) =
-                            self.override_in_force(limiter, only.limit(), &key)
+                        && let Some(in_force) = self.override_in_force(limiter, only.limit(), &key)
                     {
-                        let checks = match overridden.apply_to(only.check(key, cost)) {
+                        let checks = match in_force.apply_to(only.check(key, cost)) {
                             OverriddenCheck::Asked(check) => check.into(),
                             decided => RequestChecks::new(checks_for_store(vec![decided])?)?,
                         };
@@ -423,7 +422,7 @@ impl Policy {
         let apply = |check: Check| match self.override_in_force(limiter, check.limit(), check.key())
         {
             None => OverriddenCheck::Asked(check),
-            Some(overridden) => overridden.apply_to(check),
+            Some(in_force) => in_force.apply_to(check),
         };
         checks_for_store(checks.into_iter().map(apply).collect())
     }
@@ -498,7 +497,7 @@ impl Policy {
 #[cold]
 #[inline(never)]
 fn checks_for_store(checks: Vec<OverriddenCheck>) -> Result<Vec<Check>, RejectedEarly> {
-    let denied = checks.iter().find_map(|overridden| match overridden {
+    let denied = checks.iter().find_map(|check| match check {
         OverriddenCheck::Denied(verdict) => Some(verdict.limit().clone()),
         OverriddenCheck::Asked(_) | OverriddenCheck::Passed(_) => None,
     });
@@ -507,16 +506,14 @@ fn checks_for_store(checks: Vec<OverriddenCheck>) -> Result<Vec<Check>, Rejected
         verdicts.for_each(|verdict| telemetry::decided_by_override(&verdict, false));
         return Err(RejectedEarly::DeniedByOverride(limit));
     }
-    let asked = checks
-        .into_iter()
-        .filter_map(|overridden| match overridden {
-            OverriddenCheck::Asked(check) => Some(check),
-            OverriddenCheck::Passed(verdict) => {
-                telemetry::decided_by_override(&verdict, true);
-                None
-            }
-            OverriddenCheck::Denied(_) => None,
-        });
+    let asked = checks.into_iter().filter_map(|check| match check {
+        OverriddenCheck::Asked(check) => Some(check),
+        OverriddenCheck::Passed(verdict) => {
+            telemetry::decided_by_override(&verdict, true);
+            None
+        }
+        OverriddenCheck::Denied(_) => None,
+    });
     Ok(asked.collect())
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::failover::Failover;
 use super::near_limit::NearLimit;
-use super::overrides::Gate;
+use super::overrides::LimiterOverrides;
 use super::registry::Registry;
 use super::waiting::Turns;
 use super::{DeniedKeys, Overrides, RateLimiter, Shared};
@@ -45,7 +45,7 @@ pub struct RateLimiterBuilder {
     permit_lease: Duration,
     denied_keys: Option<DeniedKeys>,
     near_limit: NearLimit,
-    gate: Gate,
+    overrides: LimiterOverrides,
 }
 
 impl RateLimiterBuilder {
@@ -55,7 +55,7 @@ impl RateLimiterBuilder {
             permit_lease: DEFAULT_LEASE,
             denied_keys: None,
             near_limit: NearLimit::default(),
-            gate: Gate::default(),
+            overrides: LimiterOverrides::default(),
         }
     }
 
@@ -85,7 +85,7 @@ impl RateLimiterBuilder {
 
     /// Sets the [overrides](Overrides) of single keys. Default: none.
     pub fn overrides(mut self, overrides: &Overrides) -> Self {
-        self.gate.set(overrides);
+        self.overrides.use_handle(overrides);
         self
     }
 
@@ -114,7 +114,7 @@ impl RateLimiterBuilder {
 
     /// The limiter, with settings that are in their ranges.
     pub(super) fn into_limiter(self) -> RateLimiter {
-        if let Some(overrides) = self.gate.overrides() {
+        if let Some(overrides) = self.overrides.handle() {
             overrides.follow();
         }
         if let Some(keys) = &self.denied_keys {
@@ -128,7 +128,7 @@ impl RateLimiterBuilder {
             exceeded: Throttles::default(),
             denied_keys: self.denied_keys,
             near_limit: self.near_limit,
-            gate: self.gate,
+            overrides: self.overrides,
             agents: OnceLock::new(),
             permit_lease: self.permit_lease,
             unanswered: watch::Sender::default(),
@@ -147,7 +147,7 @@ impl fmt::Debug for RateLimiterBuilder {
             .field("permit_lease", &self.permit_lease)
             .field("denied_keys", &self.denied_keys)
             .field("near_limit", &self.near_limit)
-            .field("overrides", &self.gate.overrides())
+            .field("overrides", &self.overrides.handle())
             .finish()
     }
 }

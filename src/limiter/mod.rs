@@ -33,7 +33,7 @@ pub use self::denied_keys::{DeniedKey, DeniedKeys, DeniedSummary};
 use self::failover::Failover;
 use self::near_limit::NearLimit;
 pub(crate) use self::observation::Observation;
-use self::overrides::Gate;
+use self::overrides::LimiterOverrides;
 pub use self::overrides::Overrides;
 pub(crate) use self::overrides::{OverriddenCheck, OverrideInForce};
 use self::permits::Agents;
@@ -114,7 +114,7 @@ struct Shared {
     /// Where denials are counted by key.
     denied_keys: Option<DeniedKeys>,
     near_limit: NearLimit,
-    gate: Gate,
+    overrides: LimiterOverrides,
     /// The permits of this process.
     agents: OnceLock<Agents>,
     permit_lease: Duration,

@@ -1,27 +1,28 @@
 //! Suggestions for names that are unknown.
 
-/// Less alike names are not suggested.
-const ALIKE: f64 = 0.75;
+/// The least likeness of a suggestion, from 0 to 1.
+const LEAST_LIKENESS: f64 = 0.75;
 
 /// `did you mean ...?` with the known names that are most like a name, at most `most`. `None` if
 /// none is like it.
 ///
-/// The last part of a path counts as a name of its own, so that `Berlin` finds `Europe/Berlin`.
+/// A known name is as like it as the likest of its `parts`.
 pub(crate) fn did_you_mean(
     name: &str,
     known: impl IntoIterator<Item = String>,
+    parts: impl Fn(&str) -> [&str; 2],
     most: usize,
 ) -> Option<String> {
     let wanted = name.to_lowercase();
     let likeness = |known: &str| {
         let known = known.to_lowercase();
-        let last_part = known.rsplit('/').next().unwrap_or_default();
-        strsim::jaro_winkler(&known, &wanted).max(strsim::jaro_winkler(last_part, &wanted))
+        let [one, other] = parts(&known).map(|part| strsim::jaro_winkler(part, &wanted));
+        one.max(other)
     };
     let mut near: Vec<(f64, String)> = known
         .into_iter()
         .map(|known| (likeness(&known), known))
-        .filter(|(likeness, _)| *likeness > ALIKE)
+        .filter(|(likeness, _)| *likeness > LEAST_LIKENESS)
         .collect();
     near.sort_by(|one, other| other.0.total_cmp(&one.0));
     near.truncate(most);

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::gate::Gate;
+use super::in_force::LimiterOverrides;
 use crate::limiter::RateLimiter;
 use crate::model::Check;
 
-impl Gate {
+impl LimiterOverrides {
     /// Waits for a change of any override after this call.
     fn changed(&self) -> impl Future<Output = ()> {
-        let set = self.set.as_ref().map(|set| set.table().changed());
+        let set = self.handle().map(|handle| handle.table().changed());
         let of_files = self.of_files.changed();
         async move {
             let mut set = pin!(async {
@@ -52,7 +52,7 @@ impl RateLimiter {
     async fn until_override_changes(&self, checks: &[Check]) {
         loop {
             // From before the look-up, so that no change is missed.
-            let changed = self.shared.gate.changed();
+            let changed = self.shared.overrides.changed();
             match self.next_end_of_overrides(checks) {
                 None => return,
                 Some(Duration::MAX) => changed.await,

@@ -3,7 +3,7 @@
 mod changes;
 #[cfg(all(feature = "config", feature = "redis"))]
 mod followed;
-mod gate;
+mod in_force;
 mod overridden_group;
 mod table;
 
@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 #[cfg(all(feature = "config", feature = "redis"))]
 use self::followed::FollowedOverrides;
-pub(super) use self::gate::Gate;
-pub(crate) use self::gate::{OverriddenCheck, OverrideInForce};
+pub(super) use self::in_force::LimiterOverrides;
+pub(crate) use self::in_force::{OverriddenCheck, OverrideInForce};
 pub(super) use self::overridden_group::OverriddenGroup;
 use self::table::OverrideTable;
 use crate::model::{Error, Key, MAX_OVERRIDES, Override};

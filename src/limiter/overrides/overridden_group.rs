@@ -1,6 +1,6 @@
 //! Applies the overrides of keys to the checks of a group.
 
-use super::gate::OverriddenCheck;
+use super::in_force::OverriddenCheck;
 use crate::limiter::RateLimiter;
 use crate::model::{Budget, Change, Check, Decision, Error, Group, Source, Verdict};
 use crate::store::Answer;
@@ -48,7 +48,7 @@ impl RateLimiter {
     /// A check with the override of its key, if it has one.
     pub(in crate::limiter) fn overridden_check(&self, check: Check) -> OverriddenCheck {
         match self.override_in_force(check.limit(), check.key()) {
-            Some(overridden) => overridden.apply_to(check),
+            Some(in_force) => in_force.apply_to(check),
             None => OverriddenCheck::Asked(check),
         }
     }
@@ -59,9 +59,9 @@ impl RateLimiter {
         budget: Budget,
         change: Change,
     ) -> Answer {
-        let overridden = self.override_in_force(budget.limit(), budget.key());
+        let in_force = self.override_in_force(budget.limit(), budget.key());
         let check = |budget: &Budget| Check::new(budget.limit(), budget.key()).with_cost(0);
-        match overridden.map(|it| it.apply_to(check(&budget))) {
+        match in_force.map(|it| it.apply_to(check(&budget))) {
             Some(OverriddenCheck::Asked(check)) => {
                 self.change_observed(check.budget().clone(), change)
             }
@@ -78,7 +78,7 @@ impl RateLimiter {
 
 impl OverriddenGroup {
     /// A group without overrides, or whose overrides were applied.
-    pub(in crate::limiter) const fn of_asked(group: Group) -> Self {
+    pub(in crate::limiter) const fn all_asked(group: Group) -> Self {
         Self {
             asked: Some(group),
             given: Vec::new(),

@@ -26,12 +26,12 @@ pub(super) struct OverrideTable {
     /// A bit for each override that was added, by its hash. A key without an override, as most are,
     /// needs no lock. Created with the first override.
     marks: OnceLock<Box<[AtomicU64]>>,
-    shards: [Mutex<HashTable<Arc<Exception>>>; SHARDS],
+    shards: [Mutex<HashTable<Arc<TableEntry>>>; SHARDS],
     /// Wakes callers that wait for units or permits, which look their overrides up again.
     changed: Notify,
 }
 
-pub(super) struct Exception {
+pub(super) struct TableEntry {
     pub(super) given: Override,
     /// The set of limits whose file has it. `None` if it was set at run time.
     owner: Option<Weak<()>>,
@@ -69,7 +69,7 @@ impl OverrideTable {
         limit: &str,
         key: &Key,
         now: impl FnOnce() -> Timestamp,
-    ) -> Option<(Arc<Exception>, Timestamp)> {
+    ) -> Option<(Arc<TableEntry>, Timestamp)> {
         let hash = self.hash(limit, key);
         if !self.has_mark(hash) {
             return None;
@@ -96,7 +96,7 @@ impl OverrideTable {
     fn add(&self, given: Override, owner: Option<Weak<()>>) {
         let hash = self.hash(given.limit_name(), given.key());
         self.mark(hash);
-        let entry = Arc::new(Exception {
+        let entry = Arc::new(TableEntry {
             given,
             owner,
             last: Mutex::default(),
@@ -110,7 +110,8 @@ impl OverrideTable {
             Some(known) if known.given == entry.given && known.owner.is_none() => {}
             Some(known) => *known = entry,
             None => {
-                let rehash = |it: &Arc<Exception>| self.hash(it.given.limit_name(), it.given.key());
+                let rehash =
+                    |it: &Arc<TableEntry>| self.hash(it.given.limit_name(), it.given.key());
                 shard.insert_unique(hash, entry, rehash);
                 self.len.fetch_add(1, Ordering::Relaxed);
             }
@@ -132,7 +133,7 @@ impl OverrideTable {
     }
 
     /// Removes all overrides but those to keep.
-    pub(super) fn retain(&self, keep: impl Fn(&Exception) -> bool) {
+    pub(super) fn retain(&self, keep: impl Fn(&TableEntry) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let before = shard.len();
@@ -188,7 +189,7 @@ impl OverrideTable {
         marks[word].fetch_or(bit, Ordering::Relaxed);
     }
 
-    fn shard(&self, hash: u64) -> &Mutex<HashTable<Arc<Exception>>> {
+    fn shard(&self, hash: u64) -> &Mutex<HashTable<Arc<TableEntry>>> {
         // The table takes the bits at both ends.
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
@@ -210,7 +211,7 @@ const fn place(hash: u64) -> (usize, u64) {
     (number / 64, 1 << (number % 64))
 }
 
-impl Exception {
+impl TableEntry {
     fn is_for(&self, limit: &str, key: &Key) -> bool {
         self.given.key() == key && self.given.limit_name() == limit
     }

@@ -220,12 +220,12 @@ impl RateLimiter {
         let check = Check::new(limit, key);
         let acquiring = pin!(async {
             let started = Instant::now();
-            let overridden = match self.overridden_for_permit(&check) {
+            let replaced = match self.overridden_for_permit(&check) {
                 None => None,
                 Some(ControlFlow::Continue(check)) => Some(check),
                 Some(ControlFlow::Break(answer)) => return Ok(answer),
             };
-            let check = overridden.as_ref().unwrap_or(&check);
+            let check = replaced.as_ref().unwrap_or(&check);
             let acquired = self.request_permit(check).await?;
             let left = max_wait.saturating_sub(started.elapsed());
             if !acquired.may_wait() || left.is_zero() {

@@ -188,7 +188,7 @@ impl RateLimiter {
 
     /// Acquires a group, with the overrides of its keys.
     async fn acquire_group(&self, group: Group, max_wait: Duration) -> Result<Decision, Error> {
-        if self.shared.gate.is_empty() {
+        if self.shared.overrides.is_empty() {
             return self.wait_observed(&group, max_wait).await;
         }
         let limiter = self.clone();
@@ -315,7 +315,7 @@ impl RateLimiter {
         settings: WaitSettings,
     ) -> Result<Decision, Error> {
         let bounds = attempt.bounds;
-        let mut overridden = OverriddenGroup::of_asked(group.clone());
+        let mut overridden = OverriddenGroup::all_asked(group.clone());
         let mut asked = group.clone();
         loop {
             let place = match self.wait_once(&asked, attempt, first, &settings).await? {
@@ -325,7 +325,7 @@ impl RateLimiter {
             let plain = Group::of_distinct(group.iter().map(Check::without_override).collect());
             overridden = match self.overridden_group(&plain, true) {
                 Some(overridden) => overridden,
-                None => OverriddenGroup::of_asked(plain),
+                None => OverriddenGroup::all_asked(plain),
             };
             asked = match overridden.asked() {
                 Some(asked) => asked.clone(),

@@ -494,8 +494,13 @@ fn wrong(message: impl Into<String>) -> ConfigError {
 /// Advice for the name of an unknown zone.
 fn known_zones_like(name: &str) -> String {
     let known = jiff::tz::db().available().map(|it| it.to_string());
-    did_you_mean(name, known, 3)
+    did_you_mean(name, known, zone_and_city, 2)
         .unwrap_or_else(|| "use a name of the IANA database, such as `Europe/Berlin`".to_owned())
+}
+
+/// `Berlin` is meant to be `Europe/Berlin`.
+fn zone_and_city(zone: &str) -> [&str; 2] {
+    [zone, zone.rsplit('/').next().unwrap_or_default()]
 }
 
 impl fmt::Display for Calendar {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Overrides;
-use super::table::{Exception, OverrideTable};
+use super::table::{OverrideTable, TableEntry};
 use crate::algorithm::range::MAX_PERIOD;
 use crate::limiter::RateLimiter;
 use crate::model::{Check, Key, Limit, Override, OverrideEffect, Verdict};
@@ -11,15 +11,15 @@ use crate::units::{Micros, Timestamp, micros};
 
 /// The overrides of a limiter.
 #[derive(Default)]
-pub(in crate::limiter) struct Gate {
-    /// Overrides that operators set, which win over the others.
-    pub(super) set: Option<Overrides>,
+pub(in crate::limiter) struct LimiterOverrides {
+    /// Overrides that were set while the process runs, which win over the others.
+    pub(super) at_run_time: Option<Overrides>,
     pub(super) of_files: OverrideTable,
 }
 
 /// The override of a key, and the limit that the key has instead.
 pub(crate) struct OverrideInForce {
-    exception: Arc<Exception>,
+    entry: Arc<TableEntry>,
     limit: Limit,
     now: Timestamp,
 }
@@ -33,13 +33,13 @@ pub(crate) enum OverriddenCheck {
     Denied(Verdict),
 }
 
-impl Gate {
-    pub(in crate::limiter) fn set(&mut self, overrides: &Overrides) {
-        self.set = Some(overrides.clone());
+impl LimiterOverrides {
+    pub(in crate::limiter) fn use_handle(&mut self, handle: &Overrides) {
+        self.at_run_time = Some(handle.clone());
     }
 
-    pub(in crate::limiter) const fn overrides(&self) -> Option<&Overrides> {
-        self.set.as_ref()
+    pub(in crate::limiter) const fn handle(&self) -> Option<&Overrides> {
+        self.at_run_time.as_ref()
     }
 
     /// Replaces the overrides of a file.
@@ -50,7 +50,8 @@ impl Gate {
     /// Returns whether no key has an override.
     #[inline]
     pub(in crate::limiter) fn is_empty(&self) -> bool {
-        let none_is_set = self.set.as_ref().is_none_or(|set| set.table().is_empty());
+        let handle = self.handle();
+        let none_is_set = handle.is_none_or(|handle| handle.table().is_empty());
         none_is_set && self.of_files.is_empty()
     }
 
@@ -59,22 +60,18 @@ impl Gate {
     #[cold]
     fn find(&self, limit: &Limit, key: &Key) -> Option<OverrideInForce> {
         let find = |table: &OverrideTable| {
-            let (exception, now) = table.find(limit.name(), key, || self.now())?;
-            let limit = exception.overridden(limit)?;
-            Some(OverrideInForce {
-                exception,
-                limit,
-                now,
-            })
+            let (entry, now) = table.find(limit.name(), key, || self.now())?;
+            let limit = entry.overridden(limit)?;
+            Some(OverrideInForce { entry, limit, now })
         };
-        let set = self.set.as_ref();
-        set.and_then(|set| find(set.table()))
+        let handle = self.handle();
+        handle
+            .and_then(|handle| find(handle.table()))
             .or_else(|| find(&self.of_files))
     }
 
     fn now(&self) -> Timestamp {
-        self.set
-            .as_ref()
+        self.handle()
             .map_or_else(|| Timestamp::EPOCH.or_now(), Overrides::now)
     }
 }
@@ -83,7 +80,7 @@ impl OverrideInForce {
     /// Applies the override to a check of the key.
     pub(crate) fn apply_to(self, check: Check) -> OverriddenCheck {
         let is_shadow = check.is_shadow();
-        match self.exception.given.effect() {
+        match self.entry.given.effect() {
             OverrideEffect::Quota(_) | OverrideEffect::Permits(_) => {
                 OverriddenCheck::Asked(check.under(self.limit))
             }
@@ -105,13 +102,13 @@ impl OverrideInForce {
 
     /// The time until the override ends, or the longest time of a block.
     pub(super) fn ends_after(&self) -> Micros {
-        let end = self.exception.given.end();
+        let end = self.entry.given.end();
         end.map_or(micros(MAX_PERIOD), |end| end.saturating_since(self.now))
     }
 
     /// Returns whether the store decides, and so neither exempts the key nor denies all its checks.
     pub(in crate::limiter) fn is_asked(&self) -> bool {
-        let effect = self.exception.given.effect();
+        let effect = self.entry.given.effect();
         matches!(
             effect,
             OverrideEffect::Quota(_) | OverrideEffect::Permits(_)
@@ -140,7 +137,7 @@ impl RateLimiter {
     #[inline]
     pub(crate) fn override_in_force(&self, limit: &Limit, key: &Key) -> Option<OverrideInForce> {
         match self.has_overrides() {
-            true => self.shared.gate.find(limit, key),
+            true => self.shared.overrides.find(limit, key),
             false => None,
         }
     }
@@ -148,12 +145,12 @@ impl RateLimiter {
     /// Returns whether any key has an override.
     #[inline]
     pub(crate) fn has_overrides(&self) -> bool {
-        !self.shared.gate.is_empty()
+        !self.shared.overrides.is_empty()
     }
 
     /// Replaces the overrides of a file.
     #[cfg(feature = "config")]
     pub(crate) fn replace_overrides(&self, set: &Arc<()>, new: Vec<Override>) {
-        self.shared.gate.replace_file(set, new);
+        self.shared.overrides.replace_file(set, new);
     }
 }
