@@ -38,11 +38,10 @@ impl Limit {
     /// **Price.** A check can be denied while another replica has units. A block is at most what
     /// its replica needs in 5 seconds at the present rate of the key, and at most four times what
     /// it charged before in that window. Units that are not spent 10 seconds after the last block
-    /// are given back, and all units by [`RateLimiter::flush`](crate::RateLimiter::flush). A replica
-    /// that was denied sees them up to 8 seconds
-    /// [later](crate::store::RedisStoreBuilder::deny_for). If a
-    /// process is killed, or if the answer of Redis to a charge is lost, a block is lost until the
-    /// window ends.
+    /// are given back, and all units by [`RateLimiter::flush`](crate::RateLimiter::flush). A
+    /// replica that was denied sees them up to 8 seconds
+    /// [later](crate::store::RedisStoreBuilder::deny_for). If a process is killed, or if the answer
+    /// of Redis to a charge is lost, a block is lost until the window ends.
     ///
     /// While Redis does not answer, replicas spend the units that they have. Then the [failure
     /// policy](Self::with_on_store_failure) decides.
