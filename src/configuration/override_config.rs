@@ -50,7 +50,8 @@ pub(crate) struct OverrideConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) deny: Option<String>,
     /// The end of the override, such as `2026-12-03`, which is 00:00 in UTC, or
-    /// `2026-12-03T18:00:00+01:00`. Without an offset, the time is in UTC. Default: it does not end.
+    /// `2026-12-03T18:00:00+01:00`. Without an offset, the time is in UTC. Default: it does not
+    /// end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub(crate) until: Option<WrittenTime>,

@@ -68,13 +68,13 @@ impl RateLimiterBuilder {
 
     /// Calls a function when a key is near a limit that
     /// [warns](crate::Limit::with_warn_at_percent). The usage has the limit, the units that are
-    /// left, and the end of a fixed window. Default: none, and only the event `key near a limit` says
-    /// so.
+    /// left, and the end of a fixed window. Default: none, and only the event `key near a limit`
+    /// says so.
     ///
     /// The function runs while a request or a settlement waits, so it should only start what takes
     /// longer, such as to spawn a task or to send to a channel. If it panics, an event reports it.
-    /// It is called once for each key, as the limit says. If more than 50,000 keys are near a limit,
-    /// some may be reported again.
+    /// It is called once for each key, as the limit says. If more than 50,000 keys are near a
+    /// limit, some may be reported again.
     pub fn on_near_limit(
         mut self,
         function: impl Fn(&Key, &Usage) + Send + Sync + 'static,

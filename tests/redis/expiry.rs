@@ -336,8 +336,8 @@ async fn expiry_of_a_slow_budget_is_written_for_few_charges() {
         for _ in 0..300 {
             assert!(limiter.check(limit, &key).await.unwrap().allowed());
         }
-        // The first 16 s in steps of a second, then up to 64 s in steps of 4 s, up to 256 s of 16 s,
-        // and up to 1,024 s of 64 s: 4, 12, 12 and 12. The end may be a step further.
+        // The first 16 s in steps of a second, then up to 64 s in steps of 4 s, up to 256 s of 16
+        // s, and up to 1,024 s of 64 s: 4, 12, 12 and 12. The end may be a step further.
         let written = server.calls("psetex") - before;
         assert!((38..=44).contains(&written), "{limit}: {written}");
     }

@@ -164,17 +164,18 @@ impl Limit {
     ///
     /// Each limiter then logs the event `key near a limit`, and calls the function that you gave to
     /// [`RateLimiterBuilder::on_near_limit`](crate::limiter::RateLimiterBuilder::on_near_limit),
-    /// such as to send an e-mail. It does so again for that key in the next fixed window. Under other
-    /// algorithms, it does so after the budget was more than half full, and at the earliest after
-    /// the time in which an empty budget becomes half full. Every decision that is near the
+    /// such as to send an e-mail. It does so again for that key in the next fixed window. Under
+    /// other algorithms, it does so after the budget was more than half full, and at the earliest
+    /// after the time in which an empty budget becomes half full. Every decision that is near the
     /// limit [says so](crate::Decision::is_near_limit), and an allowed one counts in metrics as
     /// `near_limit`.
     ///
-    /// A limiter knows of its own decisions, so each replica that serves a key warns once. The guide
-    /// says how to send [one e-mail for all
-    /// replicas](crate::guide::remaining#one-e-mail-for-all-replicas). Estimates count until they are [settled](crate::RateLimiter::settle), so an estimate that is much too
-    /// high warns too early. A settlement also warns. A limit does not warn of a key for which it
-    /// is in shadow mode, of a blocked key, and while the store does not decide.
+    /// A limiter knows of its own decisions, so each replica that serves a key warns once. The
+    /// guide says how to send [one e-mail for all
+    /// replicas](crate::guide::remaining#one-e-mail-for-all-replicas). Estimates count until they
+    /// are [settled](crate::RateLimiter::settle), so an estimate that is much too high warns too
+    /// early. A settlement also warns. A limit does not warn of a key for which it is in shadow
+    /// mode, of a blocked key, and while the store does not decide.
     ///
     /// ```
     /// use tollgate::{Key, Limit, MemoryStore, Quota, RateLimiter};

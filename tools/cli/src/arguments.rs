@@ -365,8 +365,8 @@ pub(crate) struct OverrideArguments {
     /// The limit's name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
-    /// Another quota, such as `1000/min`. Units that were used stay used. The limit's start and time
-    /// zone stand
+    /// Another quota, such as `1000/min`. Units that were used stay used. The limit's start and
+    /// time zone stand
     #[arg(long, group = "effect", value_parser = quota_of_override)]
     pub(crate) quota: Option<Quota>,
     /// The most units at once, of a bucket. Default: the units of the quota
@@ -383,8 +383,8 @@ pub(crate) struct OverrideArguments {
     /// The limit does not apply to the client
     #[arg(long, group = "effect")]
     pub(crate) unlimited: bool,
-    /// Denies all requests of the client, with 403 and a text: `--deny="your account is suspended"`.
-    /// Default text: `this client is denied`
+    /// Denies all requests of the client, with 403 and a text: `--deny="your account is
+    /// suspended"`. Default text: `this client is denied`
     #[arg(
         long,
         value_name = "TEXT",

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::duration::{exact, rounded};
 
-/// The smallest number of a calendar, whose lowest two bits are its unit. It stands in place of twice
-/// the period.
+/// The smallest number of a calendar, whose lowest two bits are its unit. It stands in place of
+/// twice the period.
 const FIRST_CALENDAR: u64 = 1 << 47;
 
 /// A value, as an operator wants to know it.

@@ -27,7 +27,8 @@ pub(super) struct Lines {
     pub(super) fields_without_key: Option<String>,
     /// Lines whose time is before that of an earlier line, and that were put before it.
     pub(super) sorted: u64,
-    /// Lines that were too old for that. They count at the time of the request that was decided before them.
+    /// Lines that were too old for that. They count at the time of the request that was decided
+    /// before them.
     pub(super) late: u64,
     /// Clients in private networks, if they may be proxies.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,5 @@
-//! AWS Application Load Balancer. The first time is that of the response. Where the line has it, the
-//! time at which the request came is taken, far behind.
+//! AWS Application Load Balancer. The first time is that of the response. Where the line has it,
+//! the time at which the request came is taken, far behind.
 //!
 //! ```text
 //! h2 time elb client:port target:port 0.0 0.0 0.0 200 200 5 257 "GET https://host/a HTTP/2.0" ...
