@@ -8,7 +8,7 @@
 -- ARGV     then for each override: key and limit; the override, or an empty text to remove it; and
 --          the only override that may be removed, or an empty text if any may
 --
--- Returns how many overrides are new, different or gone. -1 if there is no room.
+-- Returns how many overrides were set or removed. -1 if there is no room.
 local MAX_EXACT = 2 ^ 53 - 1
 
 local hash, most = KEYS[1], tonumber(ARGV[2])

@@ -180,8 +180,8 @@ fn known_field_like(message: &str) -> Option<String> {
     if let Some((_, meant)) = meant.filter(|(_, meant)| known.contains(meant)) {
         return Some(format!("did you mean `{meant}`?"));
     }
-    let known = known.into_iter().map(str::to_owned);
-    did_you_mean(unknown, known, |known| [known, known], 1)
+    let known = known.into_iter().map(|it| (it.to_owned(), it.to_owned()));
+    did_you_mean(unknown, known, 1)
 }
 
 /// Reads values. An error comes with the path of its field.

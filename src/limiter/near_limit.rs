@@ -30,6 +30,9 @@ const MAX_KEYS: usize = 50_000 / SHARDS;
 /// A power of two. A decision on a key whose mark is 0 needs no table.
 const MARKS: usize = 4_096;
 
+/// Two decisions that are observed in another order than they were made in differ by less.
+const LONGEST_DELAY: Micros = 10_000_000;
+
 /// Ends of one window differ by less.
 const SECOND: Micros = 1_000_000;
 
@@ -42,6 +45,7 @@ pub(super) struct NearLimit {
     function: Option<Arc<OnNearLimit>>,
     reported: Arc<OnceLock<ReportedKeys>>,
     events: Arc<Throttles>,
+    panics: Arc<Throttles>,
 }
 
 struct ReportedKeys {
@@ -120,7 +124,7 @@ impl NearLimit {
             // A settlement may run while a thread panics, and another panic would end the process.
             let called = catch_unwind(AssertUnwindSafe(|| function(key, &usage)));
             if called.is_err() {
-                telemetry::near_limit_panicked(key, limit);
+                telemetry::near_limit_panicked(&self.panics, key, limit);
             }
         }
     }
@@ -165,12 +169,18 @@ impl ReportedKeys {
         let full_at = now.saturating_add(verdict.outcome().reset_after);
         let stored = shard.get(budget);
         let known = stored.filter(|known| match has_windows(limit) {
-            // A reset and another quota begin another window.
-            true => known.full_at.as_micros().abs_diff(full_at.as_micros()) < SECOND,
+            // Another end is of another window, such as after a reset.
+            true => {
+                let distance = known.full_at.as_micros().abs_diff(full_at.as_micros());
+                distance < SECOND.min(micros(limit.quota().length()) / 2)
+            }
             false => now < known.full_at,
         });
         let is_near = verdict.is_near_limit();
-        let is_latest = stored.is_none_or(|stored| now > stored.near_at);
+        let is_latest = stored.is_none_or(|stored| {
+            let has_clock_stepped_back = stored.near_at.saturating_since(now) > LONGEST_DELAY;
+            now > stored.near_at || has_clock_stepped_back
+        });
         let left_before = verdict.remaining().saturating_add(charged);
         let was_half_full = !has_windows(limit) && left_before > verdict.capacity() / 2;
         let is_forgotten = known.is_none_or(|known| {

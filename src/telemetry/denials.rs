@@ -53,13 +53,17 @@ pub(crate) fn near_limit(at_most: &Throttles, key: &Key, verdict: &Verdict) {
 }
 
 /// The application's function for keys near a limit panicked.
-pub(crate) fn near_limit_panicked(key: &Key, limit: &Limit) {
-    tracing::error!(
-        target: TARGET,
-        limit = limit.name(),
-        %key,
-        "function for keys near a limit panicked"
-    );
+pub(crate) fn near_limit_panicked(at_most: &Throttles, key: &Key, limit: &Limit) {
+    let limit = limit.name();
+    if let Some(unreported) = at_most.for_subject(limit).report() {
+        tracing::error!(
+            target: TARGET,
+            limit,
+            %key,
+            unreported,
+            "function for keys near a limit panicked"
+        );
+    }
 }
 
 /// A check costs more than its limit ever allows. The cost or the quota may be a mistake.

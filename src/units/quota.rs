@@ -284,6 +284,11 @@ impl FromStr for Quota {
         };
         let (limit, period) = text.split_once('/').ok_or_else(|| wrong("has no slash"))?;
         let limit = limit.trim();
+        for word in ["from", "in"] {
+            if period.trim_end().ends_with(&format!(" {word}")) {
+                return Err(wrong(&format!("has nothing after `{word}`")));
+            }
+        }
         let CalendarText {
             period,
             starts,
@@ -327,9 +332,12 @@ impl<'a> CalendarText<'a> {
     }
 }
 
-/// Returns whether the text of a quota has a start or a time zone.
+/// Returns whether the text of a quota has a start or a time zone behind its slash.
 pub(crate) fn has_start_or_zone(text: &str) -> bool {
-    let text = CalendarText::split(text);
+    let Some((_, period)) = text.split_once('/') else {
+        return false;
+    };
+    let text = CalendarText::split(period);
     text.starts.is_some() || text.time_zone.is_some()
 }
 

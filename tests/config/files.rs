@@ -399,6 +399,16 @@ fn errors_name_the_file_the_line_and_the_field() {
             "did you mean `time_zone`?",
         ),
         (
+            format!("{keyed}\ntz = \"Europe/Berlin\""),
+            ":6: `limits[0].tz`",
+            "did you mean `time_zone`?",
+        ),
+        (
+            format!("{keyed}\nfrom = 15"),
+            ":6: `limits[0].from`",
+            "did you mean `starts`?",
+        ),
+        (
             format!("{keyed}\nburst = -3"),
             ":6: `limits[0].burst`",
             "integer `-3`, expected a whole number",

@@ -173,6 +173,7 @@ fn invalid_quotas_are_errors_with_the_accepted_format() {
         ),
         ("5", "the quota `5` has no slash"),
         ("5 per minute", "has no slash"),
+        ("5 in 1m", "has no slash"),
         ("/15m", "does not start with a whole number"),
         ("-5/15m", "does not start with a whole number"),
         ("1.5/s", "does not start with a whole number"),

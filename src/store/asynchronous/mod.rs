@@ -91,8 +91,33 @@ impl<S: Store> Asynchronous<S> {
                     None => self.store.apply(operation),
                 }
             }
+            Operation::Change(budget, change @ Change::Settle { .. })
+                if budget.limit().charged_ahead().is_some() =>
+            {
+                self.settle_window(budget, change)
+            }
             _ => self.store.apply(operation),
         }
+    }
+
+    /// Settles a charge of a fixed window. The units that are here also count as left.
+    fn settle_window(self: &Arc<Self>, budget: Budget, change: Change) -> Answer {
+        let asynchronous = Arc::clone(self);
+        let settled = budget.clone();
+        let answer = self.store.apply(Operation::Change(budget, change));
+        answer.resolved(move |answer| {
+            let decision = answer?;
+            let here = settled.limit().charged_ahead().and_then(|rule| {
+                let prepaid = &asynchronous.prepaid;
+                prepaid.under(settled.parts(), rule, |account| account.ahead())
+            });
+            let verdict = decision.deciding().clone();
+            Ok(
+                Decision::from(verdict.with_more_remaining(here.unwrap_or(0)))
+                    .with_timestamp(decision.timestamp())
+                    .with_source(decision.source()),
+            )
+        })
     }
 
     fn charge_one(self: &Arc<Self>, check: Check) -> Answer {

@@ -241,7 +241,8 @@ impl Calendar {
     }
 
     /// `day`, `week`, `month` or `year`.
-    pub(crate) const fn unit(&self) -> &'static str {
+    #[must_use]
+    pub const fn unit(&self) -> &'static str {
         match self.first_day {
             FirstDay::Day => "day",
             FirstDay::Week(_) => "week",
@@ -493,14 +494,14 @@ fn wrong(message: impl Into<String>) -> ConfigError {
 
 /// Advice for the name of an unknown zone.
 fn known_zones_like(name: &str) -> String {
-    let known = jiff::tz::db().available().map(|it| it.to_string());
-    did_you_mean(name, known, zone_and_city, 2)
+    let zones = jiff::tz::db().available().map(|it| it.to_string());
+    let known = zones.flat_map(|zone| {
+        // `Berlin` is meant to be `Europe/Berlin`.
+        let city = zone.rsplit('/').next().unwrap_or_default().to_owned();
+        [(zone.clone(), zone.clone()), (city, zone)]
+    });
+    did_you_mean(name, known, 2)
         .unwrap_or_else(|| "use a name of the IANA database, such as `Europe/Berlin`".to_owned())
-}
-
-/// `Berlin` is meant to be `Europe/Berlin`.
-fn zone_and_city(zone: &str) -> [&str; 2] {
-    [zone, zone.rsplit('/').next().unwrap_or_default()]
 }
 
 impl fmt::Display for Calendar {

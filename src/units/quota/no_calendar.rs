@@ -41,7 +41,9 @@ impl Calendar {
         match *self {}
     }
 
-    pub(crate) const fn unit(&self) -> &'static str {
+    /// `day`, `week`, `month` or `year`.
+    #[must_use]
+    pub const fn unit(&self) -> &'static str {
         match *self {}
     }
 

@@ -203,7 +203,8 @@ mod tests {
         let errors = [
             ("5/min from 15", "a start is a setting of a quota per day"),
             ("5/month from 32", "no day 32"),
-            ("5/month from", "`month from` has months"),
+            ("5/month from", "has nothing after `from`"),
+            ("5/month from 15 in ", "has nothing after `in`"),
             ("5/month from 15 in Berlin", "did you mean `Europe/Berlin`"),
             ("5/month in Europe/Berlin from 15", "no time zone"),
         ];
