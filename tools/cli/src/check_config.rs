@@ -1,12 +1,12 @@
 //! `tollgate check-config`: whether a service would accept a file of limits.
 
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tollgate::Quota;
 use tollgate::config::{Config, LimitSet};
 use tollgate::limit::Period;
+use tollgate::{Limit, Quota};
 
 use crate::arguments::{CheckConfigArguments, time};
 use crate::output::{self, counted, printable, printable_lines, shown};
@@ -22,9 +22,9 @@ const BYTES_PER_REQUEST: u64 = 6;
 pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> {
     let checked = Config::read(&arguments.file).and_then(|config| {
         let used = NamesInUse::of(&config);
-        LimitSet::new(config.clone(), used.names()).map(|_| (config, used))
+        LimitSet::new(config.clone(), used.names()).map(|set| (config, used, set))
     });
-    let (config, used) = match checked {
+    let (config, used, set) = match checked {
         Ok(checked) => checked,
         Err(error) if arguments.json => {
             output::print(&json!({ "valid": false, "error": error.to_string() }).to_string())?;
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
         let answer = json!({
             "valid": true, "limits": limits["limits"],
             "keys": used.keys, "plans": used.plans, "costs": used.costs,
-            "warnings": warnings(list(&limits["limits"])),
+            "warnings": warnings(list(&limits["limits"]), &set),
         });
         output::print(&answer.to_string())?;
         return Ok(ExitCode::SUCCESS);
@@ -68,38 +68,47 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
         "valid: {}",
         counted(&table.row_count().to_string(), "limit")
     ))?;
-    for warning in warnings(list(&limits["limits"])) {
+    for warning in warnings(list(&limits["limits"]), &set) {
         output::note(&warning);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn warnings(limits: &[Value]) -> Vec<String> {
-    let mut warnings = long_logs(limits);
-    warnings.extend(limits.iter().flat_map(odd_overrides));
+fn warnings(written: &[Value], limits: &LimitSet) -> Vec<String> {
+    let mut warnings = long_logs(written);
+    for it in written {
+        let limit = it["name"].as_str().and_then(|name| limits.limit(name));
+        warnings.extend(limit.iter().flat_map(|limit| odd_overrides(it, limit)));
+    }
     warnings
 }
 
-/// Warnings of overrides that count in another period than their limit, or have ended.
-fn odd_overrides(limit: &Value) -> Vec<String> {
-    let quota = |of: &Value| of["quota"].as_str()?.parse::<Quota>().ok();
-    let unit = quota(limit).filter(|it| matches!(it.period(), Period::Calendar(_)));
-    let unit = unit.as_ref().and_then(calendar_unit);
+/// Warnings of overrides that have ended, or count in another period than a limit of the calendar.
+fn odd_overrides(written: &Value, limit: &Limit) -> Vec<String> {
+    let unit = match limit.quota().period() {
+        Period::Calendar(calendar) => Some(calendar.unit()),
+        _ => None,
+    };
     let mut warnings = Vec::new();
-    for (key, it) in limit["overrides"].as_object().into_iter().flatten() {
+    for (key, it) in written["overrides"].as_object().into_iter().flatten() {
         let place = format!(
             "warning: the override of {} under {}",
             shown(key),
-            shown(limit["name"].as_str().unwrap_or_default())
+            shown(limit.name())
         );
-        if let (Some(unit), Some(quota)) = (unit, quota(it))
+        let quota = it["quota"]
+            .as_str()
+            .and_then(|text| text.parse::<Quota>().ok());
+        if let (Some(unit), Some(quota)) = (unit, quota)
             && calendar_unit(&quota) != Some(unit)
         {
             warnings.push(format!(
-                "{place} is {quota}, and the limit counts per {unit}"
+                "{place} is {quota}, and the limit counts per {unit} of the calendar"
             ));
         }
-        let end = it["until"].as_str().and_then(|end| time(end).ok());
+        let end = it["until"].as_str();
+        // Without an offset, a file means UTC.
+        let end = end.and_then(|end| time(end).or_else(|_| time(&format!("{end}Z"))).ok());
         if end.is_some_and(|end| end <= SystemTime::now()) {
             warnings.push(format!("{place} has ended"));
         }
@@ -107,21 +116,15 @@ fn odd_overrides(limit: &Value) -> Vec<String> {
     warnings
 }
 
-/// The day, week, month or year of the calendar that a quota is written with.
+/// The day, week, month or year that a quota counts per. A day is also 24 hours, and a week 7 days.
 pub(crate) fn calendar_unit(quota: &Quota) -> Option<&'static str> {
-    let quota = quota.to_string();
-    let (_, period) = quota.split_once(" per ")?;
-    let period = period.split([' ', ',']).next()?;
-    let units = [
-        ("day", "1d"),
-        ("week", "7d"),
-        ("month", "month"),
-        ("year", "year"),
-    ];
-    let found = units
-        .into_iter()
-        .find(|(unit, length)| period == *unit || period == *length);
-    found.map(|(unit, _)| unit)
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    match quota.period() {
+        Period::Calendar(calendar) => Some(calendar.unit()),
+        Period::Fixed(length) if length == DAY => Some("day"),
+        Period::Fixed(length) if length == 7 * DAY => Some("week"),
+        _ => None,
+    }
 }
 
 /// Warnings of logs that take much memory: a log has an entry for each request that it allowed.

@@ -284,7 +284,7 @@ fn doctor_says_that_overrides_may_be_lost_and_which_rights_they_need() {
     let noted = redis::cmd("SET").arg("tollgate:limits").arg(notes).clone();
     noted.exec(&mut server.connection()).unwrap();
     let out = doctor(&server.url());
-    let unknown = "advice   overrides: 1 set, some of them under `api`, which no running service";
+    let unknown = "advice   overrides: 1 set, also under `api`, which no running service has noted";
     assert!(out.contains(unknown), "{out}");
     assert!(out.contains("there are overrides"), "{out}");
     assert!(out.contains("a restart loses them"), "{out}");

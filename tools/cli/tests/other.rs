@@ -143,18 +143,25 @@ fn check_config_warns_of_overrides_in_another_period_and_of_ended_ones() {
                 quota = '1000/month'\nkey = 'peer_ip'\n[limits.overrides]\n\
                 a = { quota = '5/min' }\nb = { quota = '50000/30d' }\n\
                 c = { quota = '50000/month' }\nd = { unlimited = true, until = '2020-01-01' }\n\
-                e = { deny = 'closed', until = '2150-01-01T18:00:00+01:00' }\n";
+                e = { deny = 'closed', until = '2150-01-01T18:00:00+01:00' }\n\
+                [[limits]]\nname = 'daily'\nalgorithm = 'fixed_window'\n\
+                quota = '500/day'\ntime_zone = 'Europe/Berlin'\nkey = 'peer_ip'\n\
+                [limits.overrides]\na = { quota = '900/week' }\nb = { quota = '900/day' }\n\
+                c = { unlimited = true, until = '2020-01-01T00:00:00' }\n";
     std::fs::write(&file, text).unwrap();
     let run = tollgate(&["check-config", file.to_str().unwrap()]);
     assert_eq!(run.code, 0);
     let warnings: Vec<_> = run.err.lines().collect();
     let start = "warning: the override of";
+    let per = "the limit counts per";
     assert_eq!(
         warnings,
         [
-            format!("{start} `a` under `billed` is 5 per 1m, and the limit counts per month"),
-            format!("{start} `b` under `billed` is 50000 per 30d, and the limit counts per month"),
+            format!("{start} `a` under `billed` is 5 per 1m, and {per} month of the calendar"),
+            format!("{start} `b` under `billed` is 50000 per 30d, and {per} month of the calendar"),
             format!("{start} `d` under `billed` has ended"),
+            format!("{start} `a` under `daily` is 900 per 7d, and {per} day of the calendar"),
+            format!("{start} `c` under `daily` has ended"),
         ]
     );
 }

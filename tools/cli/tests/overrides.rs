@@ -174,18 +174,18 @@ async fn override_that_may_have_no_effect_says_why() {
     assert!(
         mistyped
             .err
-            .contains("no running service has a limit named `apii`"),
+            .contains("no running service has noted a limit named `apii`"),
         "{mistyped:?}"
     );
     assert!(
-        mistyped.err.contains("They have `api`, `billed`"),
+        mistyped.err.contains("They have noted `api`, `billed`"),
         "{mistyped:?}"
     );
     let listed = run(&server, &["overrides", "--name", "bilied"]);
     assert!(
         listed
             .err
-            .contains("no running service has a limit named `bilied`"),
+            .contains("no running service has noted a limit named `bilied`"),
         "{listed:?}"
     );
     let all_the_same = run(&server, &[&deny[..], &["--yes"]].concat());

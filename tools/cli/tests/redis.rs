@@ -6,10 +6,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollgate::config::{Format, RedisSource};
+use tollgate::config::{Config, Format, LimitSet, Names, RedisSource};
 use tollgate::key::PeerIp;
 use tollgate::limit::BlockPolicy;
-use tollgate::{Check, Key, Limit, Quota, RateLimiter, RedisStore};
+use tollgate::{Check, Key, Limit, Quota, RateLimitLayer, RateLimiter, RedisStore};
 
 use self::support::budgets::{
     HOUR, charge, limiter, limits, run, shown, store, until_limits_are_noted,
@@ -180,9 +180,16 @@ async fn usage_without_a_file_is_of_the_limits_that_services_have_noted() {
     let server = RedisServer::start();
     let url = server.url();
     let month = Quota::per_month(100).starting_on_day(15).unwrap();
+    let hourly = Quota::per_hour(60);
     let rates = [
+        Limit::fixed_window_aligned("aligned", hourly),
         Limit::fixed_window("billed", month.in_time_zone("Europe/Berlin").unwrap()),
-        Limit::sliding_window_with("search", Quota::per_hour(60), 6),
+        Limit::fixed_window("day", Quota::per_day(7).in_time_zone("UTC").unwrap()),
+        Limit::gcra("gcra", hourly),
+        Limit::leaky_bucket_meter("leaky", hourly.burst(7)),
+        Limit::sliding_log("log", Quota::new(60, Duration::from_millis(90_500))),
+        Limit::sliding_window("plain", hourly),
+        Limit::sliding_window_with("search", hourly, 6),
         Limit::token_bucket("writes", Quota::per_minute(5).burst(9)),
     ]
     .map(Result::unwrap);
@@ -191,17 +198,23 @@ async fn usage_without_a_file_is_of_the_limits_that_services_have_noted() {
     for limit in rates.iter().chain([&exports]) {
         limiter.register(limit).unwrap();
     }
+    // A limit with a plan.
+    let text = "[[limits]]\nname = 'zplans'\nalgorithm = 'gcra'\nquota = '50/h'\nkey = 'peer_ip'\n\
+                plan = 'tier'\nplans = { pro = { quota = '100/h' } }\n";
+    let config = Config::parse("limits.toml", text, Format::Toml).unwrap();
+    let plans = LimitSet::new(config, Names::new().plan("tier", |_| Some("pro"))).unwrap();
+    let layer = RateLimitLayer::from_config(&limiter, &plans).unwrap();
     for limit in &rates {
         drop(limiter.check_n(limit, "alice", 4).await.unwrap());
     }
     let blocking = BlockPolicy::after(1, HOUR).lasting(HOUR);
-    let blocking = rates[2].clone().with_block_policy(blocking).unwrap();
+    let blocking = rates[8].clone().with_block_policy(blocking).unwrap();
     drop(limiter.check_n(&blocking, "mallory", 9).await.unwrap());
     assert!(!limiter.check(&blocking, "mallory").await.unwrap().allowed());
     until_limits_are_noted(&server).await;
     let usage = run(&url, &["usage", "alice", "--json"]);
-    let excluded = "without plans, and without overrides in files: give --limits or \
-                    --limits-in-redis if the services have some\n";
+    let excluded = "the plan of the client is not known, nor are overrides in files: give --limits \
+                    or --limits-in-redis if the services have some\n";
     assert_eq!((usage.code, &*usage.err), (0, excluded), "{usage:?}");
     let expected = limiter
         .usage(rates.each_ref().map(|limit| Check::new(limit, "alice")))
@@ -215,7 +228,21 @@ async fn usage_without_a_file_is_of_the_limits_that_services_have_noted() {
         let reset_at = shown["reset_at"].as_u64().unwrap();
         assert!(reset_at.abs_diff(seconds) <= 15, "{shown}: {seconds}");
     }
-    assert_eq!(usage.json().as_array().unwrap().len(), 3);
+    let json = usage.json();
+    let shown: Vec<_> = json.as_array().unwrap().iter().collect();
+    let names = shown.iter().map(|it| it["limit"].as_str().unwrap());
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        [
+            "aligned", "billed", "day", "gcra", "leaky", "log", "plain", "search", "writes",
+            "zplans", "zplans"
+        ]
+    );
+    assert_eq!([&shown[9]["capacity"], &shown[10]["capacity"]], [100, 50]);
+    for (shown, limit) in shown.iter().zip(&rates) {
+        assert_eq!(shown["quota"], limit.quota().to_string());
+    }
+    drop(layer);
     let table = run(&url, &["usage", "alice"]).out;
     assert!(
         table.contains("100 per month from 15 in Europe/Berlin (fixed_window)"),
@@ -243,10 +270,7 @@ async fn usage_without_a_file_is_of_the_limits_that_services_have_noted() {
     assert_eq!((same.out, &*same.err), (peeked.out, ""));
     let unknown = run(&url, &["peek", "alice", "--name", "bilied"]);
     assert!(
-        unknown.code == 2
-            && unknown
-                .err
-                .contains("no running service has noted a limit named `b"),
+        unknown.code == 2 && unknown.err.contains("one quota of a limit named `bilied`"),
         "{unknown:?}"
     );
     // What services note again, another program may overwrite.
@@ -261,7 +285,7 @@ async fn usage_without_a_file_is_of_the_limits_that_services_have_noted() {
     assert_eq!(some.json().as_array().unwrap().len(), 1, "{some:?}");
     for note in [
         "without `api`, whose note is malformed",
-        "without `plans`, which has several quotas",
+        "without `plans`, which has several quotas; give --limits",
     ] {
         assert!(some.err.contains(note), "{some:?}");
     }

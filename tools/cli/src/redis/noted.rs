@@ -1,8 +1,10 @@
 //! The limits that running services have noted in Redis, with their quotas.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use tollgate::Limit;
+use tollgate::limit::Period;
 
 use super::limiter::blockable;
 use super::servers::Server;
@@ -25,10 +27,35 @@ pub(super) struct NotedLimit {
     /// The letter of its budgets in the keys of Redis.
     pub(super) kind: String,
     pub(super) name: String,
-    /// The quota in words, the newest one after a change.
-    pub(super) quota: String,
-    /// `true` if an older quota is also in use.
-    pub(super) has_older_quota: bool,
+    /// The note of the quota that came last into use, or of several that belong together, such as
+    /// those of plans.
+    note: String,
+    /// `true` if another note is also in use, such as during a deployment.
+    pub(super) has_other_note: bool,
+}
+
+/// A quota of a limit, in words and to be looked at.
+#[derive(Clone, Debug)]
+pub(super) struct NotedQuota {
+    pub(super) words: String,
+    pub(super) limit: Limit,
+}
+
+/// The reason for which a note has no quotas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unclear {
+    /// Services have several quotas, and cannot say which.
+    Several,
+    Malformed,
+}
+
+impl fmt::Display for Unclear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Several => "which has several quotas",
+            Self::Malformed => "whose note is malformed",
+        })
+    }
 }
 
 /// The notes of a server. `None` if there are none. A value of another program counts as empty.
@@ -59,8 +86,8 @@ fn in_use(notes: Notes, now: f64) -> Vec<NotedLimit> {
         Some(NotedLimit {
             kind: kind.to_owned(),
             name: name.to_owned(),
-            quota: newest.0.clone(),
-            has_older_quota: used.len() > 1,
+            note: newest.0.clone(),
+            has_other_note: used.len() > 1,
         })
     });
     in_use.collect()
@@ -71,10 +98,28 @@ impl NotedLimit {
         self.kind == "c"
     }
 
-    /// The limit, to be looked at. `None` if services have several quotas of its name, or if the
-    /// note is malformed.
-    pub(super) fn limit(&self) -> Option<Limit> {
-        blockable(&parse(&self.quota)?, &self.name).ok()
+    /// The quotas of the limit: one, or those of its plans as well.
+    pub(super) fn quotas(&self) -> Result<Vec<NotedQuota>, Unclear> {
+        if self.note == SEVERAL {
+            return Err(Unclear::Several);
+        }
+        let quotas = self.note.split("; ").map(|words| {
+            let limit = blockable(&parse(words)?, &self.name).ok()?;
+            Some(NotedQuota {
+                words: words.to_owned(),
+                limit,
+            })
+        });
+        quotas.collect::<Option<_>>().ok_or(Unclear::Malformed)
+    }
+
+    /// Returns whether a quota counts per this unit of the calendar.
+    pub(super) fn counts_per(&self, unit: &str) -> bool {
+        let quotas = self.quotas().unwrap_or_default();
+        quotas.iter().any(|it| match it.limit.quota().period() {
+            Period::Calendar(calendar) => calendar.unit() == unit,
+            _ => false,
+        })
     }
 }
 
@@ -95,13 +140,13 @@ mod tests {
     fn limits_of(json: &str, now: f64) -> Vec<String> {
         let limits = in_use(serde_json::from_str(json).unwrap(), now);
         let shown = limits.iter().map(|it| {
-            let limit = it.limit().map(|limit| limit.to_string());
-            let older = if it.has_older_quota {
-                ", and older"
-            } else {
-                ""
-            };
-            format!("{} {}{older}", it.name, limit.unwrap_or_default())
+            let quotas = it.quotas().map(|quotas| {
+                let quotas = quotas.iter().map(|it| it.limit.quota().to_string());
+                quotas.collect::<Vec<_>>().join(" or ")
+            });
+            let others = if it.has_other_note { ", others" } else { "" };
+            let quotas = quotas.unwrap_or_else(|unclear| unclear.to_string());
+            format!("{} {quotas}{others}", it.name)
         });
         shown.collect()
     }
@@ -112,7 +157,8 @@ mod tests {
             "b:api": {"5 per 1m (gcra)": [10, 900], "9 per 1m (gcra)": [880, 990]},
             "w:api": {"7 per 1h (fixed_window)": [10, 990], "8 per 1h (fixed_window)": [5, 700]},
             "b:gone": {"5 per 1m (gcra)": [10, 700]},
-            "b:plans": {"several": [10, 990]},
+            "b:plans": {"5 per 1m (gcra); 9 per 1m (gcra)": [10, 990]},
+            "b:chosen": {"several": [10, 990]},
             "t:": {"5 per 1m (gcra)": [10, 990]},
             "b:a\"b": {"5 per 1m (gcra)": [10, 990]},
             "b:odd": {"5 per (": [10, 990]},
@@ -121,12 +167,13 @@ mod tests {
         assert_eq!(
             limits_of(notes, 1_000.0),
             [
-                "a\"b ",
-                "api 9 per 1m (GCRA), blocked by operators, and older",
-                "odd ",
-                "plans ",
-                " ",
-                "api 7 per 1h (fixed window), blocked by operators",
+                "a\"b whose note is malformed",
+                "api 9 per 1m, others",
+                "chosen which has several quotas",
+                "odd whose note is malformed",
+                "plans 5 per 1m or 9 per 1m",
+                " whose note is malformed",
+                "api 7 per 1h",
             ]
         );
     }

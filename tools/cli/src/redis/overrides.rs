@@ -14,7 +14,7 @@ use super::name::{client, hint};
 use super::noted::NotedLimit;
 use super::services::Services;
 use crate::arguments::{OverrideArguments, OverridesArguments};
-use crate::output::{self, shown};
+use crate::output::{self, explained, shown};
 use crate::table::{self, cell};
 
 const LOST: &str = "If Redis has lost its data, services that run keep the overrides that they \
@@ -35,62 +35,35 @@ struct Row<'a> {
 
 pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode> {
     let key = client(&arguments.key);
-    let name = &arguments.name;
-    let (client, limit) = (shown(key.as_str()), shown(name));
     let store = store(&arguments.redis).await?;
     let overrides = Overrides::in_redis(&store)?;
     let services = Services::behind(&arguments.redis).await;
     let Some(effect) = effect(&arguments) else {
-        return remove(&overrides, &services, name, &key).await;
+        return remove(&overrides, &services, &arguments.name, &key).await;
     };
-    if !services.has_limit(name) && !arguments.yes {
-        output::note(&format!("{}, or give --yes", services.without_limit(name)));
-        return Ok(ExitCode::from(NOTHING_CHANGED));
-    }
-    if services.are_none() && !arguments.yes {
-        output::note(&format!(
-            "nothing was changed: under the prefix {}, no service has noted limits, and none \
-             follows overrides. Check --url and --prefix, or give --yes",
-            shown(arguments.redis.prefix())
-        ));
-        return Ok(ExitCode::from(NOTHING_CHANGED));
-    }
-    services.check(name, &effect)?;
-    if let (false, OverrideEffect::Quota(quota)) = (arguments.yes, &effect)
-        && let Some(unit) = services.other_unit(name, *quota)
+    if let Some(reason) = reason_to_doubt(&arguments, &services, &effect)?
+        && !arguments.yes
     {
-        output::note(&format!(
-            "nothing was changed: the limit {limit} counts per {unit}, and this quota is {quota}. \
-             Write it per {unit}, or give --yes"
-        ));
+        output::note(&format!("nothing was changed: {reason}, or give --yes"));
         return Ok(ExitCode::from(NOTHING_CHANGED));
     }
-    let words = match &effect {
-        OverrideEffect::Quota(quota) => format!("now has {quota}"),
-        OverrideEffect::Permits(permits) => format!("now has {permits} at once"),
-        OverrideEffect::Unlimited => "is now unlimited".to_owned(),
-        OverrideEffect::Denied(text) => format!("is now denied ({})", shown(text)),
-        _ => bail!("this version of the tool does not know the effect"),
-    };
-    let new = match effect {
-        OverrideEffect::Quota(quota) => Override::quota(name, &key, quota),
-        OverrideEffect::Permits(permits) => Override::permits(name, &key, permits),
-        OverrideEffect::Unlimited => Override::unlimited(name, &key),
-        OverrideEffect::Denied(text) => Override::denied(name, &key, text),
-        _ => bail!("this version of the tool does not know the effect"),
-    };
-    let new = with_details(new, &arguments);
+    let new = with_details(
+        with_effect(&arguments.name, &key, effect.clone())?,
+        &arguments,
+    );
     overrides.set(new.clone()).await?;
-    let end = match new.ends_at() {
-        Some(end) => format!("until {}", written(end)),
-        None => "until the override is removed".to_owned(),
-    };
-    output::print(&format!("{client} {words} under {limit}, {end}"))?;
-    if services.limits.is_empty() {
-        output::note(
+    output::print(&in_words(&new, &effect))?;
+    match &services.limits {
+        Err(error) => output::note(&format!(
+            "the name and the quota were not checked, because the limits of services cannot be \
+             read: {}",
+            explained(error)
+        )),
+        Ok(limits) if limits.is_empty() => output::note(
             "no running service has noted its limits yet, so the name and the quota were not \
-             checked. Services note them within a minute of their start",
-        );
+             checked. Services note them within a minute of their first request",
+        ),
+        Ok(_) => {}
     }
     if services.followers == Some(0) {
         output::note(
@@ -98,13 +71,70 @@ pub(crate) async fn run(arguments: OverrideArguments) -> anyhow::Result<ExitCode
              `Overrides::in_redis`. Ignore this for services whose store has a pool",
         );
     }
-    if is_unused(store, &services, name, &key).await {
+    if is_unused(store, &services, &new).await {
         output::note(&format!(
-            "Redis has no charge of {client} under {limit} now. If you expect one, check the key"
+            "Redis has no charge of {} under {} now. If you expect one, check the key",
+            shown(new.key().as_str()),
+            shown(new.limit_name())
         ));
     }
     hint(&arguments.key).iter().for_each(|it| output::note(it));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The reason for which the override may be a mistake.
+fn reason_to_doubt(
+    arguments: &OverrideArguments,
+    services: &Services,
+    effect: &OverrideEffect,
+) -> anyhow::Result<Option<String>> {
+    let name = &arguments.name;
+    if !services.may_have(name) {
+        return Ok(Some(services.without_limit(name)));
+    }
+    if services.are_none() {
+        let prefix = shown(arguments.redis.prefix());
+        return Ok(Some(format!(
+            "under the prefix {prefix}, no service has noted limits, and none follows overrides. \
+             Check --url and --prefix"
+        )));
+    }
+    services.check(name, effect)?;
+    let OverrideEffect::Quota(quota) = effect else {
+        return Ok(None);
+    };
+    Ok(services.other_unit(name, *quota).map(|unit| {
+        format!(
+            "the limit {} counts per {unit} of the calendar, and this quota is {quota}. Write it \
+             per {unit}",
+            shown(name)
+        )
+    }))
+}
+
+fn with_effect(name: &str, key: &Key, effect: OverrideEffect) -> anyhow::Result<Override> {
+    Ok(match effect {
+        OverrideEffect::Quota(quota) => Override::quota(name, key, quota),
+        OverrideEffect::Permits(permits) => Override::permits(name, key, permits),
+        OverrideEffect::Unlimited => Override::unlimited(name, key),
+        OverrideEffect::Denied(text) => Override::denied(name, key, text),
+        _ => bail!("this version of the tool does not know the effect"),
+    })
+}
+
+fn in_words(new: &Override, effect: &OverrideEffect) -> String {
+    let words = match effect {
+        OverrideEffect::Quota(_) | OverrideEffect::Permits(_) => format!("now has {new}"),
+        OverrideEffect::Denied(text) => format!("is now denied ({})", shown(text)),
+        _ => format!("is now {new}"),
+    };
+    let end = match new.ends_at() {
+        Some(end) => format!("until {}", written(end)),
+        None => "until the override is removed".to_owned(),
+    };
+    let client = shown(new.key().as_str());
+    let limit = shown(new.limit_name());
+    format!("{client} {words} under {limit}, {end}")
 }
 
 async fn remove(
@@ -126,8 +156,9 @@ async fn remove(
         let others = others.join(", ");
         output::note(&format!("{client} has overrides under {others}"));
     }
-    if !services.has_limit(name) {
-        output::note(&services.without_limit(name));
+    if !services.may_have(name) {
+        let reason = services.without_limit(name);
+        output::note(&format!("nothing was changed: {reason}"));
         return Ok(ExitCode::from(NOTHING_CHANGED));
     }
     output::print(&format!(
@@ -137,11 +168,14 @@ async fn remove(
 }
 
 /// Returns whether a client has used no unit of the limit, as far as that is known.
-async fn is_unused(store: RedisStore, services: &Services, name: &str, key: &Key) -> bool {
-    let Some(limit) = services.of_name(name).find_map(NotedLimit::limit) else {
+async fn is_unused(store: RedisStore, services: &Services, new: &Override) -> bool {
+    let quotas = services.of_name(new.limit_name()).map(NotedLimit::quotas);
+    let Some(quota) = quotas.flatten().flatten().next() else {
         return false;
     };
-    let peeked = RateLimiter::new(store).peek(&limit, key, 0).await;
+    let peeked = RateLimiter::new(store)
+        .peek(&quota.limit, new.key(), 0)
+        .await;
     peeked.is_ok_and(|it| it.remaining() == it.capacity())
 }
 
@@ -184,12 +218,8 @@ pub(crate) async fn list(arguments: OverridesArguments) -> anyhow::Result<ExitCo
     }
     if let Some(name) = arguments.name.as_ref().filter(|_| all.is_empty()) {
         let services = Services::behind(&arguments.redis).await;
-        if !services.has_limit(name) {
-            output::note(&format!(
-                "no running service has a limit named {}. They have {}",
-                shown(name),
-                services.names()
-            ));
+        if !services.may_have(name) {
+            output::note(&services.without_limit(name));
         }
     }
     if arguments.json {

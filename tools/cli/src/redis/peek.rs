@@ -10,16 +10,16 @@ use tollgate::{Decision, Limit, RateLimiter};
 
 use super::limiter::{blockable, store};
 use super::name::{client, hint};
-use super::noted::NotedLimit;
+use super::noted::{NotedLimit, NotedQuota};
 use super::services::Services;
 use crate::arguments::PeekArguments;
 use crate::duration::rounded;
 use crate::output::{self, shown};
 
 pub(crate) async fn run(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
+    let store = store(&arguments.redis).await?;
     let limit = limit(&arguments).await?;
     let key = client(&arguments.key);
-    let store = store(&arguments.redis).await?;
     let overrides = Overrides::in_redis(&store)?;
     if let Err(error) = overrides.list().await {
         output::note(&format!("without the overrides in Redis: {error}"));
@@ -66,42 +66,40 @@ pub(crate) async fn run(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The limit that is given, or the one that services have.
+/// The limit that is given, or the one that services have noted.
 async fn limit(arguments: &PeekArguments) -> anyhow::Result<Limit> {
+    const ADVICE: &str = "give --limit, such as `gcra 100/min burst 20`";
+    let name = &arguments.name;
     let services = Services::behind(&arguments.redis).await;
-    let noted: Vec<&NotedLimit> = services
-        .of_name(&arguments.name)
-        .filter(|it| !it.is_concurrency())
-        .collect();
-    let Some(given) = &arguments.limit else {
-        return match &*noted {
-            [noted] => noted.limit().map_or_else(|| bail!(several(noted)), Ok),
-            [] => bail!(
-                "no running service has noted a limit named {}; check the name, or give --limit, \
-                 such as `gcra 100/min burst 20`",
-                shown(&arguments.name)
+    let given = arguments.limit.as_ref();
+    let given = given.map(|it| blockable(it, name)).transpose()?;
+    let rates = services.of_name(name).filter(|it| !it.is_concurrency());
+    let quotas: Vec<NotedQuota> = rates.flat_map(NotedLimit::quotas).flatten().collect();
+    let words: Vec<_> = quotas.iter().map(|it| shown(&it.words)).collect();
+    let words = words.join(" and ");
+    match (given, &*quotas) {
+        (Some(given), noted) => {
+            if !noted.is_empty() && noted.iter().all(|it| it.limit != given) {
+                output::note(&format!(
+                    "running services have {words} under {}",
+                    shown(name)
+                ));
+            }
+            Ok(given)
+        }
+        (None, [only]) => Ok(only.limit.clone()),
+        (None, []) => match services.limits {
+            Err(error) => {
+                Err(error.context(format!("the limits of services are not known; {ADVICE}")))
+            }
+            Ok(_) => bail!(
+                "no running service has noted one quota of a limit named {}; check the name, or \
+                 {ADVICE}",
+                shown(name)
             ),
-            [first, ..] => bail!(several(first)),
-        };
-    };
-    let given = blockable(given, &arguments.name)?;
-    let is_known = noted.iter().any(|it| it.limit().as_ref() == Some(&given));
-    if let Some(other) = noted.iter().find(|it| it.limit().is_some())
-        && !is_known
-    {
-        let quota = &other.quota;
-        output::note(&format!(
-            "running services have {} under {}",
-            shown(quota),
-            shown(&arguments.name)
-        ));
+        },
+        (None, _) => bail!("services have {words} under {}; {ADVICE}", shown(name)),
     }
-    Ok(given)
-}
-
-fn several(noted: &NotedLimit) -> String {
-    let name = shown(&noted.name);
-    format!("services have several quotas of {name}; give --limit, such as `gcra 100/min burst 20`")
 }
 
 fn in_words(decision: &Decision, budget: &Decision, cost: u32) -> String {

@@ -5,7 +5,7 @@ use tollgate::overrides::OverrideEffect;
 use tollgate::{Limit, Quota};
 
 use super::noted::{self, NotedLimit};
-use super::servers;
+use super::servers::{self, Server};
 use crate::arguments::{RedisArguments, TlsArguments};
 use crate::check_config::calendar_unit;
 use crate::output::shown;
@@ -13,9 +13,8 @@ use crate::output::shown;
 pub(super) struct Services {
     /// The processes that follow overrides.
     pub(super) followers: Option<u64>,
-    pub(super) limits: Vec<NotedLimit>,
-    /// The reason for which limits are unknown.
-    pub(super) error: Option<anyhow::Error>,
+    /// The limits that they have noted. An error if this user may not read them.
+    pub(super) limits: anyhow::Result<Vec<NotedLimit>>,
 }
 
 impl Services {
@@ -26,63 +25,67 @@ impl Services {
     pub(super) async fn find(url: &str, tls: &TlsArguments, prefix: &str) -> Self {
         let mut services = Self {
             followers: None,
-            limits: Vec::new(),
-            error: None,
+            limits: Ok(Vec::new()),
         };
-        let servers = match servers::connect(url, tls).await {
-            Ok(servers) => servers,
-            Err(error) => {
-                services.error = Some(error);
-                return services;
-            }
-        };
+        match servers::connect(url, tls).await {
+            Ok(servers) => services.ask(servers, prefix).await,
+            Err(error) => services.limits = Err(error),
+        }
+        services
+    }
+
+    async fn ask(&mut self, servers: Vec<Server>, prefix: &str) {
         let channel = format!("{prefix}-config:overrides");
-        services.followers = Some(0);
+        let mut followers = Some(0);
+        let mut limits = Vec::new();
         for mut server in servers {
             let counted: anyhow::Result<(String, u64)> =
                 server.ask(&["PUBSUB", "NUMSUB", &channel]).await;
             let counted = counted.ok().map(|(_, count)| count);
-            services.followers = services
-                .followers
-                .zip(counted)
-                .map(|(one, other)| one + other);
+            followers = followers.zip(counted).map(|(one, other)| one + other);
             match noted::limits(&mut server, prefix).await {
-                Ok(limits) => services.limits.extend(limits),
-                Err(error) => services.error = Some(error),
+                Ok(some) => limits.extend(some),
+                Err(error) => {
+                    self.limits = Err(error);
+                    return;
+                }
             }
         }
-        services
-            .limits
-            .sort_by(|one, other| one.name.cmp(&other.name));
-        services
+        limits.sort_by(|one, other| one.name.cmp(&other.name));
+        self.followers = followers;
+        self.limits = Ok(limits);
     }
 
-    /// Returns whether no service is known, although this user may ask for them.
+    fn known(&self) -> &[NotedLimit] {
+        self.limits.as_deref().unwrap_or_default()
+    }
+
+    /// Returns whether there is certainly no service.
     pub(super) fn are_none(&self) -> bool {
-        self.error.is_none() && self.limits.is_empty() && self.followers == Some(0)
+        let has_no_limit = self.limits.as_ref().is_ok_and(Vec::is_empty);
+        has_no_limit && self.followers == Some(0)
     }
 
     pub(super) fn names(&self) -> String {
-        let mut names: Vec<_> = self.limits.iter().map(|it| shown(&it.name)).collect();
+        let mut names: Vec<_> = self.known().iter().map(|it| shown(&it.name)).collect();
         names.dedup();
         names.join(", ")
     }
 
-    /// Returns whether a service has a limit of this name, as far as it is known.
-    pub(super) fn has_limit(&self, name: &str) -> bool {
-        self.limits.is_empty() || self.of_name(name).next().is_some()
+    /// Returns whether a service has noted a limit of this name, or none has noted any.
+    pub(super) fn may_have(&self, name: &str) -> bool {
+        self.known().is_empty() || self.of_name(name).next().is_some()
     }
 
     /// The limits of a name, which can be of several kinds.
     pub(super) fn of_name(&self, name: &str) -> impl Iterator<Item = &NotedLimit> {
-        self.limits.iter().filter(move |it| it.name == name)
+        self.known().iter().filter(move |it| it.name == name)
     }
 
-    /// Says that no service has a limit of this name.
+    /// The text that no service has noted a limit of this name.
     pub(super) fn without_limit(&self, name: &str) -> String {
         format!(
-            "nothing was changed: no running service has a limit named {}. They have {}. Check \
-             the name",
+            "no running service has noted a limit named {}. They have noted {}. Check the name",
             shown(name),
             self.names()
         )
@@ -90,12 +93,9 @@ impl Services {
 
     /// The unit of the calendar in which the limit counts, if the quota has another period.
     pub(super) fn other_unit(&self, name: &str, quota: Quota) -> Option<&'static str> {
-        let fixed_window = self.of_name(name).find(|it| it.kind == "w")?;
         let units = ["day", "week", "month", "year"];
-        let unit = units.into_iter().find(|unit| {
-            let per_unit = format!(" per {unit} ");
-            fixed_window.quota.contains(&per_unit)
-        })?;
+        let counts_per = |unit: &&str| self.of_name(name).any(|it| it.counts_per(unit));
+        let unit = units.into_iter().find(counts_per)?;
         (calendar_unit(&quota) != Some(unit)).then_some(unit)
     }
 

@@ -11,7 +11,7 @@ use super::name::{Name, client, hint};
 use super::scan::Scan;
 use super::servers::{self, Server};
 use crate::arguments::ShowArguments;
-use crate::output::{self, shown};
+use crate::output::{self, explained, shown};
 
 pub(crate) async fn run(arguments: ShowArguments) -> anyhow::Result<ExitCode> {
     let prefix = arguments.redis.prefix();
@@ -48,16 +48,22 @@ pub(crate) async fn run(arguments: ShowArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The overrides of a client, if this user may read them.
+/// The overrides of a client. This user may not have the right to read them.
 async fn overrides_of(arguments: &ShowArguments) -> Vec<Override> {
-    let all = async {
-        let store = store(&arguments.redis).await.ok()?;
-        Overrides::in_redis(&store).ok()?.list().await.ok()
-    };
-    let mut all = all.await.unwrap_or_default();
-    let key = client(&arguments.key);
-    all.retain(|it| *it.key() == key);
-    all
+    let of_name = Name::parse(&arguments.key, arguments.redis.prefix());
+    let key = client(of_name.map_or(&arguments.key, |it| it.client));
+    let all: anyhow::Result<_> = async {
+        let store = store(&arguments.redis).await?;
+        Ok(Overrides::in_redis(&store)?.list().await?)
+    }
+    .await;
+    match all {
+        Ok(all) => all.into_iter().filter(|it| *it.key() == key).collect(),
+        Err(error) => {
+            output::note(&format!("without overrides: {}", explained(&error)));
+            Vec::new()
+        }
+    }
 }
 
 /// The keys of a client on a server.

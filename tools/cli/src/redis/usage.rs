@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, bail};
 use tokio::task::JoinSet;
 use tollgate::config::{Config, LimitSet, RedisSource};
 use tollgate::decision::Usage;
@@ -13,7 +13,6 @@ use tollgate::{Check, Key, Limit, RateLimitLayer, RateLimiter, RedisStore};
 
 use super::limiter::store;
 use super::name::{client, hint};
-use super::noted::SEVERAL;
 use super::services::Services;
 use crate::arguments::UsageArguments;
 use crate::check_config::compact;
@@ -60,8 +59,8 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
     ];
     let mut table = table::markdown(&heads, &["used", "left", "used %"]);
     for (shown, usage) in limits.iter().zip(&usage) {
-        let set = overrides.get(shown.limit.name(), &key);
-        table.add_row(row(shown, usage.as_ref(), set.as_ref()));
+        let in_redis = overrides.get(shown.limit.name(), &key);
+        table.add_row(row(shown, usage.as_ref(), in_redis.as_ref()));
     }
     output::print(&table.to_string())?;
     let is_uncharged = |usage: &Option<Usage>| usage.as_ref().is_some_and(|it| it.used == 0);
@@ -118,44 +117,36 @@ async fn limits_of_services(arguments: &UsageArguments) -> anyhow::Result<Vec<Sh
         bail!("running services do not note their plans; {ADVICE}");
     }
     let services = Services::behind(&arguments.redis).await;
-    let rates: Vec<_> = services
+    let noted = services
         .limits
-        .iter()
-        .filter(|it| !it.is_concurrency())
-        .collect();
+        .with_context(|| format!("the limits of services are not known; {ADVICE}"))?;
+    let rates: Vec<_> = noted.iter().filter(|it| !it.is_concurrency()).collect();
     if rates.is_empty() {
-        return Err(match services.error {
-            Some(error) => error.context(format!("the limits of services are not known; {ADVICE}")),
-            None => anyhow!(
-                "no running service has noted a limit of rates; check --url and --prefix, or \
-                 {ADVICE}. Services note their limits within a minute of their start"
-            ),
-        });
+        bail!(
+            "no running service has noted a limit of rates; check --url and --prefix, or {ADVICE}. \
+             Services note their limits within a minute of their first request"
+        );
     }
     let mut limits = Vec::new();
     for noted in rates {
         let name = shown(&noted.name);
-        match noted.limit() {
-            Some(limit) => limits.push(ShownLimit {
-                limit,
-                allows: noted.quota.clone(),
+        match noted.quotas() {
+            Ok(quotas) => limits.extend(quotas.into_iter().map(|it| ShownLimit {
+                limit: it.limit,
+                allows: it.words,
                 key: String::new(),
-            }),
-            None if noted.quota == SEVERAL => {
-                output::note(&format!(
-                    "without {name}, which has several quotas; {ADVICE}"
-                ));
-            }
-            None => output::note(&format!("without {name}, whose note is malformed")),
+            })),
+            Err(unclear) => output::note(&format!("without {name}, {unclear}; {ADVICE}")),
         }
-        if noted.has_older_quota {
+        if noted.has_other_note {
             output::note(&format!(
-                "{name} also has an older quota, on the same budget"
+                "{name} also has another quota, such as during a deployment"
             ));
         }
     }
     output::note(&format!(
-        "without plans, and without overrides in files: {ADVICE} if the services have some"
+        "the plan of the client is not known, nor are overrides in files: {ADVICE} if the services \
+         have some"
     ));
     Ok(limits)
 }
@@ -193,8 +184,8 @@ fn limits_of(config: &Config, plan: Option<&str>) -> anyhow::Result<(LimitSet, V
 
 /// The row of a limit, with the override of the client in Redis. Without usage, an override exempts
 /// the client.
-fn row(shown: &ShownLimit, usage: Option<&Usage>, set: Option<&Override>) -> [String; 8] {
-    let place = match set {
+fn row(shown: &ShownLimit, usage: Option<&Usage>, in_redis: Option<&Override>) -> [String; 8] {
+    let place = match in_redis {
         Some(_) => "override",
         None => "override in the file",
     };
@@ -207,7 +198,7 @@ fn row(shown: &ShownLimit, usage: Option<&Usage>, set: Option<&Override>) -> [St
     };
     if usage.denied {
         row[2] = format!("denied ({place})");
-        row[7] = match set.map(Override::ends_at) {
+        row[7] = match in_redis.map(Override::ends_at) {
             Some(None) => "denied until the override is removed".to_owned(),
             _ => format!("denied for {}", rounded(usage.reset_after)),
         };

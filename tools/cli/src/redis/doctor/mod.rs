@@ -119,7 +119,7 @@ const MOST_NAMES: usize = 5;
 /// The names of overrides that no running service has a limit of.
 fn unknown_limits(list: &[Override], services: &Services) -> Vec<String> {
     let names = list.iter().map(Override::limit_name);
-    let mut names: Vec<_> = names.filter(|name| !services.has_limit(name)).collect();
+    let mut names: Vec<_> = names.filter(|name| !services.may_have(name)).collect();
     names.sort_unstable();
     names.dedup();
     names.truncate(MOST_NAMES);
@@ -138,10 +138,10 @@ async fn overrides(store: &RedisStore, services: &Services, findings: &mut Findi
                 findings.good("overrides", format!("{} set", list.len()));
             }
             names => {
-                let advice = "they have no effect until a service has such a limit: correct the \
-                              name, or remove them";
+                let advice = "check the name. Services note the limits that they register, and few \
+                              of the others";
                 let found = format!(
-                    "{} set, some of them under {}, which no running service has",
+                    "{} set, also under {}, which no running service has noted",
                     list.len(),
                     names.join(", ")
                 );
