@@ -77,7 +77,8 @@ pub struct Usage {
     #[cfg_attr(feature = "serde", serde(serialize_with = "in_seconds"))]
     pub reset_after: Duration,
     /// The same as a time since the Unix epoch, by the clock of the store. In a fixed window, it is
-    /// the same for all decisions. With other algorithms it moves with each charge.
+    /// the end of the window for all charges, unless the key is blocked. With other algorithms it
+    /// moves with each charge.
     #[cfg_attr(feature = "serde", serde(serialize_with = "in_seconds"))]
     pub reset_at: Duration,
     /// The time until the block of the key ends. `None` if it is not blocked.
@@ -94,7 +95,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// The usage after a check or a settlement.
+    /// The usage that a check, a peek or a settlement leaves.
     pub(crate) fn from_verdict(verdict: &Verdict, decided_at: Timestamp) -> Self {
         let capacity = verdict.capacity();
         let remaining = verdict.remaining();

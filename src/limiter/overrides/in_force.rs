@@ -17,7 +17,7 @@ pub(in crate::limiter) struct LimiterOverrides {
     pub(super) of_files: OverrideTable,
 }
 
-/// The override of a key, and the limit that the key has instead.
+/// The override of a key, and the limit with the quota of the override.
 pub(crate) struct OverrideInForce {
     entry: Arc<TableEntry>,
     limit: Limit,

@@ -98,9 +98,9 @@ impl Overrides {
 
     /// Sets an override, in place of the one that the key has under the limit.
     ///
-    /// In Redis, all replicas follow it within a second. There may be no limit of that name yet, so
-    /// a mistyped name is not noticed, nor is another period, such as a quota per minute for a
-    /// limit per month. `tollgate override` notices both. If the limit cannot have it, for example
+    /// In Redis, all replicas follow it within a second. It is not compared with limits, because
+    /// there may be none of that name yet. So a mistyped name is not noticed, nor a quota per
+    /// minute for a limit per month. `tollgate override` notices both. If the limit cannot have it, for example
     /// a quota for a concurrency limit, the key has the limit as it is, and the event `override
     /// without effect` says why.
     ///

@@ -24,7 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 ///
 /// Exit codes: 0 on success, 1 if `doctor` found a problem or `check-config` rejects the file, 2 if
 /// a command failed or an argument is invalid, 3 if `block` or `override` changed nothing, because
-/// no service has a limit of that name, or because it counts in another period.
+/// the name of the limit or the quota may be mistyped.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -297,8 +297,8 @@ pub(crate) struct PeekArguments {
     /// The limit's name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
-    /// What it allows, such as `gcra 100/min burst 20`, or `fixed_window 10000/month from 15 in
-    /// Europe/Berlin`. Default: the limit that running services have noted
+    /// The limit, such as `gcra 100/min burst 20`, or `10000/month from 15 in Europe/Berlin`.
+    /// Default: the limit that running services have noted
     #[arg(long, value_name = "LIMIT")]
     pub(crate) limit: Option<LimitSpec>,
     /// The units to ask for
@@ -411,7 +411,7 @@ pub(crate) struct OverrideArguments {
     #[arg(long, env = "USER", value_name = "NAME")]
     pub(crate) author: Option<String>,
     /// Sets the override although no running service has noted a limit of this name, or although
-    /// the limit counts in another period
+    /// the limit counts per day, week, month or year of the calendar and the quota does not
     #[arg(long, short)]
     pub(crate) yes: bool,
 }

@@ -1,4 +1,4 @@
-//! `tollgate check-config`: whether a service would accept a file of limits.
+//! `tollgate check-config`: checks that a service would accept a file of limits.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};

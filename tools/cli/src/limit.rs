@@ -31,12 +31,12 @@ const ALGORITHMS: [&str; 7] = [
     "fixed_window_aligned",
 ];
 
-/// What a limit allows.
+/// A limit without a name, as it is written on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LimitSpec {
     pub(crate) algorithm: Algorithm,
     pub(crate) quota: Quota,
-    /// Whether the burst was written, also if it is the limit.
+    /// `true` if the burst was written, also if it is the limit.
     has_burst: bool,
 }
 

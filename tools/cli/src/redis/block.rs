@@ -146,10 +146,10 @@ struct Budgets {
     here: BTreeSet<Kind>,
     /// Where services with these settings do not look. Maybe of an earlier number of partitions.
     elsewhere: BTreeSet<Kind>,
-    /// Whether the client to block has one of them.
+    /// `true` if the client to block has one of them.
     has_client: bool,
-    /// Whether a block without a budget is one of them: it can be ended, but does not show that a
-    /// service has such a limit.
+    /// `true` if a block without a budget is one of them. It can be ended, but does not show that
+    /// a service has such a limit.
     has_blocks: bool,
 }
 
@@ -183,7 +183,7 @@ impl Budgets {
         Ok(())
     }
 
-    /// Whether a key of Redis may say more than is known. The values of all others are not read.
+    /// Returns whether a key of Redis may say more than is known. The values of all others are not read.
     fn is_news(&self, key: &Name<'_>, name: &str, client: &str) -> bool {
         let is_known = self.here.contains(&key.kind) && (self.has_client || key.client != client);
         key.limit == name && !is_known

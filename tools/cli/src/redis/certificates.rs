@@ -70,7 +70,7 @@ impl Certificates {
     }
 }
 
-/// Whether connections to a URL are by TLS.
+/// Returns whether connections to a URL are by TLS.
 pub(crate) fn is_tls(url: &str) -> bool {
     let url = url.trim_start().to_ascii_lowercase();
     ["rediss", "valkeys"]

@@ -27,7 +27,7 @@ pub(super) fn any_quota(algorithm: Algorithm, name: &str) -> anyhow::Result<Limi
 pub(super) const OTHER_PARTITIONS: &str =
     "the budgets are in other partitions: give --partitions as your services set them";
 
-/// Whether the store looks for this budget under this tag.
+/// Returns whether the store looks for this budget under this tag.
 pub(super) fn has_tag(
     store: &RedisStore,
     prefix: &str,

@@ -9,7 +9,7 @@ use crate::limit::Algorithm;
 /// The length of a digest of a key, in hexadecimal.
 const DIGEST: usize = 32;
 
-/// What a budget is, by its letter.
+/// The kind of a budget, by its letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Bucket,
@@ -27,7 +27,7 @@ pub(super) struct Name<'a> {
     /// As the library writes it.
     pub(super) client: &'a str,
     pub(super) kind: Kind,
-    /// Whether it holds the denials that were counted and the block, instead of a budget.
+    /// `true` if it holds the denials that were counted and the block, instead of a budget.
     pub(super) is_offences: bool,
     pub(super) limit: &'a str,
 }

@@ -98,7 +98,7 @@ impl Server {
     }
 }
 
-/// What a URL of several servers consists of.
+/// The parts of a URL of several servers.
 struct Parts<'a> {
     /// `redis` or `rediss`.
     scheme: &'static str,

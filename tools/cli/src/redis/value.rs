@@ -84,7 +84,7 @@ impl Numbers<'_> {
 }
 
 impl Value {
-    /// Whether it is a block by an operator, and no budget.
+    /// Returns whether it is a block by an operator, and no budget.
     pub(super) fn is_block_alone(&self) -> bool {
         matches!(self, Self::Blocked { budget: None, .. })
     }
@@ -108,7 +108,7 @@ impl Value {
         read.unwrap_or(Self::Unreadable)
     }
 
-    /// Whether it is a budget of which nothing is used.
+    /// Returns whether it is a budget of which nothing is used.
     pub(super) fn is_full(&self) -> bool {
         match self {
             Self::Bucket { .. } | Self::SlidingWindow { .. } | Self::SlidingLog { .. } => {

@@ -57,7 +57,7 @@ pub(super) struct PrivateClients {
     pub(super) most: Vec<IpAddr>,
     /// Those that are no trusted proxies, but that a trusted proxy named.
     pub(super) named_by_proxies: Vec<IpAddr>,
-    /// Whether X-Forwarded-For was in the log.
+    /// `true` if X-Forwarded-For was in the log.
     pub(super) has_forwarded_for: bool,
 }
 

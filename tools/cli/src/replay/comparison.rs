@@ -31,14 +31,14 @@ impl Simulation {
         })
     }
 
-    /// Whether a request at a time is allowed.
+    /// Returns whether a request at a time is allowed.
     pub(super) async fn allows(&self, at_us: u64, key: &Key) -> anyhow::Result<bool> {
         self.clock.set(Duration::from_micros(at_us));
         Ok(self.limiter.check(&self.limit, key).await?.allowed())
     }
 }
 
-/// What is kept of a key.
+/// The counts of a key.
 pub(super) struct OfKey {
     pub(super) name: Box<str>,
     pub(super) requests: u64,
@@ -46,7 +46,7 @@ pub(super) struct OfKey {
     pub(super) denied: Box<[u64]>,
 }
 
-/// What is kept of a minute.
+/// The counts of a minute.
 #[derive(Clone)]
 pub(super) struct OfMinute {
     pub(super) requests: u64,

@@ -53,7 +53,7 @@ impl Read for Gzip {
     }
 }
 
-/// Whether a member begins here. No log begins with these bytes.
+/// Returns whether a member begins here. No log begins with these bytes.
 pub(super) fn begins(bytes: &mut Box<dyn BufRead>) -> io::Result<bool> {
     let first = match bytes.fill_buf()? {
         [byte] => *byte,

@@ -34,7 +34,7 @@ pub(super) struct Input {
     files: VecDeque<PathBuf>,
     name: String,
     current: Option<Box<dyn BufRead>>,
-    /// Whether nothing was read of the current one.
+    /// `true` if nothing was read of the current one.
     is_first_line: bool,
     /// Lines that were read to recognize the format.
     sampled: VecDeque<Vec<u8>>,

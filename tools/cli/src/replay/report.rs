@@ -1,4 +1,4 @@
-//! What a replay found.
+//! The report of a replay.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use super::request::Request;
 use super::suggest::Suggestion;
 use crate::output::shortened;
 
-/// What became of the lines.
+/// The outcomes of the lines.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Lines {
     pub(super) format: String,

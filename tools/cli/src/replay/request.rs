@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 use tollgate::key::ClientIp;
 
-/// What a line says of a request.
+/// A request, as a line of the log has it.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Request<'a> {
     /// Microseconds since the Unix epoch.

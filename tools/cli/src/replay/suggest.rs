@@ -133,7 +133,7 @@ impl Spool {
         Ok(())
     }
 
-    /// What a limit denies.
+    /// The denials of a limit.
     async fn replay(&mut self, spec: &LimitSpec) -> anyhow::Result<Denials> {
         self.file.seek(SeekFrom::Start(0))?;
         let mut entries = BufReader::with_capacity(1 << 20, self.file.get_ref());

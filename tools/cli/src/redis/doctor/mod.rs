@@ -34,7 +34,7 @@ struct Finding {
     advice: Option<Cow<'static, str>>,
 }
 
-/// What was found of one server.
+/// The findings of one server.
 struct Findings {
     server: String,
     all: Vec<Finding>,
@@ -156,8 +156,7 @@ async fn overrides(store: &RedisStore, services: &Services, findings: &mut Findi
     }
 }
 
-/// What a service does at its start: it loads the script, and runs each command that the script
-/// needs.
+/// Starts as a service does: it loads the script, and runs each command that the script needs.
 async fn start(arguments: &DoctorArguments, findings: &mut Findings) {
     let prefix = arguments.prefix.trim_end_matches(':');
     let certificates = Certificates::read(&arguments.tls, &arguments.url);
