@@ -100,9 +100,9 @@ impl Overrides {
     ///
     /// In Redis, all replicas follow it within a second. It is not compared with limits, because
     /// there may be none of that name yet. So a mistyped name is not noticed, nor a quota per
-    /// minute for a limit per month. `tollgate override` notices both. If the limit cannot have it, for example
-    /// a quota for a concurrency limit, the key has the limit as it is, and the event `override
-    /// without effect` says why.
+    /// minute for a limit per month. `tollgate override` notices both. If the limit cannot have it,
+    /// for example a quota for a concurrency limit, the key has the limit as it is, and the event
+    /// `override without effect` says why.
     ///
     /// # Errors
     ///

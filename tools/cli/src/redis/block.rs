@@ -183,7 +183,8 @@ impl Budgets {
         Ok(())
     }
 
-    /// Returns whether a key of Redis may say more than is known. The values of all others are not read.
+    /// Returns whether a key of Redis may say more than is known. The values of all others are not
+    /// read.
     fn is_news(&self, key: &Name<'_>, name: &str, client: &str) -> bool {
         let is_known = self.here.contains(&key.kind) && (self.has_client || key.client != client);
         key.limit == name && !is_known
