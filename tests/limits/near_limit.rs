@@ -56,6 +56,28 @@ fn ten_a_minute() -> Limit {
         .unwrap()
 }
 
+/// A unit each second, up to 10, with a warning when 2 are left.
+fn bucket_of_ten() -> Limit {
+    Limit::token_bucket("api", Quota::per_second(1).burst(10))
+        .and_then(|limit| limit.with_warn_at_percent(80))
+        .unwrap()
+}
+
+fn asynchronous_thousand_a_day() -> Limit {
+    Limit::fixed_window("api", Quota::per_day(1_000))
+        .and_then(|limit| limit.with_warn_at_percent(80)?.asynchronous())
+        .unwrap()
+}
+
+/// A limiter in memory that warns, with its clock.
+fn in_memory() -> (ManualClock, Warnings, RateLimiter) {
+    let clock = ManualClock::new();
+    clock.set(START);
+    let warnings = Warnings::default();
+    let limiter = warnings.limiter(MemoryStore::with_clock(clock.clone()));
+    (clock, warnings, limiter)
+}
+
 async fn check(limiter: &RateLimiter, limit: &Limit, key: &str) -> bool {
     let decision = limiter.check(limit, key).await.unwrap();
     assert!(decision.allowed());
@@ -88,13 +110,8 @@ async fn key_is_warned_of_once_in_each_window_under_every_algorithm_and_on_both_
 
 #[tokio::test]
 async fn bucket_warns_again_when_it_has_been_more_than_half_full() {
-    let clock = ManualClock::new();
-    clock.set(START);
-    let warnings = Warnings::default();
-    let limiter = warnings.limiter(MemoryStore::with_clock(clock.clone()));
-    let bucket = Limit::token_bucket("api", Quota::per_second(1).burst(10))
-        .and_then(|limit| limit.with_warn_at_percent(80))
-        .unwrap();
+    let (clock, warnings, limiter) = in_memory();
+    let bucket = bucket_of_ten();
     let use_up_to = async |left: u64| {
         while limiter.check(&bucket, "alice").await.unwrap().remaining() > left {}
         warnings.take().len()
@@ -181,13 +198,8 @@ async fn settlement_that_uses_most_of_the_units_warns() {
 
 #[tokio::test]
 async fn bucket_with_high_estimates_warns_once_while_requests_come() {
-    let clock = ManualClock::new();
-    clock.set(START);
-    let warnings = Warnings::default();
-    let limiter = warnings.limiter(MemoryStore::with_clock(clock.clone()));
-    let bucket = Limit::token_bucket("api", Quota::per_second(1).burst(10))
-        .and_then(|limit| limit.with_warn_at_percent(80))
-        .unwrap();
+    let (clock, warnings, limiter) = in_memory();
+    let bucket = bucket_of_ten();
     let request = async || {
         let charged = limiter.check_n(&bucket, "alice", 8).await.unwrap();
         assert!(charged.is_near_limit());
@@ -207,13 +219,8 @@ async fn bucket_with_high_estimates_warns_once_while_requests_come() {
 
 #[tokio::test]
 async fn settlement_of_a_bucket_that_was_half_full_before_it_warns_again() {
-    let clock = ManualClock::new();
-    clock.set(START);
-    let warnings = Warnings::default();
-    let limiter = warnings.limiter(MemoryStore::with_clock(clock.clone()));
-    let bucket = Limit::token_bucket("api", Quota::per_second(1).burst(10))
-        .and_then(|limit| limit.with_warn_at_percent(80))
-        .unwrap();
+    let (clock, warnings, limiter) = in_memory();
+    let bucket = bucket_of_ten();
     drop(limiter.check_n(&bucket, "alice", 9).await.unwrap());
     assert_eq!(warnings.take().len(), 1);
     clock.advance(Duration::from_secs(6));
@@ -228,9 +235,7 @@ async fn settlement_of_a_bucket_that_was_half_full_before_it_warns_again() {
 async fn settlement_of_an_asynchronous_window_counts_the_units_that_are_here() {
     let server = RedisServer::start();
     let warnings = Warnings::default();
-    let limit = Limit::fixed_window("api", Quota::per_day(1_000))
-        .and_then(|limit| limit.with_warn_at_percent(80)?.asynchronous())
-        .unwrap();
+    let limit = asynchronous_thousand_a_day();
     let limiter = warnings.limiter(server.store().connect().await.unwrap());
     let mut used = 0;
     let mut last = None;
@@ -254,10 +259,7 @@ async fn settlement_of_an_asynchronous_window_counts_the_units_that_are_here() {
 
 #[tokio::test]
 async fn short_windows_and_a_clock_that_steps_back_warn_again() {
-    let clock = ManualClock::new();
-    clock.set(START);
-    let warnings = Warnings::default();
-    let limiter = warnings.limiter(MemoryStore::with_clock(clock.clone()));
+    let (clock, warnings, limiter) = in_memory();
     let short = Quota::new(10, Duration::from_millis(100));
     let short = Limit::fixed_window("short", short).unwrap();
     let short = short.with_warn_at_percent(80).unwrap();
@@ -423,9 +425,7 @@ async fn each_limit_of_a_group_warns_for_itself() {
 async fn key_of_an_asynchronous_limit_is_warned_of_without_asking_redis() {
     let server = RedisServer::start();
     let warnings = Warnings::default();
-    let limit = Limit::fixed_window("api", Quota::per_day(1_000))
-        .and_then(|limit| limit.with_warn_at_percent(80)?.asynchronous())
-        .unwrap();
+    let limit = asynchronous_thousand_a_day();
     let limiter = warnings.limiter(server.store().connect().await.unwrap());
     let mut near = Vec::new();
     let mut allowed = 0;
