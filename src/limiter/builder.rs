@@ -73,8 +73,8 @@ impl RateLimiterBuilder {
     ///
     /// The function runs while a request or a settlement waits, so it should only start what takes
     /// longer, such as to spawn a task or to send to a channel. If it panics, an event reports it.
-    /// It is called once for each key, as the limit says. If more than 50,000 keys are near a
-    /// limit, some may be reported again.
+    /// It is called once for each key, as the limit says. A key may be reported again after 50,000
+    /// others.
     pub fn on_near_limit(
         mut self,
         function: impl Fn(&Key, &Usage) + Send + Sync + 'static,

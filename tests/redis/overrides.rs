@@ -196,6 +196,16 @@ async fn malformed_override_is_reported_and_the_others_are_in_force() {
     for (field, value) in malformed {
         let () = cli.hset(HASH, field, value).unwrap();
     }
+    let not_utf8: [(&[u8], &[u8]); 2] = [
+        (b"\xffkey api", br#"{"unlimited":true}"#),
+        (
+            b"coffee api",
+            b"{\"unlimited\":true,\"reason\":\"caf\xe9\"}",
+        ),
+    ];
+    for (field, value) in not_utf8 {
+        let () = cli.hset(HASH, field, value).unwrap();
+    }
     let () = cli.hset(HASH, "version", 7).unwrap();
     let () = cli
         .hset(HASH, "acme api", r#"{"quota":"100/min"}"#)
@@ -212,6 +222,11 @@ async fn malformed_override_is_reported_and_the_others_are_in_force() {
         };
         assert!(lines.iter().any(is_reported), "{field}: {lines:#?}");
     }
+    let is_no_utf8 = |line: &&String| line.contains("it is not UTF-8");
+    assert!(lines.iter().filter(is_no_utf8).count() >= 2, "{lines:#?}");
+    // Read alone, it is also none.
+    assert!(!replica.overrides.remove("api", "nobody").await.unwrap());
+    assert!(replica.overrides.remove("api", "coffee").await.unwrap());
     // A value of another kind is not read, and what was known stays.
     let () = cli.del(HASH).unwrap();
     let () = cli.set(HASH, "a string").unwrap();
@@ -327,7 +342,17 @@ fn ended_override_that_is_renewed_before_it_is_removed_stays() {
 
 #[tokio::test]
 async fn malformed_version_is_mended_by_the_next_change() {
-    for malformed in ["X", "", "inf", "nan", "-5", "1e300", "9007199254740993"] {
+    let versions: [&[u8]; 8] = [
+        b"X",
+        b"",
+        b"inf",
+        b"nan",
+        b"-5",
+        b"1e300",
+        b"\xff",
+        b"9007199254740993",
+    ];
+    for malformed in versions {
         let server = RedisServer::start();
         let replica = Replica::of(&server).await;
         let operator = Replica::of(&server).await;
@@ -342,7 +367,7 @@ async fn malformed_version_is_mended_by_the_next_change() {
         until(|| !replica.has("acme")).await;
         let version: String = connection.hget(HASH, "version").unwrap();
         let version: u64 = version.parse().unwrap();
-        assert!(version < 1 << 53, "{malformed}: {version}");
+        assert!(version < 1 << 53, "{malformed:?}: {version}");
     }
 }
 

@@ -69,7 +69,7 @@ impl FollowedOverrides {
         let _reading = self.reading.lock().await;
         let all = self.redis.read().await?;
         if let Some(all) = &all {
-            shared.replace_all(all.clone());
+            shared.replace_all(all.clone()).await;
         }
         Ok(all.unwrap_or_default())
     }
@@ -102,7 +102,7 @@ async fn follow(shared: Weak<SharedOverrides>) {
             None => {}
             Some(OverrideChanges::All(all)) => {
                 telemetry::overrides_read(all.len());
-                shared.replace_all(all);
+                shared.replace_all(all).await;
             }
             Some(OverrideChanges::Listed(changes)) => {
                 for (limit, key, now) in changes {
@@ -121,8 +121,8 @@ fn with_followed<T>(
 }
 
 impl SharedOverrides {
-    fn replace_all(&self, all: Vec<Override>) {
-        self.table.replace(None, all);
+    async fn replace_all(&self, all: Vec<Override>) {
+        self.table.replace_in_steps(all).await;
         self.count();
     }
 

@@ -8,6 +8,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+#[cfg(all(feature = "config", feature = "redis"))]
+use tokio::task::yield_now;
 
 use crate::model::{Key, Limit, Override};
 use crate::telemetry;
@@ -18,6 +20,10 @@ const SHARDS: usize = 64;
 
 /// A power of two. With the most overrides, a tenth of the bits is set.
 const MARKS: usize = 1 << 20;
+
+/// The most overrides that are replaced before another task can run, in about a millisecond.
+#[cfg(all(feature = "config", feature = "redis"))]
+const STEP: usize = 1_000;
 
 /// A table that all threads look into, and few change.
 pub(super) struct OverrideTable {
@@ -135,33 +141,73 @@ impl OverrideTable {
     /// Removes all overrides but those to keep.
     pub(super) fn retain(&self, keep: impl Fn(&TableEntry) -> bool) {
         for shard in &self.shards {
-            let mut shard = shard.lock();
-            let before = shard.len();
-            shard.retain(|entry| keep(entry));
-            let removed = before.saturating_sub(shard.len());
-            self.len.fetch_sub(removed, Ordering::Relaxed);
+            self.retain_in(shard, &keep);
         }
+    }
+
+    fn retain_in(
+        &self,
+        shard: &Mutex<HashTable<Arc<TableEntry>>>,
+        keep: impl Fn(&TableEntry) -> bool,
+    ) {
+        let mut shard = shard.lock();
+        let before = shard.len();
+        shard.retain(|entry| keep(entry));
+        let removed = before.saturating_sub(shard.len());
+        self.len.fetch_sub(removed, Ordering::Relaxed);
     }
 
     /// Replaces the overrides of an owner. A key that keeps its override has it at all times.
     pub(super) fn replace(&self, owner: Option<&Arc<()>>, all: Vec<Override>) {
-        let id = |given: &Override| (given.limit_name().to_owned(), given.key().clone());
-        let kept: HashSet<_> = all.iter().map(id).collect();
-        self.retain(|entry| match entry.is_of(owner) {
-            true => kept.contains(&id(&entry.given)),
-            false => entry.has_owner(),
-        });
+        let kept: HashSet<_> = all.iter().map(|one| self.hash_of(one)).collect();
+        self.retain(|entry| self.is_kept(entry, owner, &kept));
+        all.into_iter().for_each(|one| self.add_new(one, owner));
+        self.changed.notify_waiters();
+    }
+
+    /// Replaces the overrides that were set at run time. There can be many, so other tasks run in
+    /// between.
+    #[cfg(all(feature = "config", feature = "redis"))]
+    pub(super) async fn replace_in_steps(&self, all: Vec<Override>) {
+        let mut kept = HashSet::with_capacity(all.len());
+        for some in all.chunks(STEP) {
+            kept.extend(some.iter().map(|one| self.hash_of(one)));
+            yield_now().await;
+        }
+        for shard in &self.shards {
+            self.retain_in(shard, |entry| self.is_kept(entry, None, &kept));
+            yield_now().await;
+        }
+        let mut added = 0;
         for one in all {
-            let hash = self.hash(one.limit_name(), one.key());
-            let shard = self.shard(hash).lock();
-            let known = shard.find(hash, |it| it.is_for(one.limit_name(), one.key()));
-            let is_known = known.is_some_and(|known| known.given == one && known.is_of(owner));
-            drop(shard);
-            if !is_known {
-                self.add(one, owner.map(Arc::downgrade));
+            self.add_new(one, None);
+            added += 1;
+            if added % STEP == 0 {
+                yield_now().await;
             }
         }
         self.changed.notify_waiters();
+    }
+
+    /// Returns whether an entry stays when the overrides of an owner are replaced by those with
+    /// these hashes. No client foresees the hashes, so two of them are not equal by intent.
+    fn is_kept(&self, entry: &TableEntry, owner: Option<&Arc<()>>, kept: &HashSet<u64>) -> bool {
+        match entry.is_of(owner) {
+            true => kept.contains(&self.hash_of(&entry.given)),
+            false => entry.has_owner(),
+        }
+    }
+
+    /// Adds an override, unless it is there already.
+    fn add_new(&self, one: Override, owner: Option<&Arc<()>>) {
+        let hash = self.hash_of(&one);
+        let shard = self.shard(hash).lock();
+        let known = shard.find(hash, |it| it.is_for(one.limit_name(), one.key()));
+        let is_known = known.is_some_and(|known| known.given == one && known.is_of(owner));
+        drop(shard);
+        if !is_known {
+            self.add(one, owner.map(Arc::downgrade));
+        }
     }
 
     /// The overrides that are in force.
@@ -192,6 +238,10 @@ impl OverrideTable {
     fn shard(&self, hash: u64) -> &Mutex<HashTable<Arc<TableEntry>>> {
         // The table takes the bits at both ends.
         &self.shards[(hash >> 32) as usize % SHARDS]
+    }
+
+    fn hash_of(&self, given: &Override) -> u64 {
+        self.hash(given.limit_name(), given.key())
     }
 
     /// The key comes last, so its length need not be hashed to tell it from what follows.

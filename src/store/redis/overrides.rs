@@ -60,6 +60,9 @@ pub(crate) enum OverrideChanges {
     Listed(Vec<ChangedOverride>),
 }
 
+/// Fields of the hash with their texts, which may not be UTF-8.
+type Page = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// A limit and a key, and their override. `None` if it was removed.
 type ChangedOverride = (String, Key, Option<Override>);
 
@@ -157,7 +160,7 @@ impl OverridesInRedis {
         let field = field(limit, key);
         let mut get = redis::cmd("HGET");
         get.arg(&self.key).arg(&field);
-        let text: Option<String> = self
+        let text: Option<Vec<u8>> = self
             .run(&get)
             .await
             .map_err(|error| self.error("not read", error))?;
@@ -246,13 +249,19 @@ impl OverridesInRedis {
             let mut scan = redis::cmd("HSCAN");
             scan.arg(&self.key).arg(cursor);
             scan.arg("COUNT").arg(AT_A_TIME);
-            let (next, page): (u64, Vec<(String, String)>) = self.run(&scan).await?;
+            let (next, page): (u64, Page) = self.run(&scan).await?;
             // Each page is parsed before the next is there, so that tasks in between can run.
-            for (field, text) in page.into_iter().filter(|(field, _)| field != VERSION) {
-                match parse(&field, &text) {
-                    Ok(one) => found.extend(keep(one, text).map(|it| (field, it))),
+            for (field, text) in page {
+                if field == VERSION.as_bytes() {
+                    continue;
+                }
+                match parse_bytes(&field, &text) {
+                    Ok((field, text, one)) => {
+                        found.extend(keep(one, text.to_owned()).map(|it| (field.to_owned(), it)));
+                    }
                     Err(error) if malformed < MOST_REPORTED => {
                         malformed += 1;
+                        let field = String::from_utf8_lossy(&field);
                         telemetry::override_malformed(&self.key, &field, &error);
                     }
                     Err(_) => {}
@@ -273,14 +282,14 @@ impl OverridesInRedis {
     async fn version(&self) -> Result<Option<u64>, CommandError> {
         let mut get = redis::cmd("HGET");
         get.arg(&self.key).arg(VERSION);
-        let text: Option<String> = self.run(&get).await?;
-        Ok(text.map(|text| text.parse().unwrap_or(MALFORMED)))
+        let text: Option<Vec<u8>> = self.run(&get).await?;
+        Ok(text.map(|text| parse_version(&text).unwrap_or(MALFORMED)))
     }
 
     /// Reads an override. One that is malformed is reported, and counts as none.
-    fn parse(&self, field: &str, text: &str) -> Option<Override> {
-        match parse(field, text) {
-            Ok(parsed) => Some(parsed),
+    fn parse(&self, field: &str, text: &[u8]) -> Option<Override> {
+        match parse_bytes(field.as_bytes(), text) {
+            Ok((_, _, parsed)) => Some(parsed),
             Err(error) => {
                 telemetry::override_malformed(&self.key, field, &error);
                 None
@@ -307,6 +316,23 @@ fn parse_field(field: &str) -> Result<(&str, Key), ConfigError> {
         ConfigError::new("the field is not the key and the name of a limit, with a space between")
     })?;
     Ok((limit, Key::from_encoded(key)?))
+}
+
+/// A field and its text, with the override that they say.
+fn parse_bytes<'a>(
+    field: &'a [u8],
+    text: &'a [u8],
+) -> Result<(&'a str, &'a str, Override), ConfigError> {
+    let utf8 = |bytes: &'a [u8]| {
+        std::str::from_utf8(bytes).map_err(|_| ConfigError::new("it is not UTF-8"))
+    };
+    let field = utf8(field)?;
+    let text = utf8(text)?;
+    Ok((field, text, parse(field, text)?))
+}
+
+fn parse_version(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 fn parse(field: &str, text: &str) -> Result<Override, ConfigError> {
@@ -412,10 +438,10 @@ impl OverrideFeed {
         for (field, ..) in &named {
             get.arg(*field);
         }
-        let texts: Vec<Option<String>> = self.redis.run(&get).await?;
+        let texts: Vec<Option<Vec<u8>>> = self.redis.run(&get).await?;
         let mut texts = texts.into_iter();
         let version = texts.next().flatten();
-        let version: Option<u64> = version.and_then(|version| version.parse().ok());
+        let version = version.and_then(|version| parse_version(&version));
         if version.is_none_or(|version| version < announced) {
             return Ok(None);
         }

@@ -27,7 +27,8 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
     let (config, used, set) = match checked {
         Ok(checked) => checked,
         Err(error) if arguments.json => {
-            output::print(&json!({ "valid": false, "error": error.to_string() }).to_string())?;
+            let answer = json!({ "valid": false, "error": error.to_string() });
+            output::print(&output::json(&answer, false)?)?;
             return Ok(ExitCode::FAILURE);
         }
         Err(error) => {
@@ -42,7 +43,7 @@ pub(crate) fn run(arguments: &CheckConfigArguments) -> anyhow::Result<ExitCode> 
             "keys": used.keys, "plans": used.plans, "costs": used.costs,
             "warnings": warnings(list(&limits["limits"]), &set),
         });
-        output::print(&answer.to_string())?;
+        output::print(&output::json(&answer, false)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = table::markdown(&["limit", "allows", "key", "requests", "settings"], &[]);

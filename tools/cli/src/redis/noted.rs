@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde_json::Value;
 use tollgate::Limit;
 use tollgate::limit::Period;
 
@@ -17,6 +18,9 @@ pub(super) type Notes = BTreeMap<String, BTreeMap<String, [f64; 2]>>;
 /// The note of a name whose quotas a service cannot compare, such as those of plans that a closure
 /// chooses: as the library writes it.
 pub(super) const SEVERAL: &str = "several";
+
+/// The most bytes of a name with its kind. A limit has no longer one.
+const LONGEST_NAME: usize = 256;
 
 /// A quota that was noted longer ago, in s, is not used any more. As in the script.
 pub(super) const FORGOTTEN: f64 = 150.0;
@@ -58,10 +62,21 @@ impl fmt::Display for Unclear {
     }
 }
 
-/// The notes of a server. `None` if there are none. A value of another program counts as empty.
+/// The notes of a server. `None` if there are none. A value or a note of another program does not
+/// count.
 pub(super) async fn read(server: &mut Server, prefix: &str) -> anyhow::Result<Option<Notes>> {
     let noted = server.text_at(&format!("{prefix}:limits")).await?;
-    Ok(noted.map(|text| serde_json::from_str(&text).unwrap_or_default()))
+    Ok(noted.map(|text| parse_notes(&text)))
+}
+
+fn parse_notes(text: &str) -> Notes {
+    let all: BTreeMap<String, Value> = serde_json::from_str(text).unwrap_or_default();
+    let notes = all
+        .into_iter()
+        .filter(|(name, _)| name.len() <= LONGEST_NAME);
+    notes
+        .filter_map(|(name, quotas)| Some((name, serde_json::from_value(quotas).ok()?)))
+        .collect()
 }
 
 /// The limits in use that a server has the notes of.
@@ -138,7 +153,7 @@ mod tests {
     use super::*;
 
     fn limits_of(json: &str, now: f64) -> Vec<String> {
-        let limits = in_use(serde_json::from_str(json).unwrap(), now);
+        let limits = in_use(parse_notes(json), now);
         let shown = limits.iter().map(|it| {
             let quotas = it.quotas().map(|quotas| {
                 let quotas = quotas.iter().map(|it| it.limit.quota().to_string());
@@ -162,6 +177,7 @@ mod tests {
             "t:": {"5 per 1m (gcra)": [10, 990]},
             "b:a\"b": {"5 per 1m (gcra)": [10, 990]},
             "b:odd": {"5 per (": [10, 990]},
+            "b:other": 5, "b:text": {"5 per 1m (gcra)": "now"},
             "api": {"5 per 1m (gcra)": [10, 990]}
         }"#;
         assert_eq!(

@@ -43,7 +43,7 @@ pub(crate) async fn run(arguments: PeekArguments) -> anyhow::Result<ExitCode> {
             "exceeds_capacity": decision.exceeds_capacity(),
             "overridden": budget.deciding().is_overridden(),
         });
-        output::print(&answer.to_string())?;
+        output::print(&output::json(&answer, false)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let set = overrides.get(limit.name(), &key);

@@ -149,8 +149,8 @@ async fn overrides(store: &RedisStore, services: &Services, findings: &mut Findi
             }
         },
         Err(error) => {
-            let advice = "a service that follows overrides needs these rights: `tollgate \
-                          override` sets exceptions for single clients";
+            let advice = "a service that follows overrides has to read them, with the rights in the \
+                          guide. `tollgate override` sets exceptions for single clients";
             findings.advice("overrides", error.to_string(), advice);
         }
     }
