@@ -104,14 +104,10 @@ impl NearLimit {
     /// it near its limit.
     pub(super) fn observe_settlement(&self, budget: &Budget, more: u32, decision: &Decision) {
         let now = decision.timestamp().or_now();
-        let verdict = decision.deciding();
-        // An overdraft may have charged more than there was.
-        let charged = match verdict.remaining() {
-            0 => 0,
-            _ => more.into(),
-        };
+        // After an overdraft, fewer units than that may have been left before. Then a key is warned
+        // of once too often, and not once too seldom.
         if !budget.is_shadow() {
-            self.observe_budget(budget, verdict, charged, now);
+            self.observe_budget(budget, decision.deciding(), more.into(), now);
         }
     }
 
