@@ -29,7 +29,9 @@ pub use self::limit::{Algorithm, BlockPolicy, Limit};
 #[cfg(feature = "config")]
 pub(crate) use self::limit::{BlockFields, LimitFields, Written, WrittenStart};
 pub use self::operation::{Change, Operation};
-pub(crate) use self::overrides::{MAX_OVERRIDES, start_of_override};
+pub(crate) use self::overrides::MAX_OVERRIDES;
+#[cfg(feature = "config")]
+pub(crate) use self::overrides::start_of_override;
 pub use self::overrides::{Override, OverrideEffect};
 pub use self::usage::Usage;
 pub use self::verdict::Verdict;

@@ -333,6 +333,7 @@ impl<'a> CalendarText<'a> {
 }
 
 /// Returns whether the text of a quota has a start or a time zone behind its slash.
+#[cfg(feature = "serde")]
 pub(crate) fn has_start_or_zone(text: &str) -> bool {
     let Some((_, period)) = text.split_once('/') else {
         return false;
