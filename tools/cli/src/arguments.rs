@@ -253,7 +253,7 @@ pub(crate) struct UsageArguments {
     #[arg(value_parser = key)]
     pub(crate) key: String,
     /// The file of limits of the services: TOML, JSON or YAML. Default: the limits that running
-    /// services have noted in Redis, without plans, and without overrides of files
+    /// services have noted in Redis, with each quota of a plan, and without overrides of files
     #[arg(long, value_name = "FILE", conflicts_with = "limits_in_redis")]
     pub(crate) limits: Option<PathBuf>,
     /// The name of the limits in Redis, if the services follow them there
