@@ -242,6 +242,17 @@ async fn usage_without_a_file_is_of_the_limits_that_services_have_noted() {
     for (shown, limit) in shown.iter().zip(&rates) {
         assert_eq!(shown["quota"], limit.quota().to_string());
     }
+    let raise = ["override", "alice", "--name", "zplans", "--quota", "70/h"];
+    assert_eq!(run(&url, &raise).code, 0);
+    let raised = run(&url, &["usage", "alice", "--json"]).json();
+    let capacities = raised.as_array().unwrap()[9..]
+        .iter()
+        .map(|it| &it["capacity"]);
+    assert_eq!(
+        capacities.collect::<Vec<_>>(),
+        [70],
+        "one quota for all plans"
+    );
     drop(layer);
     let table = run(&url, &["usage", "alice"]).out;
     assert!(

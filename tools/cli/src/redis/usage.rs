@@ -49,8 +49,22 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
     let layer = layer.transpose()?;
     let usage = usage_of_each(&limiter, &limits, &key).await?;
     drop(layer);
+    let mut found: Vec<_> = limits.iter().zip(usage).collect();
+    // Under an override, all quotas of plans are one.
+    found.dedup_by(|(shown, usage), (before, known)| {
+        let has_one_quota = match (usage, known) {
+            (Some(usage), Some(known)) => usage.overridden && usage.quota == known.quota,
+            (None, None) => true,
+            _ => false,
+        };
+        let budget = |it: &ShownLimit| (it.limit.name().to_owned(), it.limit.algorithm());
+        has_one_quota && budget(shown) == budget(before)
+    });
     if arguments.json {
-        let known: Vec<_> = usage.iter().flatten().collect();
+        let known: Vec<_> = found
+            .iter()
+            .filter_map(|(_, usage)| usage.as_ref())
+            .collect();
         output::print(&output::json(&known, false)?)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -58,13 +72,13 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
         "limit", "key", "allows", "used", "left", "used %", "full in", "state",
     ];
     let mut table = table::markdown(&heads, &["used", "left", "used %"]);
-    for (shown, usage) in limits.iter().zip(&usage) {
+    for (shown, usage) in &found {
         let in_redis = overrides.get(shown.limit.name(), &key);
         table.add_row(row(shown, usage.as_ref(), in_redis.as_ref()));
     }
     output::print(&table.to_string())?;
     let is_uncharged = |usage: &Option<Usage>| usage.as_ref().is_some_and(|it| it.used == 0);
-    if usage.iter().all(is_uncharged) {
+    if found.iter().all(|(_, usage)| is_uncharged(usage)) {
         output::note(
             "Redis has no charge of this key. If you expect one, check the key: `tollgate keys` \
              lists them",
