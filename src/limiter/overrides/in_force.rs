@@ -106,7 +106,8 @@ impl OverrideInForce {
         end.map_or(micros(MAX_PERIOD), |end| end.saturating_since(self.now))
     }
 
-    /// Returns whether the store decides, and so neither exempts the key nor denies all its checks.
+    /// Returns whether the store decides. Otherwise the override exempts the key, or denies all its
+    /// checks.
     pub(in crate::limiter) fn is_asked(&self) -> bool {
         let effect = self.entry.given.effect();
         matches!(

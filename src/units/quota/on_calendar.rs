@@ -95,8 +95,10 @@ impl Quota {
 }
 
 impl Quota {
-    /// `day`, `week`, `month` or `year`, if the period is one of them.
-    pub(crate) fn calendar_unit(self) -> Option<&'static str> {
+    /// `day`, `week`, `month` or `year`, if the period is one of them. A day is also 24 hours, and
+    /// a week 7 days. `None` without the feature `calendar`.
+    #[must_use]
+    pub fn calendar_unit(self) -> Option<&'static str> {
         self.period.calendar().map(|calendar| calendar.unit())
     }
 

@@ -1,7 +1,7 @@
 //! `tollgate check-config`: checks that a service would accept a file of limits.
 
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use tollgate::config::{Config, LimitSet};
@@ -101,7 +101,7 @@ fn odd_overrides(written: &Value, limit: &Limit) -> Vec<String> {
             .as_str()
             .and_then(|text| text.parse::<Quota>().ok());
         if let (Some(unit), Some(quota)) = (unit, quota)
-            && calendar_unit(&quota) != Some(unit)
+            && quota.calendar_unit() != Some(unit)
         {
             warnings.push(format!(
                 "{place} is {quota}, and the limit counts per {unit} of the calendar"
@@ -115,17 +115,6 @@ fn odd_overrides(written: &Value, limit: &Limit) -> Vec<String> {
         }
     }
     warnings
-}
-
-/// The day, week, month or year that a quota counts per. A day is also 24 hours, and a week 7 days.
-pub(crate) fn calendar_unit(quota: &Quota) -> Option<&'static str> {
-    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-    match quota.period() {
-        Period::Calendar(calendar) => Some(calendar.unit()),
-        Period::Fixed(length) if length == DAY => Some("day"),
-        Period::Fixed(length) if length == 7 * DAY => Some("week"),
-        _ => None,
-    }
 }
 
 /// Warnings of logs that take much memory: a log has an entry for each request that it allowed.

@@ -19,7 +19,7 @@ pub(super) type Notes = BTreeMap<String, BTreeMap<String, [f64; 2]>>;
 /// chooses: as the library writes it.
 pub(super) const SEVERAL: &str = "several";
 
-/// The most bytes of a name with its kind. A limit has no longer one.
+/// The most bytes of a kind and a name. The names of limits are shorter.
 const LONGEST_NAME: usize = 256;
 
 /// A quota that was noted longer ago, in s, is not used any more. As in the script.

@@ -7,7 +7,6 @@ use tollgate::{Limit, Quota};
 use super::noted::{self, NotedLimit};
 use super::servers::{self, Server};
 use crate::arguments::{RedisArguments, TlsArguments};
-use crate::check_config::calendar_unit;
 use crate::output::shown;
 
 pub(super) struct Services {
@@ -96,7 +95,7 @@ impl Services {
         let units = ["day", "week", "month", "year"];
         let counts_per = |unit: &&str| self.of_name(name).any(|it| it.counts_per(unit));
         let unit = units.into_iter().find(counts_per)?;
-        (calendar_unit(&quota) != Some(unit)).then_some(unit)
+        (quota.calendar_unit() != Some(unit)).then_some(unit)
     }
 
     /// Returns an error if the limit that services have cannot have the override.

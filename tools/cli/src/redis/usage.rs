@@ -88,8 +88,8 @@ pub(crate) async fn run(arguments: UsageArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The usage of a client under each limit. `None` if an override exempts it. They are asked one by
-/// one, because there can be more than a group has, and several of one name.
+/// The usage of a client under each limit. `None` if an override exempts it. Each limit is a group
+/// of its own, because there can be more than a group has, and several of one name.
 async fn usage_of_each(
     limiter: &RateLimiter,
     limits: &[ShownLimit],
