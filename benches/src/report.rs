@@ -84,7 +84,7 @@ pub fn table(title: &str, outcomes: &[Outcome], compared_with: Option<&str>) -> 
         columns.push(relative_to("decisions/s", bare, Sample::rate));
         columns.push(relative_to("app CPU", bare, Sample::app_cpu));
     }
-    columns.extend(growth(outcomes));
+    columns.extend(growth(outcomes, peer));
     if let Some(ours) = ours {
         let text = |it: &Outcome| times(ratio(ours, it, Sample::rate));
         columns.push((
@@ -114,13 +114,11 @@ fn allowed_of_asked(it: &Outcome) -> String {
 }
 
 /// The figures of the first requests, in scenarios that start with them.
-fn growth<'a>(outcomes: &[Outcome]) -> Vec<Column<'a>> {
+fn growth<'a>(outcomes: &[Outcome], peer: &'a Outcome) -> Vec<Column<'a>> {
     let Some(growth) = outcomes.first().and_then(|it| it.samples.first()?.growth) else {
         return Vec::new();
     };
-    let new_keys = figure("new keys/s", 0, |it| {
-        it.growth.map_or(f64::NAN, |growth| growth.rate())
-    });
+    let new_keys: fn(&Sample) -> f64 = |it| it.growth.map_or(f64::NAN, |growth| growth.rate());
     let bytes = if growth.redis_bytes > 0 {
         figure("bytes a key in Redis", 0, |it| {
             it.growth
@@ -132,7 +130,11 @@ fn growth<'a>(outcomes: &[Outcome]) -> Vec<Column<'a>> {
                 .map_or(f64::NAN, |it| it.app_bytes as f64 / it.keys as f64)
         })
     };
-    vec![new_keys, bytes]
+    vec![
+        figure("new keys/s", 0, new_keys),
+        relative_to("new keys/s", peer, new_keys),
+        bytes,
+    ]
 }
 
 fn render(title: &str, columns: &[Column<'_>], outcomes: &[Outcome]) -> String {

@@ -199,6 +199,16 @@ pub fn all() -> Vec<Scenario> {
             ),
         ]);
     }
+    all.push(Scenario {
+        compared_with: Some("tollgate, fixed window"),
+        rounds: ROUNDS_IN_MEMORY,
+        ..of_growth(
+            DECIDED_HERE,
+            "300,000 keys",
+            contenders::with_and_without_a_round_trip,
+            300_000,
+        )
+    });
     all
 }
 

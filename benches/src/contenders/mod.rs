@@ -163,6 +163,17 @@ pub fn without_a_round_trip() -> Vec<Contender> {
     [here, fast_on_redis()].concat_all()
 }
 
+/// Two limits that the process decides when it knows a key, each beside the same limit that always
+/// asks Redis.
+pub fn with_and_without_a_round_trip() -> Vec<Contender> {
+    vec![
+        tollgate::asynchronous(),
+        tollgate::on_redis(tollgate::FIXED_WINDOW),
+        tollgate::with_overshoot(),
+        tollgate::on_redis(tollgate::TOKEN_BUCKET),
+    ]
+}
+
 /// tollgate on Redis, under each algorithm, and its peers.
 pub fn algorithms_on_redis() -> Vec<Contender> {
     [ALGORITHMS.map(tollgate::on_redis).into(), peers_on_redis()].concat_all()

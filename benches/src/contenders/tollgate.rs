@@ -30,7 +30,7 @@ pub const TOKEN_BUCKET: Algorithm = Algorithm {
     capacity_on_redis: u32::MAX,
 };
 
-const FIXED_WINDOW: Algorithm = Algorithm {
+pub const FIXED_WINDOW: Algorithm = Algorithm {
     name: "fixed window",
     make: Limit::fixed_window,
     has_rate: false,
