@@ -14,14 +14,17 @@ use super::policy::KeyedLimit;
 use super::request_limiter::RequestLimiter;
 use crate::algorithm::Cost;
 use crate::model::{Check, Error, Group, Key, Limit, Source};
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, NotHere};
 use crate::telemetry::{self, CheckSpan};
 use crate::units::{Outcome, Timestamp};
 
 impl RequestLimiter {
-    /// Charges a request under the only limit of its layer, and says what happens to it. `None` if
-    /// a store has to be asked, or if more is needed than the numbers of an allowed request. Then
-    /// nothing is charged.
+    /// Charges a request under the only limit of its layer, and says what happens to it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a store has to be asked, or if more is needed than the numbers of an
+    /// allowed request. Then nothing is charged.
     #[inline]
     pub(super) fn charge_here(
         &self,
@@ -29,11 +32,11 @@ impl RequestLimiter {
         key: &Key,
         cost: u32,
         request: &mut Parts,
-    ) -> Option<Conclusion> {
+    ) -> Result<Conclusion, NotHere> {
         let limit = keyed.limit();
         let memory = self.rate_limiter.memory();
         if (memory.is_none() && !limit.is_asynchronous()) || self.needs_decision(limit) {
-            return None;
+            return Err(NotHere { is_new_key: false });
         }
         let (span, charged, source) = match memory {
             Some(memory) => {
@@ -57,7 +60,7 @@ impl RequestLimiter {
             Ok((outcome, now)) if is_plain(outcome) => (outcome, *now),
             _ => {
                 let check = keyed.check(key.clone(), cost);
-                return Some(self.conclude_charge(span, check, charged, source, request));
+                return Ok(self.conclude_charge(span, check, charged, source, request));
             }
         };
         telemetry::allowed(&span, limit, outcome.remaining, source);
@@ -65,7 +68,7 @@ impl RequestLimiter {
             telemetry::decides_again(&self.events, &self.names);
         }
         let fields = self.headers.of_one(limit, (outcome, now), &request.method);
-        Some(Conclusion::Forward {
+        Ok(Conclusion::Forward {
             delay: Duration::ZERO,
             report: Some(Report::new(fields)),
         })

@@ -64,8 +64,8 @@ where
         let asked = match limiter.policy.question(&limiter.rate_limiter, &parts) {
             Ok(Question::One { keyed, key, cost }) => {
                 match limiter.charge_here(keyed, &key, cost, &mut parts) {
-                    Some(conclusion) => return self.follow(conclusion, (parts, body)),
-                    None => keyed.check(key, cost).into(),
+                    Ok(conclusion) => return self.follow(conclusion, (parts, body)),
+                    Err(it) => keyed.check(key, cost).of_new_key(it.is_new_key).into(),
                 }
             }
             Ok(Question::Checks(asked)) => asked,

@@ -44,7 +44,7 @@ pub(crate) use self::unanswered::UnansweredSettlement;
 use self::waiting::Turns;
 pub(crate) use self::waiting::WaitSettings;
 use crate::model::{Budget, Change, Key, Limit, Operation};
-use crate::store::{Answer, MemoryStore, Note};
+use crate::store::{Answer, MemoryStore, NotHere, Note};
 use crate::telemetry::{self, Throttles};
 use crate::units::{ConfigError, Outcome, Timestamp};
 
@@ -154,7 +154,7 @@ impl RateLimiter {
         limit: &Limit,
         key: &Key,
         cost: u32,
-    ) -> Option<(Outcome, Timestamp)> {
+    ) -> Result<(Outcome, Timestamp), NotHere> {
         self.shared.failover.charge_here(limit, key, cost)
     }
 

@@ -32,6 +32,8 @@ use crate::units::{ConfigError, Micros};
 pub struct Check {
     budget: Budget,
     cost: u32,
+    /// Set if no account of this process needs the store's answer.
+    is_of_new_key: bool,
     /// In a box, so that a check that has none of them is small, because it is copied several
     /// times.
     rare: Option<Box<Rare>>,
@@ -57,6 +59,7 @@ impl Check {
         Self {
             budget: Budget::new(limit, key),
             cost: 1,
+            is_of_new_key: false,
             rare: None,
         }
     }
@@ -111,6 +114,18 @@ impl Check {
     #[inline]
     pub(crate) fn is_denied_caller(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.is_denied_caller)
+    }
+
+    /// The same check, if no account of this process needs the store's answer.
+    #[inline]
+    pub(crate) const fn of_new_key(mut self, is_of_new_key: bool) -> Self {
+        self.is_of_new_key = is_of_new_key;
+        self
+    }
+
+    #[inline]
+    pub(crate) const fn is_of_new_key(&self) -> bool {
+        self.is_of_new_key
     }
 
     /// The same check under a limit that neither counts denials nor blocks keys.

@@ -120,6 +120,13 @@ impl Decision {
         })
     }
 
+    /// Changes the verdict of a decision on a single check.
+    pub(crate) fn map_only(mut self, change: impl FnOnce(Verdict) -> Verdict) -> Self {
+        debug_assert!(self.group.is_empty(), "a group has several verdicts");
+        self.deciding = change(self.deciding);
+        self
+    }
+
     /// Adds the shadow denials of another decision of the same group.
     pub(crate) fn with_shadow_denials_of(self, other: &Self) -> Self {
         if other.shadow_denials().next().is_none() {

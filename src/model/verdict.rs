@@ -134,6 +134,12 @@ impl Verdict {
         self.with_remaining(remaining)
     }
 
+    /// The same verdict, after so many more units.
+    pub(crate) fn with_less_remaining(self, units: u64) -> Self {
+        let remaining = self.outcome.remaining.saturating_sub(units);
+        self.with_remaining(remaining)
+    }
+
     /// The same verdict, where so many units are left in the store and in this process.
     pub(crate) fn with_remaining(mut self, units: u64) -> Self {
         self.outcome.remaining = units.min(self.limit.quota().capacity());

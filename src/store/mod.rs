@@ -56,6 +56,13 @@ use std::sync::{Arc, Weak};
 use crate::model::Limit;
 use crate::units::ConfigError;
 
+/// A check that this process cannot decide, so that the store has to be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotHere {
+    /// Set if no account of this process needs the store's answer.
+    pub(crate) is_new_key: bool,
+}
+
 /// A place that keeps budgets and decides checks.
 ///
 /// `conformance` (feature `test-util`) tests what a store promises:

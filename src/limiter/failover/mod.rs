@@ -18,7 +18,7 @@ use crate::model::{
 };
 #[cfg(feature = "redis")]
 use crate::store::RedisStore;
-use crate::store::{Answer, MemoryStore, Store};
+use crate::store::{Answer, MemoryStore, NotHere, Store};
 use crate::telemetry::{self, Throttle};
 use crate::units::{ConfigError, Outcome, Receipt, Timestamp, micros};
 
@@ -84,14 +84,13 @@ impl Failover {
         limit: &Limit,
         key: &Key,
         cost: u32,
-    ) -> Option<(Outcome, Timestamp)> {
+    ) -> Result<(Outcome, Timestamp), NotHere> {
         #[cfg(feature = "redis")]
-        return self.redis.as_ref()?.charge_here(limit, key, cost);
-        #[cfg(not(feature = "redis"))]
-        {
-            let _ = (limit, key, cost);
-            None
+        if let Some(redis) = &self.redis {
+            return redis.charge_here(limit, key, cost);
         }
+        let _ = (limit, key, cost);
+        Err(NotHere { is_new_key: false })
     }
 
     /// Charges what is owed, and gives back units that are not spent.

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::DefaultHashBuilder;
 use tokio::time::Instant;
 
+use super::seen_keys::SeenKeys;
 use crate::model::{Budget, Key, Limit};
+use crate::store::NotHere;
 use crate::store::fingerprint::fingerprint;
 use crate::store::table::{Cursor, Table};
 use crate::units::{Mutex, MutexGuard};
@@ -18,6 +20,11 @@ const SHARDS: usize = 64;
 const MAX_ACCOUNTS: usize = 100_000;
 
 const MAX_PER_SHARD: usize = MAX_ACCOUNTS / SHARDS;
+
+/// Up to so many accounts, each key gets one. Above that, only keys that have asked before do.
+const FOR_ALL_KEYS: usize = 12_800;
+
+const FOR_ALL_KEYS_PER_SHARD: usize = FOR_ALL_KEYS / SHARDS;
 
 /// The most accounts that are looked at for one that can be forgotten, to make room for a new one.
 /// An account with units is never forgotten, so a flood of keys takes nothing from the keys in use.
@@ -38,6 +45,8 @@ pub(super) struct Accounts<A> {
 
 pub(super) struct AccountShard<A> {
     table: Table<StoredAccount<A>>,
+    /// The last keys that got no account because they had not asked before.
+    seen: SeenKeys,
     /// Where the search for room goes on.
     hand: Cursor,
     /// When an account was forgotten last.
@@ -60,6 +69,7 @@ impl<A> Default for Accounts<A> {
     fn default() -> Self {
         let shard = || AccountShard {
             table: Table::default(),
+            seen: SeenKeys::default(),
             hand: Cursor::default(),
             forgot_at: None,
         };
@@ -81,6 +91,22 @@ impl<A: Account> Accounts<A> {
     ) -> Option<T> {
         let mut place = self.place(budget);
         place.get().map(|stored| call(&mut stored.account))
+    }
+
+    /// Calls a function with the account of a budget, which may decide a check.
+    #[inline]
+    pub(super) fn decide<T>(
+        &self,
+        budget: (&Limit, &Key),
+        decide: impl FnOnce(&mut A) -> Option<T>,
+    ) -> Result<T, NotHere> {
+        let mut place = self.place(budget);
+        if let Some(stored) = place.get() {
+            return decide(&mut stored.account).ok_or(NotHere { is_new_key: false });
+        }
+        Err(NotHere {
+            is_new_key: place.is_of_new_key(),
+        })
     }
 
     #[inline]
@@ -152,6 +178,12 @@ impl<A: Account> AccountPlace<'_, A> {
         self.shard.table.find_mut(fingerprint as u64, is_it)
     }
 
+    /// Returns whether the key of a place gets no account because it has not asked before.
+    fn is_of_new_key(&mut self) -> bool {
+        let AccountShard { table, seen, .. } = &mut *self.shard;
+        table.len() >= FOR_ALL_KEYS_PER_SHARD && !seen.note(self.fingerprint as u64)
+    }
+
     /// When an account of the shard was forgotten last. It may have been the one of this place.
     pub(super) fn forgot_at(&self) -> Option<Instant> {
         self.shard.forgot_at
@@ -162,13 +194,13 @@ impl<A: Account> AccountPlace<'_, A> {
         self.shard.note_forgotten();
     }
 
-    /// Adds an account to a place that has none, if there is room for it.
-    pub(super) fn add(&mut self, budget: &Budget, account: A, now: Instant) {
-        if self.shard.table.len() < MAX_PER_SHARD || self.shard.evict(now) {
+    /// Adds an account to a place that has none, if its key gets one.
+    pub(super) fn add(&mut self, budget: &Budget, account: impl FnOnce() -> A, now: Instant) {
+        if !self.is_of_new_key() && self.shard.has_room(now) {
             let stored = StoredAccount {
                 strong: strong(self.fingerprint),
                 budget: budget.clone(),
-                account,
+                account: account(),
             };
             self.shard.table.insert(self.fingerprint as u64, stored);
         }
@@ -176,6 +208,11 @@ impl<A: Account> AccountPlace<'_, A> {
 }
 
 impl<A: Account> AccountShard<A> {
+    /// Returns whether there is room for an account, after it has made room if it can.
+    fn has_room(&mut self, now: Instant) -> bool {
+        self.table.len() < MAX_PER_SHARD || self.evict(now)
+    }
+
     /// Removes an account that can be forgotten. Returns whether it found one.
     fn evict(&mut self, now: Instant) -> bool {
         let mut looked_at = 0;
@@ -210,4 +247,63 @@ impl<A: Account> AccountShard<A> {
 
 const fn strong(fingerprint: u128) -> u64 {
     (fingerprint >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Quota;
+
+    struct Idle;
+
+    impl Account for Idle {
+        fn can_be_forgotten(&self, _now: Instant) -> bool {
+            true
+        }
+    }
+
+    /// Asks for a key. If the answer of the store is needed, the key gets an account, or not.
+    fn ask(accounts: &Accounts<Idle>, limit: &Limit, key: &str) -> Result<(), NotHere> {
+        let budget = Budget::new(limit, key);
+        let decided = accounts.decide(budget.parts(), |_| Some(()));
+        if decided == Err(NotHere { is_new_key: false }) {
+            let mut place = accounts.place(budget.parts());
+            place.add(&budget, || Idle, Instant::now());
+        }
+        decided
+    }
+
+    fn number_of(accounts: &Accounts<Idle>) -> usize {
+        let mut number = 0;
+        accounts.for_each(|_| number += 1);
+        number
+    }
+
+    #[test]
+    fn key_that_comes_once_has_no_account_when_there_are_many() {
+        let accounts = Accounts::default();
+        let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
+        for key in 0..200_000 {
+            ask(&accounts, &limit, &format!("once{key}")).unwrap_err();
+        }
+        let number = number_of(&accounts);
+        assert!((FOR_ALL_KEYS..20_000).contains(&number), "{number}");
+
+        let alice = || ask(&accounts, &limit, "alice");
+        assert_eq!(alice(), Err(NotHere { is_new_key: true }));
+        assert_eq!(alice(), Err(NotHere { is_new_key: false }));
+        assert_eq!(alice(), Ok(()), "it has come twice");
+    }
+
+    #[test]
+    fn account_that_can_be_forgotten_makes_room_when_there_are_too_many() {
+        let accounts = Accounts::default();
+        let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
+        for key in 0..150_000 {
+            let key = format!("twice{key}");
+            let [_, _, third] = [(); 3].map(|()| ask(&accounts, &limit, &key));
+            assert_eq!(third, Ok(()), "{key}");
+        }
+        assert_eq!(number_of(&accounts), MAX_PER_SHARD * SHARDS);
+    }
 }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Asynchronous;
-use super::credit::account::{CreditTerms, LevelReport};
+use super::asked::SentAt;
 use super::decided::DecidedHere;
-use super::prepaid::account::{PrepaidAccount, WindowReport};
-use crate::algorithm::FixedWindow;
+use super::prepaid::account::PrepaidAccount;
 use crate::model::{Check, Decision, Error, Group, Operation, Source, Verdict};
 use crate::store::{Answer, Store};
 use crate::units::later;
@@ -22,27 +21,29 @@ pub(super) struct HeldUnits<S: Store> {
     are_taken: bool,
     /// The units of each check.
     here: Vec<Option<DecidedHere>>,
-    sent: Instant,
-    /// The growths of the share of the overshoot by then.
-    growths: u64,
+    sent: SentAt,
 }
 
 impl<S: Store> HeldUnits<S> {
     /// Takes the units of a group that are here.
     pub(super) fn take(asynchronous: &Arc<Asynchronous<S>>, group: Group) -> Self {
-        let is_alone = group.len() == 1;
         Self::new(asynchronous, group, true, |check| {
             if check.limit().charged_ahead().is_none() {
-                // The account of a lone check has already been tried.
-                return match is_alone {
-                    true => None,
-                    false => asynchronous.credit.hold(check),
-                };
+                return asynchronous.credit.hold(check);
             }
             asynchronous.find_units(check, |account, units| {
                 account.take_up_to(units, Instant::now)
             })
         })
+    }
+
+    /// The units of a lone check that were taken already.
+    pub(super) fn of_one(
+        asynchronous: &Arc<Asynchronous<S>>,
+        check: Check,
+        here: DecidedHere,
+    ) -> Self {
+        Self::new(asynchronous, check.into(), true, |_| Some(here))
     }
 
     /// Finds the units of a group that are here, and leaves them there.
@@ -67,8 +68,10 @@ impl<S: Store> HeldUnits<S> {
             group,
             are_taken,
             here,
-            growths,
-            sent: Instant::now(),
+            sent: SentAt {
+                growths,
+                time: Instant::now(),
+            },
         }
     }
 
@@ -79,7 +82,7 @@ impl<S: Store> HeldUnits<S> {
         }
         // The windows of some units may be over when the store decides. It is asked for the whole
         // cost instead.
-        let latest = later(self.sent, self.asynchronous.deadline);
+        let latest = later(self.sent.time, self.asynchronous.deadline);
         self.put_back(|here| here.window.is_some_and(|window| window.closes <= latest));
         let missing = Group::of_distinct(self.missing().collect());
         let answer = self.asynchronous.store.apply(match self.are_taken {
@@ -110,7 +113,7 @@ impl<S: Store> HeldUnits<S> {
         let mut timestamp = asked.as_ref().map(Decision::timestamp);
         let is_late = |here: &DecidedHere| match here.window {
             Some(window) => timestamp.is_some_and(|decided| decided >= window.ends),
-            None => self.asynchronous.credit.is_late(here, self.growths),
+            None => self.asynchronous.credit.is_late(here, self.sent.growths),
         };
         if is_allowed && self.here.iter().flatten().any(is_late) {
             // The caller was stopped, and the answer came after the end of the window or the lease.
@@ -164,51 +167,16 @@ impl<S: Store> HeldUnits<S> {
     ) -> Result<Verdict, Error> {
         let verdict = asked.verdicts().get(place);
         let verdict = verdict.ok_or_else(|| Error::store("a verdict is missing"))?;
-        let check = &self.group[index];
-        Ok(if let Some(rule) = check.limit().charged_ahead() {
-            let left = self.left_in_window(index, rule, asked, place);
-            verdict.clone().with_remaining(left)
-        } else if check.limit().is_asynchronous() {
-            let unpaid = self.unpaid(check, asked, place);
-            let terms = CreditTerms::from_rule(check.limit().rule());
-            let free_after = terms.map_or(0, |terms| terms.drains_after(unpaid));
-            verdict.clone().with_unpaid(unpaid, free_after)
-        } else {
-            verdict.clone()
-        })
-    }
-
-    /// The units of a fixed window that are left in the store and here, after its answer is noted.
-    fn left_in_window(
-        &self,
-        index: usize,
-        rule: &FixedWindow,
-        asked: &Decision,
-        place: usize,
-    ) -> u64 {
+        let verdict = verdict.clone();
         let budget = self.group[index].budget();
-        let report =
-            WindowReport::from_decision(asked, place, self.sent).filter(|_| self.are_taken);
-        if let Some(report) = report {
-            return self.asynchronous.note_window(budget, rule, &report);
+        if self.are_taken {
+            let source = asked.source();
+            return Ok(self.asynchronous.note(budget, verdict, source, self.sent));
         }
-        let prepaid = &self.asynchronous.prepaid;
-        let ahead = prepaid.under(budget.parts(), rule, |it| it.ahead());
-        let verdict = asked.verdicts().get(place);
-        let in_store = verdict.map_or(0, |verdict| verdict.outcome().remaining);
-        let left = in_store.saturating_add(ahead.unwrap_or(0));
         // A peek leaves its units in the account.
-        let seen = self.here[index].filter(|_| !self.are_taken);
-        left.saturating_sub(seen.map_or(0, |here| here.units))
-    }
-
-    /// The units of a check that are owed, after its answer is noted.
-    fn unpaid(&self, check: &Check, asked: &Decision, place: usize) -> u64 {
-        let report = LevelReport::from_decision(asked, place, self.sent, self.growths);
-        match report.filter(|_| self.are_taken) {
-            Some(report) => self.asynchronous.note_level(check.budget(), &report),
-            None => self.asynchronous.credit.unpaid(check.budget()),
-        }
+        let seen = self.here[index].map_or(0, |here| here.units);
+        let verdict = self.asynchronous.with_account(budget, verdict);
+        Ok(verdict.with_less_remaining(seen))
     }
 
     /// Puts back units.

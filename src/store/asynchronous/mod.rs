@@ -6,10 +6,12 @@
 //! asked for the rest, while the units that are here are [held](held_units).
 
 mod accounts;
+mod asked;
 mod credit;
 mod decided;
 mod held_units;
 mod prepaid;
+mod seen_keys;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +25,7 @@ use self::decided::DecidedHere;
 use self::held_units::HeldUnits;
 use self::prepaid::{PrepaidAccounts, give_back};
 use super::heartbeat::Heartbeat;
-use super::{Answer, Store, answer};
+use super::{Answer, NotHere, Store, answer};
 use crate::algorithm::Cost;
 use crate::model::{Budget, Change, Check, Decision, Group, Key, Limit, Operation, Source};
 use crate::units::{Mutex, Outcome, Timestamp};
@@ -106,26 +108,31 @@ impl<S: Store> Asynchronous<S> {
         let settled = budget.clone();
         let answer = self.store.apply(Operation::Change(budget, change));
         answer.resolved(move |answer| {
-            let decision = answer?;
             let here = settled.limit().charged_ahead().and_then(|rule| {
                 let prepaid = &asynchronous.prepaid;
                 prepaid.under(settled.parts(), rule, |account| account.ahead())
             });
-            let verdict = decision.deciding().clone();
-            Ok(
-                Decision::from(verdict.with_more_remaining(here.unwrap_or(0)))
-                    .with_timestamp(decision.timestamp())
-                    .with_source(decision.source()),
-            )
+            Ok(answer?.map_only(|verdict| verdict.with_more_remaining(here.unwrap_or(0))))
         })
     }
 
     fn charge_one(self: &Arc<Self>, check: Check) -> Answer {
-        let here = self.decide_here(check.budget().parts(), check.cost());
+        if check.is_of_new_key() {
+            return self.store.apply(Operation::Charge(check.into()));
+        }
+        let budget = check.budget().parts();
+        let here = match check.limit().charged_ahead() {
+            Some(rule) => self.spend_up_to(rule, budget, check.cost()),
+            None => self.decide_here(budget, check.cost()),
+        };
         // Only the store knows the turn of a check that waits.
         let waits = check.asked() != Cost::units(check.cost().into());
-        match here.filter(|here| here.outcome.allowed || !waits) {
-            Some(here) => {
+        match here {
+            Err(NotHere { is_new_key: true }) => self.store.apply(Operation::Charge(check.into())),
+            Ok(here) if here.outcome.allowed && !here.is_all_of(&check) => {
+                HeldUnits::of_one(self, check, here).ask_for_rest()
+            }
+            Ok(here) if here.outcome.allowed || !waits => {
                 let decision = Decision::from(here.verdict(&check))
                     .with_timestamp(here.now)
                     .with_source(Source::Asynchronous);
@@ -134,7 +141,7 @@ impl<S: Store> Asynchronous<S> {
                     false => decision,
                 }))
             }
-            None => HeldUnits::take(self, check.into()).ask_for_rest(),
+            _ => self.ask(check),
         }
     }
 
@@ -145,17 +152,21 @@ impl<S: Store> Asynchronous<S> {
         limit: &Limit,
         key: &Key,
         cost: u32,
-    ) -> Option<(Outcome, Timestamp)> {
+    ) -> Result<(Outcome, Timestamp), NotHere> {
         let here = self.decide_here((limit, key), cost)?;
-        Some((here.outcome, here.now))
+        Ok((here.outcome, here.now))
     }
 
     #[inline]
-    fn decide_here(self: &Arc<Self>, budget: (&Limit, &Key), cost: u32) -> Option<DecidedHere> {
+    fn decide_here(
+        self: &Arc<Self>,
+        budget: (&Limit, &Key),
+        cost: u32,
+    ) -> Result<DecidedHere, NotHere> {
         let (limit, _) = budget;
         // The store answers checks of cost 0.
         if cost == 0 || !limit.is_asynchronous() {
-            return None;
+            return Err(NotHere { is_new_key: false });
         }
         match limit.charged_ahead() {
             Some(rule) => self.spend(rule, budget, cost),

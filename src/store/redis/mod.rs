@@ -52,7 +52,7 @@ use self::submit::{submit, submit_claim};
 pub use self::tls::Tls;
 use super::asynchronous::Asynchronous;
 use super::deny_cache::DenyCache;
-use super::{Answer, BreakerState, Note, Store};
+use super::{Answer, BreakerState, NotHere, Note, Store};
 use crate::model::{Budget, Change, Check, Error, Key, Limit, Operation};
 #[cfg(feature = "config")]
 use crate::units::ManualClock;
@@ -231,7 +231,7 @@ impl RedisStore {
         limit: &Limit,
         key: &Key,
         cost: u32,
-    ) -> Option<(Outcome, Timestamp)> {
+    ) -> Result<(Outcome, Timestamp), NotHere> {
         self.asynchronous.charge_here(limit, key, cost)
     }
 

@@ -24,9 +24,10 @@ use self::lease::{LEASE, Lease, UsableShare};
 use self::payments::DuePayments;
 use super::Asynchronous;
 use super::accounts::{Account, Accounts};
+use super::asked::SentAt;
 use super::decided::DecidedHere;
 use crate::model::{Budget, Change, Check, Decision, Key, Limit, Operation, Source, Verdict};
-use crate::store::Store;
+use crate::store::{NotHere, Store};
 use crate::telemetry::GaugeLevel;
 use crate::units::{AtomicU64, Mutex, Payment, Receipt, later, micros};
 
@@ -200,18 +201,20 @@ impl<S: Store> Asynchronous<S> {
         self: &Arc<Self>,
         (limit, key): (&Limit, &Key),
         cost: u32,
-    ) -> Option<DecidedHere> {
-        let overshoot = limit.overshoot()?;
-        let decide = |account: &mut CreditAccount| {
+    ) -> Result<DecidedHere, NotHere> {
+        let known = NotHere { is_new_key: false };
+        let overshoot = limit.overshoot().ok_or(known)?;
+        let terms = CreditTerms::from_rule(limit.rule()).ok_or(known)?;
+        let (decided, next) = self.credit.accounts.decide((limit, key), |account| {
+            let account = account.is_of(&terms).then_some(account)?;
             let share = self.credit.share.get();
             match account.allow(cost.into(), overshoot, &share, Instant::now) {
                 Some(allowed) => Some((allowed, self.credit.next(account, &share))),
                 None => Some((account.deny(cost.into(), Instant::now())?, Next::default())),
             }
-        };
-        let (decided, next) = self.credit.under((limit, key), decide)??;
+        })?;
         self.start(next, (limit, key));
-        Some(decided)
+        Ok(decided)
     }
 
     /// Ends the hold on the units of a check. If its group was allowed, the units are owed.
@@ -259,7 +262,7 @@ impl<S: Store> Asynchronous<S> {
         }
         // Otherwise the account may have been forgotten since, with units that this answer lacks.
         if place.forgot_at().is_none_or(|forgot| report.sent > forgot) {
-            place.add(budget, new(), report.answered);
+            place.add(budget, new, report.answered);
         }
         0
     }
@@ -311,20 +314,13 @@ impl<S: Store> Asynchronous<S> {
 }
 
 impl LevelReport {
-    /// The state of the budget of one of the checks of a decision. `None` if the decision does not
-    /// tell it.
-    pub(super) fn from_decision(
-        decision: &Decision,
-        index: usize,
-        sent: Instant,
-        growths: u64,
-    ) -> Option<Self> {
-        let verdict = decision.verdicts().get(index)?;
+    /// The state of the budget of a check. `None` if the verdict does not tell it.
+    pub(super) fn of_verdict(verdict: &Verdict, source: Source, sent: SentAt) -> Option<Self> {
         let outcome = verdict.outcome();
-        let is_level = outcome.blocked_for == 0 && decision.source() == Source::Store;
+        let is_level = outcome.blocked_for == 0 && source == Source::Store;
         is_level.then(|| Self {
-            sent,
-            growths,
+            sent: sent.time,
+            growths: sent.growths,
             answered: Instant::now(),
             // Several servers can decide a group, and each has its own clock.
             as_of: verdict.charged_at(),

@@ -12,6 +12,7 @@ use super::lease::Lease;
 use super::sharing::ClaimTimer;
 use crate::model::{Budget, Decision, Error};
 use crate::store::asynchronous::accounts::StoredAccount;
+use crate::store::asynchronous::asked::SentAt;
 use crate::store::asynchronous::{AT_ONCE, Asynchronous};
 use crate::store::heartbeat::Heartbeat;
 use crate::store::{Answer, Store, answer};
@@ -65,8 +66,7 @@ struct SentPayment<S: Store> {
     asynchronous: Arc<Asynchronous<S>>,
     budget: Budget,
     payment: Payable,
-    sent: Instant,
-    growths: u64,
+    sent: SentAt,
     is_answered: bool,
 }
 
@@ -74,8 +74,7 @@ impl<S: Store> SentPayment<S> {
     fn new(asynchronous: &Arc<Asynchronous<S>>, budget: Budget, payment: Payable) -> Self {
         Self {
             asynchronous: Arc::clone(asynchronous),
-            growths: asynchronous.credit.growths(),
-            sent: Instant::now(),
+            sent: asynchronous.sent_now(),
             budget,
             payment,
             is_answered: false,
@@ -92,7 +91,7 @@ impl<S: Store> SentPayment<S> {
             return;
         };
         self.is_answered = true;
-        let report = LevelReport::from_decision(decision, 0, self.sent, self.growths);
+        let report = LevelReport::of_verdict(decision.deciding(), decision.source(), self.sent);
         let Payable { units, number, .. } = self.payment;
         let credit = &self.asynchronous.credit;
         let next = self.with_account(|account| {

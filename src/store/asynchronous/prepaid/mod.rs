@@ -22,8 +22,8 @@ use super::accounts::{Accounts, StoredAccount};
 use super::decided::DecidedHere;
 use super::{AT_ONCE, Asynchronous};
 use crate::algorithm::FixedWindow;
-use crate::model::{Budget, Change, Check, Decision, Error, Key, Limit, Operation, Source};
-use crate::store::{Store, answer};
+use crate::model::{Budget, Change, Check, Error, Key, Limit, Operation, Source, Verdict};
+use crate::store::{NotHere, Store, answer};
 use crate::telemetry;
 use crate::units::{Receipt, later, micros, spawn_for};
 
@@ -73,7 +73,7 @@ impl PrepaidAccounts {
         let mut place = self.place(budget.parts());
         let new = || PrepaidAccount::new(self.next_number(), *rule, report);
         let Some(stored) = place.get() else {
-            place.add(budget, new(), report.answered);
+            place.add(budget, new, report.answered);
             return Noted {
                 left: report.left,
                 block: None,
@@ -143,17 +143,46 @@ impl<S: Store> Asynchronous<S> {
         rule: &FixedWindow,
         (limit, key): (&Limit, &Key),
         cost: u32,
-    ) -> Option<DecidedHere> {
-        let spend = |account: &mut PrepaidAccount| {
+    ) -> Result<DecidedHere, NotHere> {
+        let (spent, block) = self.prepaid.decide((limit, key), |account| {
+            let account = account.is_of(rule).then_some(account)?;
             let spent = account.spend(cost.into(), Instant::now)?;
             let block = self.prepaid.next_block(account, spent.at);
             Some((spent, block))
-        };
-        let (spent, block) = self.prepaid.under((limit, key), rule, spend)??;
+        })?;
         if let Some(block) = block {
             self.start_charge(Budget::new(limit, key), block);
         }
-        Some(spent)
+        Ok(spent)
+    }
+
+    /// Spends the units of a check that are here. If they are only a part of its cost, the store is
+    /// to be asked for the rest.
+    pub(super) fn spend_up_to(
+        self: &Arc<Self>,
+        rule: &FixedWindow,
+        (limit, key): (&Limit, &Key),
+        cost: u32,
+    ) -> Result<DecidedHere, NotHere> {
+        let units = u64::from(cost);
+        // Only the store knows the answer to a cost of 0, and to one above the capacity.
+        if units == 0 || units > rule.limit {
+            return Err(NotHere { is_new_key: false });
+        }
+        let (spent, block) = self.prepaid.decide((limit, key), |account| {
+            let account = account.is_of(rule).then_some(account)?;
+            let spent = account.take_up_to(units, Instant::now)?;
+            // The answer to the rest tells whether a block is needed.
+            let block = match spent.units == units {
+                true => self.prepaid.next_block(account, spent.at),
+                false => None,
+            };
+            Some((spent, block))
+        })?;
+        if let Some(block) = block {
+            self.start_charge(Budget::new(limit, key), block);
+        }
+        Ok(spent)
     }
 
     /// Notes the answer to a check of a fixed window. Returns the units that are left.
@@ -254,7 +283,7 @@ impl<S: Store> BlockCharge<S> {
         self.may_be_charged = answer.as_ref().is_err_and(Error::may_have_charged);
         let report = answer
             .ok()
-            .and_then(|it| WindowReport::from_decision(&it, 0, sent));
+            .and_then(|it| WindowReport::of_verdict(it.deciding(), it.source(), sent));
         let Some(report) = report else {
             return;
         };
@@ -290,13 +319,11 @@ impl<S: Store> Drop for BlockCharge<S> {
 }
 
 impl WindowReport {
-    /// The state of the window of one of the checks of a decision. `None` if the decision does not
-    /// tell it.
-    pub(super) fn from_decision(decision: &Decision, index: usize, sent: Instant) -> Option<Self> {
-        let verdict = decision.verdicts().get(index)?;
+    /// The state of the window of a check. `None` if the verdict does not tell it.
+    pub(super) fn of_verdict(verdict: &Verdict, source: Source, sent: Instant) -> Option<Self> {
         let outcome = verdict.outcome();
         let is_of_window = outcome.reset_after > 0 && outcome.blocked_for == 0;
-        (is_of_window && decision.source() == Source::Store).then(|| Self {
+        (is_of_window && source == Source::Store).then(|| Self {
             sent,
             answered: Instant::now(),
             // Several servers can decide a group, and each has its own clock.
