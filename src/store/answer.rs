@@ -125,26 +125,38 @@ impl fmt::Debug for Answer {
 
 /// All answers, which are awaited at the same time: one that is dropped may cancel its operation.
 pub(crate) async fn all(answers: Vec<Answer>) -> Vec<Result<Decision, Error>> {
-    let mut pending: Vec<_> = answers.into_iter().map(|answer| (answer, None)).collect();
-    poll_fn(|cx| {
-        let mut is_ready = true;
-        for (answer, result) in pending.iter_mut().filter(|(_, result)| result.is_none()) {
-            match Pin::new(answer).poll(cx) {
-                Poll::Ready(answer) => *result = Some(answer),
-                Poll::Pending => is_ready = false,
-            }
-        }
-        if is_ready {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
+    let mut results: Vec<_> = answers.iter().map(|_| None).collect();
+    let numbered = answers.into_iter().enumerate().collect();
+    each(numbered, |number: usize, answer| {
+        if let Some(result) = results.get_mut(number) {
+            *result = Some(answer);
         }
     })
     .await;
-    pending
-        .into_iter()
-        .filter_map(|(_, result)| result)
-        .collect()
+    results.into_iter().flatten().collect()
+}
+
+/// Awaits answers at the same time, and calls a function with each as soon as it is there.
+pub(crate) async fn each<T>(
+    answers: Vec<(T, Answer)>,
+    mut call: impl FnMut(T, Result<Decision, Error>),
+) {
+    let mut pending: Vec<_> = answers.into_iter().map(Some).collect();
+    poll_fn(|cx| {
+        for place in &mut pending {
+            if let Some((_, answer)) = place
+                && let Poll::Ready(answer) = Pin::new(answer).poll(cx)
+                && let Some((of, _)) = place.take()
+            {
+                call(of, answer);
+            }
+        }
+        match pending.iter().all(Option::is_none) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    })
+    .await;
 }
 
 #[cfg(all(test, target_pointer_width = "64"))]

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 use self::credit::Credit;
 use self::decided::DecidedHere;
 use self::held_units::HeldUnits;
-use self::prepaid::{PrepaidAccounts, give_back};
+use self::prepaid::{PrepaidAccounts, Rounds, give_back};
 use super::heartbeat::Heartbeat;
 use super::{Answer, NotHere, Store, answer};
 use crate::algorithm::Cost;
@@ -41,9 +41,10 @@ pub(crate) struct Asynchronous<S: Store> {
     store: Arc<S>,
     /// The longest time until the store answers.
     deadline: Duration,
-    /// Blocks are charged at multiples of a time since then.
+    /// Rounds of blocks are at multiples of a time since then.
     started: Instant,
     prepaid: PrepaidAccounts,
+    rounds: Mutex<Rounds>,
     credit: Credit,
     /// The task that gives back units that are not spent.
     reaper: Mutex<Heartbeat>,
@@ -59,6 +60,7 @@ impl<S: Store> Asynchronous<S> {
             deadline,
             started: Instant::now(),
             prepaid: PrepaidAccounts::default(),
+            rounds: Mutex::default(),
             credit: Credit::new(label),
             reaper: Mutex::default(),
             charging: watch::Sender::new(0),

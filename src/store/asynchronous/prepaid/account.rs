@@ -284,13 +284,17 @@ impl PrepaidAccount {
         number: impl FnOnce() -> u64,
         now: Instant,
     ) -> Option<Block> {
+        // Most checks end here.
+        let suffices = self.ahead > self.last_block / 2;
+        if suffices {
+            return None;
+        }
         let late = self.in_flight.filter(|_| !self.is_charging(now));
         if let Some((late, _)) = late {
             self.fail(late, true, now);
         }
-        let suffices = self.ahead > self.last_block / 2;
         let waits = self.in_flight.is_some() || now < self.paused_until;
-        if suffices || waits || now >= self.window.closes {
+        if waits || now >= self.window.closes {
             return None;
         }
         let block = self.part_of_rest().min(self.need(now));

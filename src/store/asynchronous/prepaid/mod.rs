@@ -4,32 +4,28 @@
 //! task charges. Its checks spend them, and when half of them are spent, the next block is charged.
 //! Blocks get smaller with the rest of the window, and near its end each check asks. A check that
 //! costs more than is here asks for the rest. The module [`account`] says why nothing passes above
-//! the limit.
-//!
-//! A task ends with its runtime, at any await. So a charge of a block leaves its account usable
-//! when it is dropped.
+//! the limit, and [`charging`] how blocks are charged.
 
 pub(super) mod account;
+mod charging;
+
+pub(super) use self::charging::Rounds;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use self::account::{Block, PrepaidAccount, ReturnedUnits, WindowReport};
 use super::accounts::{Accounts, StoredAccount};
 use super::decided::DecidedHere;
 use super::{AT_ONCE, Asynchronous};
 use crate::algorithm::FixedWindow;
-use crate::model::{Budget, Change, Check, Error, Key, Limit, Operation, Source, Verdict};
+use crate::model::{Budget, Change, Key, Limit, Operation, Source, Verdict};
 use crate::store::{NotHere, Store, answer};
 use crate::telemetry;
-use crate::units::{Receipt, later, micros, spawn_for};
-
-/// Blocks of keys that have units are charged at multiples of this time. So the blocks of many keys
-/// leave in one call, and meanwhile the other half of the last block is spent.
-const TOGETHER: Duration = Duration::from_millis(4);
+use crate::units::{Receipt, spawn_for};
 
 /// The interval at which units that are not spent are looked for.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -202,29 +198,6 @@ impl<S: Store> Asynchronous<S> {
         noted.left
     }
 
-    /// Charges a block in the background.
-    #[cold]
-    pub(super) fn start_charge(self: &Arc<Self>, budget: Budget, block: Block) {
-        self.charging.send_modify(|charging| *charging += 1);
-        let charge = BlockCharge {
-            asynchronous: Arc::clone(self),
-            budget,
-            block,
-            may_be_charged: false,
-        };
-        if let Ok(runtime) = Runtime::try_current() {
-            self.ensure_reaper(&runtime);
-            runtime.spawn(charge.run());
-        }
-    }
-
-    /// The next time at which blocks are charged.
-    fn next_round(&self, now: Instant) -> Instant {
-        let elapsed = micros(now.saturating_duration_since(self.started));
-        let round = micros(TOGETHER);
-        later(now, Duration::from_micros(round - elapsed % round))
-    }
-
     /// Gives units back in the background.
     #[cold]
     pub(super) fn start_give_back(self: &Arc<Self>, units: Vec<(Budget, ReturnedUnits)>) {
@@ -252,69 +225,6 @@ impl<S: Store> Asynchronous<S> {
             let end = |it: &Self| it.reaper.lock().end();
             spawn_for(self, runtime, end, reap(Arc::downgrade(self)));
         }
-    }
-}
-
-/// A charge of a block that is in flight. When it is dropped, it notes that the charge failed,
-/// unless the block was granted.
-struct BlockCharge<S: Store> {
-    asynchronous: Arc<Asynchronous<S>>,
-    budget: Budget,
-    block: Block,
-    /// Set if the store may have charged the block, although it is not granted.
-    may_be_charged: bool,
-}
-
-impl<S: Store> BlockCharge<S> {
-    async fn run(mut self) {
-        if self.with_account(|account| account.ahead() > 0) == Some(true) {
-            sleep_until(self.asynchronous.next_round(Instant::now())).await;
-        }
-        // A reset or a flush takes the account, and the window may be over.
-        let is_needed = |account: &mut PrepaidAccount| account.needs(self.block, Instant::now());
-        if self.with_account(is_needed) != Some(true) {
-            return;
-        }
-        let check = Check::new(self.budget.limit(), self.budget.key()).with_cost(self.block.units);
-        self.may_be_charged = true;
-        let sent = Instant::now();
-        let charge = Operation::Charge(check.into());
-        let answer = self.asynchronous.store.apply(charge).await;
-        self.may_be_charged = answer.as_ref().is_err_and(Error::may_have_charged);
-        let report = answer
-            .ok()
-            .and_then(|it| WindowReport::of_verdict(it.deciding(), it.source(), sent));
-        let Some(report) = report else {
-            return;
-        };
-        if report.charged == 0 {
-            self.with_account(|account| account.note(&report));
-            return;
-        }
-        count(&self.budget, "charged", report.charged);
-        let is_granted = self.with_account(|account| account.grant(self.block, &report));
-        if is_granted != Some(true) {
-            let returned = ReturnedUnits::block(&report);
-            let returned = vec![(self.budget.clone(), returned)];
-            self.asynchronous.give_back(returned).await;
-        }
-    }
-
-    fn with_account<T>(&self, call: impl FnOnce(&mut PrepaidAccount) -> T) -> Option<T> {
-        let rule = self.budget.limit().charged_ahead()?;
-        let prepaid = &self.asynchronous.prepaid;
-        prepaid.under(self.budget.parts(), rule, call)
-    }
-}
-
-impl<S: Store> Drop for BlockCharge<S> {
-    fn drop(&mut self) {
-        self.with_account(|account| {
-            account.fail(self.block, self.may_be_charged, Instant::now());
-        });
-        self.asynchronous.charging.send_modify(|charging| {
-            *charging -= 1;
-        });
     }
 }
 
