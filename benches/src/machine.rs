@@ -31,7 +31,8 @@ pub fn describe() -> String {
     format!(
         "{model}, {cores} cores that the clients and Redis share, {} {}, Redis {redis}, {}.\n\
          Medians of {ROUNDS} rounds: {ROUNDS_ALONE} one at a time on Redis, {ROUNDS_IN_MEMORY} in \
-         memory, {ROUNDS_OF_GROWTH} of growth.\n",
+         memory, and of HTTP and growth that the process decides, {ROUNDS_OF_GROWTH} of other \
+         growth.\n",
         env::consts::OS,
         env::consts::ARCH,
         rust.trim(),

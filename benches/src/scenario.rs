@@ -30,7 +30,8 @@ const WARM_UP: Duration = Duration::from_millis(50);
 /// Enough for some requests of each of 10,000 keys, one at a time.
 const WARM_UP_OF_KEYS: Duration = Duration::from_secs(5);
 
-const WARM_UP_OVER_HTTP: Duration = Duration::from_secs(3);
+/// So that each of 10,000 keys has had the requests in which its blocks of units grow.
+const WARM_UP_OVER_HTTP: Duration = Duration::from_secs(8);
 
 /// A quota that no key exhausts with its share of the load.
 const SPREAD: Allowance = Allowance {

@@ -116,7 +116,7 @@ impl Check {
         self.rare.as_ref().is_some_and(|rare| rare.is_denied_caller)
     }
 
-    /// The same check, if no account of this process needs the store's answer.
+    /// Sets whether no account of this process needs the store's answer.
     #[inline]
     pub(crate) const fn of_new_key(mut self, is_of_new_key: bool) -> Self {
         self.is_of_new_key = is_of_new_key;

@@ -110,11 +110,7 @@ impl<S: Store> Asynchronous<S> {
         let settled = budget.clone();
         let answer = self.store.apply(Operation::Change(budget, change));
         answer.resolved(move |answer| {
-            let here = settled.limit().charged_ahead().and_then(|rule| {
-                let prepaid = &asynchronous.prepaid;
-                prepaid.under(settled.parts(), rule, |account| account.ahead())
-            });
-            Ok(answer?.map_only(|verdict| verdict.with_more_remaining(here.unwrap_or(0))))
+            Ok(answer?.map_only(|verdict| asynchronous.with_account(&settled, verdict)))
         })
     }
 
