@@ -32,7 +32,8 @@ use crate::units::{ConfigError, Micros};
 pub struct Check {
     budget: Budget,
     cost: u32,
-    /// Set if no account of this process needs the store's answer.
+    /// Set if its key has no account in this process, and gets none with the store's answer. It
+    /// holds only for the moment at which the check is made.
     is_of_new_key: bool,
     /// In a box, so that a check that has none of them is small, because it is copied several
     /// times.
@@ -116,7 +117,7 @@ impl Check {
         self.rare.as_ref().is_some_and(|rare| rare.is_denied_caller)
     }
 
-    /// Sets whether no account of this process needs the store's answer.
+    /// Sets whether its key has no account in this process, and gets none with the store's answer.
     #[inline]
     pub(crate) const fn of_new_key(mut self, is_of_new_key: bool) -> Self {
         self.is_of_new_key = is_of_new_key;

@@ -59,7 +59,7 @@ use crate::units::ConfigError;
 /// A check that this process cannot decide, so that the store has to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotHere {
-    /// Set if no account of this process needs the store's answer.
+    /// Set if its key has no account in this process, and gets none with the store's answer.
     pub(crate) is_new_key: bool,
 }
 

@@ -55,7 +55,8 @@ impl Ledger {
             owed.since = owed.since.min(at);
         } else if self.budgets.fetch_add(1, Ordering::AcqRel) < self.max_budgets {
             let owed = Owed {
-                check: check.clone(),
+                // By the time it is repaid, the key may have an account in the store.
+                check: check.clone().of_new_key(false),
                 units,
                 since: at,
             };
@@ -107,5 +108,25 @@ impl Ledger {
 
     fn shard(&self, budget: &Budget) -> MutexGuard<'_, HashMap<Budget, Owed>> {
         self.shards[self.hasher.hash_one(budget) as usize % SHARDS].lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Limit;
+    use crate::units::Quota;
+
+    #[test]
+    fn units_of_a_key_that_was_new_are_repaid_as_those_of_any_other() {
+        let limit = Limit::fixed_window("api", Quota::per_day(100)).unwrap();
+        let ledger = Ledger::new(10);
+        let check = Check::new(&limit, "alice").of_new_key(true);
+        ledger.add(&check.with_cost(3), Timestamp::EPOCH);
+        let taken = ledger.take(10);
+        let [(check, 3, _)] = &taken[..] else {
+            panic!("{} budgets", taken.len());
+        };
+        assert!(!check.is_of_new_key(), "its units in this process count");
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct Accounts<A> {
 
 pub(super) struct AccountShard<A> {
     table: Table<StoredAccount<A>>,
-    /// The last keys that got no account because they had not asked before.
+    /// The last keys without an account that have asked.
     seen: SeenKeys,
     /// Where the search for room goes on.
     hand: Cursor,
@@ -105,7 +105,7 @@ impl<A: Account> Accounts<A> {
             return decide(&mut stored.account).ok_or(NotHere { is_new_key: false });
         }
         Err(NotHere {
-            is_new_key: place.is_of_new_key(),
+            is_new_key: place.note_key(),
         })
     }
 
@@ -178,8 +178,9 @@ impl<A: Account> AccountPlace<'_, A> {
         self.shard.table.find_mut(fingerprint as u64, is_it)
     }
 
-    /// Returns whether the key of a place gets no account because it has not asked before.
-    fn is_of_new_key(&mut self) -> bool {
+    /// Notes the key of a place without an account. Returns whether it gets none, because it has
+    /// not asked before.
+    fn note_key(&mut self) -> bool {
         let AccountShard { table, seen, .. } = &mut *self.shard;
         table.len() >= FOR_ALL_KEYS_PER_SHARD && !seen.note(self.fingerprint as u64)
     }
@@ -196,7 +197,7 @@ impl<A: Account> AccountPlace<'_, A> {
 
     /// Adds an account to a place that has none, if its key gets one.
     pub(super) fn add(&mut self, budget: &Budget, account: impl FnOnce() -> A, now: Instant) {
-        if !self.is_of_new_key() && self.shard.has_room(now) {
+        if !self.note_key() && self.shard.has_room(now) {
             let stored = StoredAccount {
                 strong: strong(self.fingerprint),
                 budget: budget.clone(),

@@ -20,7 +20,7 @@ pub(super) struct SentAt {
 }
 
 impl<S: Store> Asynchronous<S> {
-    /// Asks the store for the whole cost of a check. Most keys that come once end here, so this
+    /// Asks the store for the whole cost of a check. The first checks of each key end here, so this
     /// does without all that units of this process would need.
     pub(super) fn ask(self: &Arc<Self>, check: Check) -> Answer {
         let asynchronous = Arc::clone(self);

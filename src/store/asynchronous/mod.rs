@@ -33,7 +33,8 @@ use crate::units::{Mutex, Outcome, Timestamp};
 /// The longest time for paying what is owed, and for giving back units, when a process ends.
 const LONGEST_RELEASE: Duration = Duration::from_secs(5);
 
-/// The most refunds and payments that are sent at once. The rest follows when they are answered.
+/// The most refunds and payments that are sent at once. The rest follows when they are answered. It
+/// is also the most blocks of one task.
 const AT_ONCE: usize = 512;
 
 /// A store, and the accounts by which this process decides in its place.

@@ -8,7 +8,7 @@
 /// has often been forgotten, and asks the store once more.
 const PLACES: usize = 2_048;
 
-/// The last keys of a shard that had no account, each as 16 bits of its fingerprint.
+/// The last keys of a shard that asked without an account, each as 16 bits of its fingerprint.
 #[derive(Default)]
 pub(super) struct SeenKeys {
     /// Empty before the first key.

@@ -43,8 +43,8 @@ const MIN_BLOCK: u64 = 2;
 /// The pause after a block was not charged. Each further failure doubles it.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// If an answer to the charge of a block takes longer, it counts as a failure. The runtime of its
-/// task may stand still.
+/// If an answer to the charge of a block takes longer, and more units are needed, it counts as a
+/// failure. The runtime of its task may stand still.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 
 /// The most failures that prolong the pause.

@@ -23,7 +23,8 @@ use crate::units::{later, micros};
 /// Rounds are at multiples of this time. Meanwhile, the other half of the last block is spent.
 const ROUND: Duration = Duration::from_millis(4);
 
-/// If a round is so late, its runtime may stand still, and another task takes its blocks.
+/// If a round is so late, its runtime may stand still. The next block then begins another round,
+/// which takes the blocks of both.
 const LATE: Duration = Duration::from_millis(50);
 
 /// The blocks that wait for a round.
@@ -106,6 +107,7 @@ impl<S: Store> Round<S> {
         sleep_until(self.at).await;
         let mut charges = self.asynchronous.take_waiting();
         drop(self);
+        // A task polls all of its answers each time that it wakes, so it has not too many.
         while charges.len() > AT_ONCE {
             let more = charges.split_off(charges.len() - AT_ONCE);
             tokio::spawn(charge_all(more));
