@@ -56,9 +56,13 @@ impl DueBudgets {
         self.queue.push_back(due);
     }
 
-    /// Takes out the next budget that is due.
-    pub(super) fn take(&mut self, now: Instant) -> Option<DueBudget> {
-        self.queue.front().filter(|it| it.at <= now)?;
+    /// Takes out the next budget that is due, or that is one of so many that may be early.
+    pub(super) fn take(&mut self, now: Instant, early: &mut usize) -> Option<DueBudget> {
+        let is_due = self.queue.front()?.at <= now;
+        if !is_due && *early == 0 {
+            return None;
+        }
+        *early = early.saturating_sub(1);
         let due = self.queue.pop_front()?;
         self.repeated -= usize::from(due.repeated_since().is_some());
         Some(due)
@@ -116,9 +120,34 @@ mod tests {
                 unanswered,
             });
             assert_eq!(due.oldest_repeated(), oldest.map(at), "after {seconds} s");
-            assert!(due.take(now).is_none(), "it is not due yet");
-            assert!(due.take(at(seconds + 4)).is_some());
+            assert!(due.take(now, &mut 0).is_none(), "it is not due yet");
+            assert!(due.take(at(seconds + 4), &mut 0).is_some());
         }
         assert!(due.is_empty());
+    }
+
+    #[test]
+    fn budgets_may_be_early_and_those_that_are_due_count_among_them() {
+        let limit = Limit::token_bucket("api", Quota::per_second(9)).unwrap();
+        let start = Instant::now();
+        let mut due = DueBudgets::default();
+        for seconds in 0..10 {
+            due.add(DueBudget {
+                at: start + Duration::from_secs(seconds),
+                budget: Budget::new(&limit, Key::display(seconds)),
+                unanswered: None,
+            });
+        }
+        let mut take = |seconds, mut early| {
+            let now = start + Duration::from_secs(seconds);
+            let mut taken = 0;
+            while due.take(now, &mut early).is_some() {
+                taken += 1;
+            }
+            taken
+        };
+        assert_eq!(take(1, 0), 2, "those of the seconds 0 and 1");
+        assert_eq!(take(2, 3), 3, "one that is due, and two that are early");
+        assert_eq!(take(9, 1), 5, "all are due");
     }
 }

@@ -25,6 +25,10 @@ const PAY_AFTER: Duration = Duration::from_secs(4);
 /// The interval at which due payments are sent.
 const PERIOD: Duration = Duration::from_millis(100);
 
+/// So many intervals are in [`PAY_AFTER`]. One of so many budgets is paid in each of them, also
+/// early. So keys that were first used at the same time, as after a start, are not paid at once.
+const PERIODS: usize = 40;
+
 /// The interval at which unused accounts are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
 
@@ -176,11 +180,11 @@ impl<S: Store> Asynchronous<S> {
         spawn_for(self, &runtime, end, task);
     }
 
-    /// Takes out the payments that are due.
-    fn payments_due(self: &Arc<Self>, now: Instant) -> Vec<SentPayment<S>> {
+    /// Takes out the payments that are due, and so many that are early.
+    fn payments_due(self: &Arc<Self>, now: Instant, early: &mut usize) -> Vec<SentPayment<S>> {
         let mut due = Vec::new();
         while due.len() < AT_ONCE {
-            let Some(looked_at) = self.credit.due.lock().budgets.take(now) else {
+            let Some(looked_at) = self.credit.due.lock().budgets.take(now, early) else {
                 break;
             };
             let budget = looked_at.budget;
@@ -207,8 +211,9 @@ impl<S: Store> Asynchronous<S> {
 
     /// Pays what is due. The lease is renewed meanwhile, however much that is.
     async fn pay_due(self: &Arc<Self>, timer: &mut ClaimTimer) {
+        let mut early = self.credit.due.lock().budgets.len() / PERIODS;
         loop {
-            let due = self.payments_due(Instant::now());
+            let due = self.payments_due(Instant::now(), &mut early);
             let is_last = due.len() < AT_ONCE;
             send_all(due).await;
             self.renew_when_due(timer).await;
