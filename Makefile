@@ -144,7 +144,7 @@ test-image: ## the tests on the server of an image (docker): make test-image IMA
 	server=$$(sh tests/server-of-image.sh "$(IMAGE)") && \
 	  REDIS_SERVER="$(CURDIR)/$$server" cargo test --all-features $(TESTED)
 
-bench: redis wrk ## tollgate and its peers side by side, in about 40 minutes: writes benches/RESULTS.md and its pictures
+bench: redis wrk ## tollgate and its peers side by side: writes benches/RESULTS.md and its pictures
 	cargo run --release -p tollgate-benches --bin tollgate-benches
 	$(MAKE) plots
 

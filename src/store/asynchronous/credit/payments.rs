@@ -25,9 +25,9 @@ const PAY_AFTER: Duration = Duration::from_secs(4);
 /// The interval at which due payments are sent.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// So many intervals are in [`PAY_AFTER`]. One of so many budgets is paid in each of them, also
-/// early. So keys that were first used at the same time, as after a start, are not paid at once.
-const PERIODS: usize = 40;
+/// The intervals in [`PAY_AFTER`]. Each pays at least that part of all budgets, also early. So keys
+/// that were first used at the same time, as after a start, are not paid at once.
+const PERIODS: usize = (PAY_AFTER.as_millis() / PERIOD.as_millis()) as usize;
 
 /// The interval at which unused accounts are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(10);

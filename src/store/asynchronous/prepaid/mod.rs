@@ -132,24 +132,17 @@ impl PrepaidAccounts {
 }
 
 impl<S: Store> Asynchronous<S> {
-    /// Spends units of a check that are here.
+    /// Spends the units of a check, if all are here.
     #[inline]
     pub(super) fn spend(
         self: &Arc<Self>,
         rule: &FixedWindow,
-        (limit, key): (&Limit, &Key),
+        budget: (&Limit, &Key),
         cost: u32,
     ) -> Result<DecidedHere, NotHere> {
-        let (spent, block) = self.prepaid.decide((limit, key), |account| {
-            let account = account.is_of(rule).then_some(account)?;
-            let spent = account.spend(cost.into(), Instant::now)?;
-            let block = self.prepaid.next_block(account, spent.at);
-            Some((spent, block))
-        })?;
-        if let Some(block) = block {
-            self.start_charge(Budget::new(limit, key), block);
-        }
-        Ok(spent)
+        self.take_units(rule, budget, cost, |account| {
+            account.spend(cost.into(), Instant::now)
+        })
     }
 
     /// Spends the units of a check that are here. If they are only a part of its cost, the store is
@@ -157,7 +150,7 @@ impl<S: Store> Asynchronous<S> {
     pub(super) fn spend_up_to(
         self: &Arc<Self>,
         rule: &FixedWindow,
-        (limit, key): (&Limit, &Key),
+        budget: (&Limit, &Key),
         cost: u32,
     ) -> Result<DecidedHere, NotHere> {
         let units = u64::from(cost);
@@ -165,20 +158,34 @@ impl<S: Store> Asynchronous<S> {
         if units == 0 || units > rule.limit {
             return Err(NotHere { is_new_key: false });
         }
-        let (spent, block) = self.prepaid.decide((limit, key), |account| {
+        self.take_units(rule, budget, cost, |account| {
+            account.take_up_to(units, Instant::now)
+        })
+    }
+
+    /// Takes units out of the account of a budget, and begins the next block if it is needed.
+    #[inline]
+    fn take_units(
+        self: &Arc<Self>,
+        rule: &FixedWindow,
+        (limit, key): (&Limit, &Key),
+        cost: u32,
+        take: impl FnOnce(&mut PrepaidAccount) -> Option<DecidedHere>,
+    ) -> Result<DecidedHere, NotHere> {
+        let (taken, block) = self.prepaid.decide((limit, key), |account| {
             let account = account.is_of(rule).then_some(account)?;
-            let spent = account.take_up_to(units, Instant::now)?;
-            // The answer to the rest tells whether a block is needed.
-            let block = match spent.units == units {
-                true => self.prepaid.next_block(account, spent.at),
+            let taken = take(account)?;
+            // If the store is asked for the rest, its answer tells whether a block is needed.
+            let block = match taken.units == u64::from(cost) {
+                true => self.prepaid.next_block(account, taken.at),
                 false => None,
             };
-            Some((spent, block))
+            Some((taken, block))
         })?;
         if let Some(block) = block {
             self.start_charge(Budget::new(limit, key), block);
         }
-        Ok(spent)
+        Ok(taken)
     }
 
     /// Notes the answer to a check of a fixed window. Returns the units that are left.
