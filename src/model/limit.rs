@@ -314,6 +314,7 @@ impl Limit {
     }
 
     /// Returns whether checks of one key under both limits charge the same budget.
+    #[inline]
     pub(crate) fn shares_budgets_with(&self, other: &Self) -> bool {
         // The fast path, without a comparison of names.
         Arc::ptr_eq(&self.shared, &other.shared)

@@ -19,13 +19,15 @@ pub(crate) fn fingerprint(
     key: &Key,
 ) -> u128 {
     let (strong, quick) = secrets;
-    let strong = u128::from(hash(strong.build_hasher(), limit, key));
-    strong << 64 | u128::from(hash(quick.build_hasher(), limit, key))
+    let budget = (limit, key);
+    let strong = u128::from(hash_budget(strong.build_hasher(), budget));
+    strong << 64 | u128::from(hash_budget(quick.build_hasher(), budget))
 }
 
-/// The key comes last, so its length need not be hashed to tell it from what follows.
+/// The hash of the budget of a key. The key comes last, so its length need not be hashed to tell it
+/// from what follows.
 #[inline]
-fn hash(mut hasher: impl Hasher, limit: &Limit, key: &Key) -> u64 {
+pub(crate) fn hash_budget(mut hasher: impl Hasher, (limit, key): (&Limit, &Key)) -> u64 {
     hasher.write_u64(limit.budget_hash());
     hasher.write(key.as_bytes());
     hasher.finish()

@@ -1,6 +1,6 @@
-//! The accounts of a process, found by the fingerprints of their budgets.
+//! The accounts of a process, found by their budgets.
 
-use std::hash::RandomState;
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::DefaultHashBuilder;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::seen_keys::SeenKeys;
 use crate::model::{Budget, Key, Limit};
 use crate::store::NotHere;
-use crate::store::fingerprint::fingerprint;
+use crate::store::fingerprint::hash_budget;
 use crate::store::table::{Cursor, Table};
 use crate::units::{Mutex, MutexGuard};
 
@@ -22,7 +22,7 @@ const MAX_ACCOUNTS: usize = 100_000;
 const MAX_PER_SHARD: usize = MAX_ACCOUNTS / SHARDS;
 
 /// Up to so many accounts, each key gets one. Above that, only keys that have asked before do.
-const FOR_ALL_KEYS: usize = 12_800;
+const FOR_ALL_KEYS: usize = 1_024;
 
 const FOR_ALL_KEYS_PER_SHARD: usize = FOR_ALL_KEYS / SHARDS;
 
@@ -37,7 +37,7 @@ pub(super) trait Account {
 }
 
 pub(super) struct Accounts<A> {
-    secrets: (RandomState, DefaultHashBuilder),
+    hashers: DefaultHashBuilder,
     shards: Box<[Mutex<AccountShard<A>>]>,
     /// Numbers accounts, blocks and payments.
     numbers: AtomicU64,
@@ -54,14 +54,14 @@ pub(super) struct AccountShard<A> {
 }
 
 pub(super) struct StoredAccount<A> {
-    strong: u64,
     pub(super) budget: Budget,
     pub(super) account: A,
 }
 
 /// The place of a budget's account, under the lock of its shard.
 pub(super) struct AccountPlace<'a, A> {
-    fingerprint: u128,
+    budget: (&'a Limit, &'a Key),
+    hash: u64,
     shard: MutexGuard<'a, AccountShard<A>>,
 }
 
@@ -74,7 +74,7 @@ impl<A> Default for Accounts<A> {
             forgot_at: None,
         };
         Self {
-            secrets: Default::default(),
+            hashers: Default::default(),
             shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(),
             numbers: AtomicU64::new(0),
         }
@@ -110,12 +110,13 @@ impl<A: Account> Accounts<A> {
     }
 
     #[inline]
-    pub(super) fn place(&self, (limit, key): (&Limit, &Key)) -> AccountPlace<'_, A> {
-        let fingerprint = fingerprint(&self.secrets, limit, key);
-        // The table uses the lower half.
-        let index = strong(fingerprint) as usize & (SHARDS - 1);
+    pub(super) fn place<'a>(&'a self, budget: (&'a Limit, &'a Key)) -> AccountPlace<'a, A> {
+        let hash = hash_budget(self.hashers.build_hasher(), budget);
+        // The table uses other bits.
+        let index = (hash >> 32) as usize & (SHARDS - 1);
         AccountPlace {
-            fingerprint,
+            budget,
+            hash,
             shard: self.shards[index].lock(),
         }
     }
@@ -127,12 +128,12 @@ impl<A: Account> Accounts<A> {
     /// Removes the account of a budget.
     pub(super) fn remove(&self, budget: &Budget) -> Option<StoredAccount<A>> {
         let AccountPlace {
-            fingerprint,
-            mut shard,
+            hash, mut shard, ..
         } = self.place(budget.parts());
         shard.note_forgotten();
-        let is_it = |stored: &StoredAccount<A>| stored.strong == strong(fingerprint);
-        shard.table.remove(fingerprint as u64, is_it)
+        shard
+            .table
+            .remove(hash, |stored| stored.is_of(budget.parts()))
     }
 
     /// Calls a function with each account.
@@ -170,19 +171,29 @@ impl<A: Account> Accounts<A> {
     }
 }
 
+impl<A> StoredAccount<A> {
+    /// Most keys are here in place, and most limits are the same one, so this takes less time than
+    /// a second hash.
+    #[inline]
+    fn is_of(&self, (limit, key): (&Limit, &Key)) -> bool {
+        let (own_limit, own_key) = self.budget.parts();
+        own_key == key && own_limit.shares_budgets_with(limit)
+    }
+}
+
 impl<A: Account> AccountPlace<'_, A> {
     #[inline]
     pub(super) fn get(&mut self) -> Option<&mut StoredAccount<A>> {
-        let fingerprint = self.fingerprint;
-        let is_it = |stored: &StoredAccount<A>| stored.strong == strong(fingerprint);
-        self.shard.table.find_mut(fingerprint as u64, is_it)
+        let budget = self.budget;
+        let table = &mut self.shard.table;
+        table.find_mut(self.hash, |stored| stored.is_of(budget))
     }
 
     /// Notes the key of a place without an account. Returns whether it gets none, because it has
     /// not asked before.
     fn note_key(&mut self) -> bool {
         let AccountShard { table, seen, .. } = &mut *self.shard;
-        table.len() >= FOR_ALL_KEYS_PER_SHARD && !seen.note(self.fingerprint as u64)
+        table.len() >= FOR_ALL_KEYS_PER_SHARD && !seen.note(self.hash)
     }
 
     /// When an account of the shard was forgotten last. It may have been the one of this place.
@@ -199,11 +210,10 @@ impl<A: Account> AccountPlace<'_, A> {
     pub(super) fn add(&mut self, budget: &Budget, account: impl FnOnce() -> A, now: Instant) {
         if !self.note_key() && self.shard.has_room(now) {
             let stored = StoredAccount {
-                strong: strong(self.fingerprint),
                 budget: budget.clone(),
                 account: account(),
             };
-            self.shard.table.insert(self.fingerprint as u64, stored);
+            self.shard.table.insert(self.hash, stored);
         }
     }
 }
@@ -244,10 +254,6 @@ impl<A: Account> AccountShard<A> {
         let steps = self.table.len().max(1);
         while !self.table.sweep(&mut cursor, steps, &mut is_over) {}
     }
-}
-
-const fn strong(fingerprint: u128) -> u64 {
-    (fingerprint >> 64) as u64
 }
 
 #[cfg(test)]

@@ -75,14 +75,14 @@ impl<S: Store> Asynchronous<S> {
 
     /// Applies an operation.
     pub(crate) fn apply(self: &Arc<Self>, operation: Operation) -> Answer {
-        let is_asynchronous =
-            |group: &Group| group.iter().any(|check| check.limit().is_asynchronous());
+        let may_be_here = |check: &Check| check.limit().is_asynchronous() && !check.is_of_new_key();
+        let may_be_decided = |group: &Group| group.iter().any(may_be_here);
         match operation {
-            Operation::Charge(group) if is_asynchronous(&group) => match group.into_one() {
+            Operation::Charge(group) if may_be_decided(&group) => match group.into_one() {
                 Ok(check) => self.charge_one(check),
                 Err(group) => HeldUnits::take(self, group).ask_for_rest(),
             },
-            Operation::Peek(group) if is_asynchronous(&group) => {
+            Operation::Peek(group) if may_be_decided(&group) => {
                 HeldUnits::look(self, group).ask_for_rest()
             }
             Operation::Change(budget, change @ (Change::Reset | Change::Block(_))) => {
@@ -116,9 +116,6 @@ impl<S: Store> Asynchronous<S> {
     }
 
     fn charge_one(self: &Arc<Self>, check: Check) -> Answer {
-        if check.is_of_new_key() {
-            return self.store.apply(Operation::Charge(check.into()));
-        }
         let budget = check.budget().parts();
         let here = match check.limit().charged_ahead() {
             Some(rule) => self.spend_up_to(rule, budget, check.cost()),

@@ -8,7 +8,7 @@
 /// has often been forgotten, and asks the store once more.
 const PLACES: usize = 2_048;
 
-/// The last keys of a shard that asked without an account, each as 16 bits of its fingerprint.
+/// The last keys of a shard that asked without an account, each as 16 bits of its hash.
 #[derive(Default)]
 pub(super) struct SeenKeys {
     /// Empty before the first key.
@@ -20,11 +20,11 @@ impl SeenKeys {
     ///
     /// One key in 65,536 is taken for another. It gets an account one check earlier, which changes
     /// no decision.
-    pub(super) fn note(&mut self, fingerprint: u64) -> bool {
+    pub(super) fn note(&mut self, hash: u64) -> bool {
         self.tags.resize(PLACES, 0);
-        let place = fingerprint as usize % PLACES;
+        let place = hash as usize % PLACES;
         // 0 stands for no key.
-        let tag = ((fingerprint >> 48) as u16).max(1);
+        let tag = ((hash >> 48) as u16).max(1);
         self.tags
             .get_mut(place)
             .is_some_and(|seen| std::mem::replace(seen, tag) == tag)
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn hardly_any_of_many_keys_that_come_once_is_taken_for_known() {
         let mut seen = SeenKeys::default();
-        // As random as fingerprints are.
+        // As random as hashes are.
         let keys = (1..=1_000_000_u64).map(|it| it.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let known = keys.filter(|key| seen.note(*key)).count();
         assert!(known < 200, "{known} of a million");
