@@ -53,6 +53,10 @@ const MOST_FAILURES: u32 = 7;
 /// Units that are not spent for so long after the last block was charged are given back.
 const STALE: Duration = Duration::from_secs(10);
 
+/// A block may be charged a little later if the units that are here last for so long, twice the
+/// interval of [rounds](super::charging).
+const LASTS_FOR_ROUND: Micros = 32_000;
+
 /// The shortest time over which the rate of a key is measured.
 const SHORTEST: Micros = 10_000;
 
@@ -130,6 +134,9 @@ pub(crate) struct ReturnedUnits {
 pub(crate) struct Block {
     pub(crate) units: u32,
     pub(crate) number: u64,
+    /// Set if it may be charged in the next round. Otherwise the units that are here would soon be
+    /// spent.
+    pub(crate) may_wait: bool,
 }
 
 impl ReturnedUnits {
@@ -308,6 +315,7 @@ impl PrepaidAccount {
         let block = Block {
             units,
             number: number(),
+            may_wait: self.ahead_lasts(now) >= LASTS_FOR_ROUND,
         };
         self.in_flight = Some((block, now));
         Some(block)
@@ -325,11 +333,23 @@ impl PrepaidAccount {
     /// The units that this replica will spend in half of the rest of the window, or in the time
     /// that a block is for, if its requests go on as until now.
     fn need(&self, now: Instant) -> u64 {
-        let spent = self.own.saturating_sub(self.ahead);
-        let elapsed = micros(now.saturating_duration_since(self.began)).max(SHORTEST);
+        let (spent, elapsed) = self.spent_in(now);
         let now = self.window.time_of_store(now);
         let rest = self.window.ends.saturating_since(now);
         scaled(spent, LASTS.min(rest / 2), elapsed)
+    }
+
+    /// For how long the units that are here last, if the requests of this replica go on as until
+    /// now.
+    fn ahead_lasts(&self, now: Instant) -> Micros {
+        let (spent, elapsed) = self.spent_in(now);
+        scaled(self.ahead, elapsed, spent.max(1))
+    }
+
+    /// The units that this replica spent in this window, and in which time.
+    fn spent_in(&self, now: Instant) -> (u64, Micros) {
+        let elapsed = micros(now.saturating_duration_since(self.began));
+        (self.own.saturating_sub(self.ahead), elapsed.max(SHORTEST))
     }
 
     /// Notes the answer to a check. Returns whether it was about the known window, or about a newer
@@ -487,6 +507,25 @@ mod tests {
     fn account_of(limit: &Limit, start: Instant) -> PrepaidAccount {
         let rule = limit.charged_ahead().unwrap();
         PrepaidAccount::new(0, *rule, &report(start, 0, 199, 1))
+    }
+
+    #[test]
+    fn block_waits_for_a_round_if_the_units_that_are_here_last_for_so_long() {
+        let limit = limit();
+        for (requests_within, may_wait) in [(10, false), (45, false), (50, true), (1_000, true)] {
+            let start = Instant::now();
+            let mut account = account_of(&limit, start);
+            let block = account.next_block(|| 1, start).unwrap();
+            assert!(!block.may_wait, "no unit is here");
+            assert!(account.grant(block, &report(start, 0, 195, 4)));
+            let now = later(start, Duration::from_millis(requests_within));
+            for _ in 0..2 {
+                account.spend(1, || now).unwrap();
+            }
+            // Of 5 units, 3 are spent.
+            let block = account.next_block(|| 2, now).unwrap();
+            assert_eq!(block.may_wait, may_wait, "3 in {requests_within} ms");
+        }
     }
 
     #[test]

@@ -33,6 +33,9 @@ impl Store for Noting {
     }
 }
 
+/// After a pause of this length, the units of a key seem to last until the next round.
+const SLOWLY: Duration = Duration::from_millis(100);
+
 fn limit() -> Limit {
     Limit::fixed_window("api", Quota::per_day(1_000_000))
         .and_then(Limit::asynchronous)
@@ -74,14 +77,14 @@ fn blocks_of_many_keys_are_charged_together() {
         for key in 0..100 {
             heat(&replica, key).await;
         }
-        sleep(Duration::from_millis(10)).await;
+        sleep(SLOWLY).await;
         store.most_together.store(0, Ordering::Relaxed);
         for _ in 0..10 {
             for key in 0..100 {
                 is_decided_here(&replica, key).await;
             }
         }
-        sleep(Duration::from_millis(10)).await;
+        sleep(SLOWLY).await;
         let together = store.most_together.load(Ordering::Relaxed);
         assert_eq!(together, 100, "each key needed a block");
     });
@@ -94,6 +97,7 @@ fn key_is_decided_here_again_after_the_runtime_of_its_round_ended() {
     let first = on_one_thread();
     first.block_on(async {
         heat(&replica, 1).await;
+        sleep(SLOWLY).await;
         // The last of its units are spent before the round in which the next block is charged.
         while is_decided_here(&replica, 1).await {}
     });
