@@ -23,7 +23,7 @@ use crate::units::{later, spawn_for};
 const PAY_AFTER: Duration = Duration::from_secs(4);
 
 /// The interval at which due payments are sent.
-const PERIOD: Duration = Duration::from_millis(100);
+const PERIOD: Duration = Duration::from_millis(25);
 
 /// The intervals in [`PAY_AFTER`]. Each pays at least that part of all budgets, also early. So keys
 /// that were first used at the same time, as after a start, are not paid at once.
