@@ -24,7 +24,7 @@
 --          the parts that were given back to a bucket; if any are not, their verdict. After each
 --          charge `cost` less remains, and reset_after grows at the limit's rate
 local call, now, grace, at, request = ...
-local EACH, CHARGE, ALLOWED = 6, 0, 1
+local EACH, CHARGE, PAY, ALLOWED = 6, 0, 7, 1
 local LIMIT, RUN = '>sI7I7I7I7', '>BBI2I2I2I4'
 -- Of a key that is read as a whole.
 local WHOLE = {}
@@ -91,8 +91,8 @@ local function answer(status, remaining, retry_after, reset_after, delay, drains
   end
 end
 
--- The slow path, included on first use.
-local decide, write_changes
+-- The slow path and the payments, included on first use.
+local decide, write_changes, pay
 
 local last = #request
 while at <= last do
@@ -120,6 +120,12 @@ while at <= last do
     answer(ALLOWED + unreadable, granted, -1, holders, 0)
     -- No charge follows.
     last_k = 0
+  end
+  -- Behind the slow path, which writes its keys at the end, it also decides payments.
+  if op == PAY and not (decide or behind or limit.head_size) then
+    pay = pay or include('payment', now, grace, write, value_of, values, answer)
+    local paid, number, next = unpack_from('>I2I7', request, at)
+    if pay(limit, first_k, cost, paid, number) then last_k, at = 0, next end
   end
   for k = first_k, last_k, step do
     local value, remaining, reset_after, delay, old_end, lasted

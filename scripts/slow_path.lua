@@ -25,9 +25,7 @@ local WITH_TERMS = 8
 -- In place of the number of answers.
 local IN_SHORT = 0
 local NEXT_CHARGE, SETTLEMENT, TERMS = '>I2I2I4', '>I7I4I7I7', '>BI7I7'
--- The number of a payer's last payment, and how long it is kept.
-local PAID, PAID_LASTS = '>I7', 60 * 1000000
-local LARGEST_NUMBER, NO_DEBT_BOUND = 9007199254740991, 9007199254740991
+local NO_DEBT_BOUND = 9007199254740991
 -- Of a key that is read as a whole.
 local WHOLE = {}
 -- The policy of a limit that does not block keys.
@@ -240,16 +238,19 @@ local function decide_group(op, size)
   return all_charged or may_differ
 end
 
+local last_number, record_of
+
 -- Charges a payment, unless it was charged before. Returns the units that did not fit.
 local function pay(budget, check)
-  local stored = value_of(check.paid, WHOLE)
-  local last = stored and #stored == 7 and struct.unpack(PAID, stored) or 0
-  -- A larger number is not of a payer.
-  if check.number <= last and last <= LARGEST_NUMBER then return 0 end
+  if not last_number then
+    local _
+    _, last_number, record_of = include('payment', now, grace, write, value_of, values, answer)
+  end
+  if check.number <= last_number(check.paid) then return 0 end
   local _, left = budget.decide(0, 'dry')
   budget.overdraw(check.cost, NO_DEBT_BOUND)
   keep(check.k, budget.save())
-  keep(check.paid, struct.pack(PAID, check.number), now + PAID_LASTS)
+  keep(check.paid, record_of(check.number))
   return math.max(check.cost - left, 0)
 end
 

@@ -29,6 +29,7 @@ const INCLUDED: &[(&str, &str)] = files![
     "offences",
     "operator_block",
     "permits",
+    "payment",
     "rotation",
     "sliding_log_budget",
 ];
