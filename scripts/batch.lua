@@ -122,7 +122,7 @@ while at <= last do
     last_k = 0
   end
   -- Behind the slow path, which writes its keys at the end, it also decides payments.
-  if op == PAY and not (decide or behind or limit.head_size) then
+  if op == PAY and cost > 0 and not (decide or behind or limit.head_size) then
     pay = pay or include('payment', now, grace, write, value_of, values, answer)
     local paid, number, next = unpack_from('>I2I7', request, at)
     if pay(limit, first_k, cost, paid, number) then last_k, at = 0, next end

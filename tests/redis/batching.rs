@@ -87,7 +87,7 @@ fn limits() -> Vec<Limit> {
 fn ask() -> impl Strategy<Value = Ask> {
     let op = prop_oneof![
         20 => Just(Op::Charge), 2 => Just(Op::Peek), 2 => Just(Op::Refund), 1 => Just(Op::Reset),
-        1 => Just(Op::Block)
+        1 => Just(Op::Block), 6 => Just(Op::Pay)
     ];
     // One cost most of the time, so that checks are identical.
     let cost = prop_oneof![6 => Just(1_u32), 1 => Just(0), 1 => Just(3), 1 => 0..50_u32];

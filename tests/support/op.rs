@@ -1,10 +1,14 @@
 //! Operations by name, for tests that choose one.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::Check;
 use tollgate::decision::Receipt;
-use tollgate::store::{Change, Group, Operation};
+use tollgate::store::{Change, Group, Operation, Payment};
+
+/// The number of the last payment.
+static PAYMENTS: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -16,6 +20,8 @@ pub enum Op {
     Settle,
     Reset,
     Block,
+    /// A payment of the cost of the check, behind all others of its payer.
+    Pay,
 }
 
 impl Op {
@@ -51,6 +57,10 @@ impl Op {
             Self::Settle => Change::Settle { receipt, cost },
             Self::Reset => Change::Reset,
             Self::Block => Change::Block(block),
+            Self::Pay => {
+                let number = 1 + PAYMENTS.fetch_add(1, Ordering::Relaxed);
+                Change::Pay(Payment::new(*b"process1", number, cost))
+            }
         };
         Operation::Change(check.into(), change)
     }
