@@ -1,14 +1,25 @@
 //! The budgets whose units are to be paid, in the order in which that is due. No I/O.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::model::Budget;
+use crate::units::micros;
+
+/// The longest time for which units are owed while the store answers.
+pub(super) const PAY_AFTER: Duration = Duration::from_secs(4);
+
+/// If the last payments are longer ago, this counts as the time since then, because the task stood
+/// still.
+const LONGEST_SPREAD: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(super) struct DueBudgets {
     queue: VecDeque<DueBudget>,
+    /// Until when all budgets that may be early were taken.
+    spread_until: Option<Instant>,
     /// The number of budgets in the queue whose payment was repeated.
     repeated: usize,
 }
@@ -56,6 +67,24 @@ impl DueBudgets {
         self.queue.push_back(due);
     }
 
+    /// How many budgets may be early now. In each time, a part of all is paid, also early: in
+    /// [`PAY_AFTER`] as many as there are. So keys that were first used at the same time, as after
+    /// a start, are not paid at once.
+    pub(super) fn early(&mut self, now: Instant) -> usize {
+        let budgets = self.queue.len() as u64;
+        let known = self.spread_until.filter(|_| budgets > 0);
+        let elapsed = now.saturating_duration_since(known.unwrap_or(now));
+        let since = micros(elapsed.min(LONGEST_SPREAD));
+        let early = budgets * since / micros(PAY_AFTER);
+        // The rest of the time counts at the next call.
+        let rest = since
+            - (early * micros(PAY_AFTER))
+                .checked_div(budgets)
+                .unwrap_or(since);
+        self.spread_until = now.checked_sub(Duration::from_micros(rest));
+        usize::try_from(early).unwrap_or(usize::MAX)
+    }
+
     /// Takes out the next budget that is due, or that is one of so many that may be early.
     pub(super) fn take(&mut self, now: Instant, early: &mut usize) -> Option<DueBudget> {
         let is_due = self.queue.front()?.at <= now;
@@ -91,8 +120,6 @@ impl DueBudgets {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::model::{Key, Limit};
     use crate::units::Quota;
@@ -124,6 +151,37 @@ mod tests {
             assert!(due.take(at(seconds + 4), &mut 0).is_some());
         }
         assert!(due.is_empty());
+    }
+
+    #[test]
+    fn payments_of_keys_that_began_together_are_spread_however_long_a_round_takes() {
+        let limit = Limit::token_bucket("api", Quota::per_second(9)).unwrap();
+        let owed_at = |at: Instant, key: u64| DueBudget {
+            at: at + PAY_AFTER,
+            budget: Budget::new(&limit, Key::from(key)),
+            unanswered: None,
+        };
+        for round in [25, 35, 75, 130].map(Duration::from_millis) {
+            let mut now = Instant::now();
+            let mut due = DueBudgets::default();
+            assert_eq!(due.early(now), 0, "none is owed");
+            for key in 0..2_000 {
+                due.add(owed_at(now, key));
+            }
+            let end = now + 5 * PAY_AFTER;
+            while now < end {
+                now += round;
+                let mut early = due.early(now);
+                let mut taken = 0;
+                while due.take(now, &mut early).is_some() {
+                    due.add(owed_at(now, taken));
+                    taken += 1;
+                }
+                let evenly = 2_000 * round.as_millis() / PAY_AFTER.as_millis();
+                let most = u64::try_from(evenly).unwrap() * 11 / 10;
+                assert!(taken <= most, "{taken} in {round:?}, and not {most}");
+            }
+        }
     }
 
     #[test]

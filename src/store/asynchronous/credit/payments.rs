@@ -7,7 +7,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep};
 
 use super::account::{CreditAccount, LevelReport, Payable};
-use super::due::{DueBudget, DueBudgets, UnansweredPayment};
+use super::due::{DueBudget, DueBudgets, PAY_AFTER, UnansweredPayment};
 use super::lease::Lease;
 use super::sharing::ClaimTimer;
 use crate::model::{Budget, Decision, Error};
@@ -19,15 +19,8 @@ use crate::store::{Answer, Store, answer};
 use crate::telemetry::{self, GaugeLevel};
 use crate::units::{later, spawn_for};
 
-/// The longest time for which units are owed while the store answers.
-const PAY_AFTER: Duration = Duration::from_secs(4);
-
-/// The interval at which due payments are sent.
+/// The pause between rounds of payments.
 const PERIOD: Duration = Duration::from_millis(25);
-
-/// The intervals in [`PAY_AFTER`]. Each pays at least that part of all budgets, also early. So keys
-/// that were first used at the same time, as after a start, are not paid at once.
-const PERIODS: usize = (PAY_AFTER.as_millis() / PERIOD.as_millis()) as usize;
 
 /// The interval at which unused accounts are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
@@ -211,7 +204,7 @@ impl<S: Store> Asynchronous<S> {
 
     /// Pays what is due. The lease is renewed meanwhile, however much that is.
     async fn pay_due(self: &Arc<Self>, timer: &mut ClaimTimer) {
-        let mut early = self.credit.due.lock().budgets.len() / PERIODS;
+        let mut early = self.credit.due.lock().budgets.early(Instant::now());
         loop {
             let due = self.payments_due(Instant::now(), &mut early);
             let is_last = due.len() < AT_ONCE;
