@@ -53,9 +53,12 @@ const MOST_FAILURES: u32 = 7;
 /// Units that are not spent for so long after the last block was charged are given back.
 const STALE: Duration = Duration::from_secs(10);
 
-/// A block may be charged a little later if the units that are here last for so long, twice the
-/// interval of [rounds](super::charging).
-const LASTS_FOR_ROUND: Micros = 32_000;
+/// Blocks leave together, in rounds at multiples of this time. Meanwhile, the other half of the
+/// last block is spent.
+pub(super) const ROUND: Duration = Duration::from_millis(16);
+
+/// A block waits for a round if the units that are here last for so long.
+const LASTS_FOR_ROUND: Micros = 2 * ROUND.as_micros() as u64;
 
 /// The shortest time over which the rate of a key is measured.
 const SHORTEST: Micros = 10_000;
@@ -339,11 +342,15 @@ impl PrepaidAccount {
         scaled(spent, LASTS.min(rest / 2), elapsed)
     }
 
-    /// For how long the units that are here last, if the requests of this replica go on as until
-    /// now.
+    /// For how long the units that are here last, if the requests of this replica go on as in this
+    /// window, or as since the last block, whichever were more. So a key whose requests become more
+    /// does not wait for a round.
     fn ahead_lasts(&self, now: Instant) -> Micros {
         let (spent, elapsed) = self.spent_in(now);
-        scaled(self.ahead, elapsed, spent.max(1))
+        let of_block = self.last_block.saturating_sub(self.ahead);
+        let since = micros(now.saturating_duration_since(self.granted_at));
+        let at_rate = |spent: u64, time| scaled(self.ahead, time, spent.max(1));
+        at_rate(spent, elapsed).min(at_rate(of_block, since))
     }
 
     /// The units that this replica spent in this window, and in which time.
@@ -526,6 +533,25 @@ mod tests {
             let block = account.next_block(|| 2, now).unwrap();
             assert_eq!(block.may_wait, may_wait, "3 in {requests_within} ms");
         }
+    }
+
+    #[test]
+    fn block_of_a_key_does_not_wait_when_its_requests_become_more() {
+        let start = Instant::now();
+        let mut account = account_of(&limit(), start);
+        let block = account.next_block(|| 1, start).unwrap();
+        assert!(account.grant(block, &report(start, 0, 195, 4)));
+        let later_by = |millis| later(start, Duration::from_millis(millis));
+        account.spend(2, || later_by(2_000)).unwrap();
+        let slow = account.next_block(|| 2, later_by(2_000)).unwrap();
+        assert!(slow.may_wait, "3 of 5 units in 2 s");
+        let left = 195 - u64::from(slow.units);
+        let charged = report(start, 2_010, left, slow.units.into());
+        assert!(account.grant(slow, &charged));
+        let rest = account.ahead() - 2;
+        account.spend(rest, || later_by(2_020)).unwrap();
+        let quick = account.next_block(|| 3, later_by(2_020)).unwrap();
+        assert!(!quick.may_wait, "{rest} units in 10 ms");
     }
 
     #[test]

@@ -13,15 +13,12 @@ use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::time::{Instant, sleep_until};
 
-use super::account::{Block, PrepaidAccount, ReturnedUnits, WindowReport};
+use super::account::{Block, PrepaidAccount, ROUND, ReturnedUnits, WindowReport};
 use super::count;
 use crate::model::{Budget, Check, Decision, Error, Operation};
 use crate::store::asynchronous::{AT_ONCE, Asynchronous};
 use crate::store::{Answer, Store, answer};
 use crate::units::{later, micros};
-
-/// Rounds are at multiples of this time. Meanwhile, the other half of the last block is spent.
-const ROUND: Duration = Duration::from_millis(16);
 
 /// If a round is so late, its runtime may stand still. The next block then begins another round,
 /// which takes the blocks of both.
