@@ -121,8 +121,9 @@ while at <= last do
     -- No charge follows.
     last_k = 0
   end
-  -- Behind the slow path, which writes its keys at the end, it also decides payments.
-  if op == PAY and cost > 0 and not (decide or behind or limit.head_size) then
+  -- The slow path writes its keys at the end of the call. Once it has begun, it also decides all
+  -- payments.
+  if op == PAY and cost > 0 and not (decide or behind) then
     pay = pay or include('payment', now, grace, write, value_of, values, answer)
     local paid, number, next = unpack_from('>I2I7', request, at)
     if pay(limit, first_k, cost, paid, number) then last_k, at = 0, next end

@@ -7,7 +7,7 @@ local ALLOWED = 1
 local NUMBER, LARGEST_NUMBER = '>I7', 9007199254740991
 -- How long the last number is kept.
 local LASTS = 60 * 1000000
--- Of a key that is read as a whole.
+-- In place of a limit, for a key that is read as a whole.
 local WHOLE = {}
 
 local function last_number(paid)
@@ -22,7 +22,7 @@ local function record_of(number)
   return struct.pack(NUMBER, number), now + LASTS
 end
 
--- The fast path: a new payment that fits, under the stored rate. It writes its keys at once.
+-- The fast path: charges a new payment that fits, under the stored rate, and writes its keys.
 -- Returns whether it could.
 local function pay(limit, k, cost, paid, number)
   if number <= last_number(paid) then return false end
@@ -33,7 +33,9 @@ local function pay(limit, k, cost, paid, number)
     grace)
   local record, ends_at = record_of(number)
   write(keys[paid], record, ends_at, nil, nil, nil, false, now, grace)
-  values[k], values[paid] = value, record
+  values[paid] = record
+  -- A value that is first read by its head is read again.
+  values[k] = not limit.head_size and value or nil
   answer(ALLOWED, remaining, -1, reset_after, 0)
   return true
 end

@@ -1,5 +1,5 @@
--- Decides what batch.lua's fast path does not: groups, peeks, changes, budgets that several runs
--- touch, denials, keys with offences, changed quotas, clocks that were set back. Each key is
+-- Decides what batch.lua's fast path does not: groups, peeks, most changes, budgets that several
+-- runs touch, denials, keys with offences, changed quotas, clocks that were set back. Each key is
 -- written once, at the end.
 --
 -- A budget, which bucket_budget.lua and its like make for a limit, holds the state of one key at a

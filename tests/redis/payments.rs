@@ -4,13 +4,17 @@
 use std::time::Duration;
 
 use redis::Commands;
+use tollgate::clock::ManualClock;
+use tollgate::limit::BlockPolicy;
 use tollgate::store::{Budget, Change, Operation, Payment, Store};
-use tollgate::{Limit, Quota, RedisStore};
+use tollgate::{Check, Limit, MemoryStore, Quota, RedisStore};
 
 use crate::replicas::alice;
 use crate::support::RedisServer;
 
 const PAYER: [u8; 8] = *b"process1";
+
+const SECOND: Duration = Duration::from_secs(1);
 
 fn limits() -> Vec<Limit> {
     let quota = Quota::per_day(10);
@@ -54,6 +58,51 @@ async fn payment_counts_once_for_each_number_of_its_payer() {
     }
 }
 
+/// A peek in front has the script read and write the keys in another way.
+#[tokio::test]
+async fn payments_that_are_repeated_in_one_call_count_once() {
+    for limit in limits() {
+        for peeks_first in [false, true] {
+            let server = RedisServer::start();
+            let store = store(&server).await;
+            let free = Check::new(&limit, alice()).with_cost(0);
+            let peek = peeks_first.then(|| store.apply(Operation::Peek(free.into())));
+            let answers: Vec<_> = [5, 5, 4, 6, 5, 6]
+                .map(|number| store.apply(payment(&limit, PAYER, number, 2)))
+                .into();
+            let mut left = Vec::new();
+            for answer in peek.into_iter().chain(answers) {
+                left.push(answer.await.unwrap().remaining());
+            }
+            let of_payments = &left[usize::from(peeks_first)..];
+            assert_eq!(of_payments, [8, 8, 8, 6, 6, 6], "{limit:?}");
+            assert_eq!(pay(&store, &limit, PAYER, 7, 1).await, 5, "{limit:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn payment_of_a_blocked_key_is_charged_and_says_that_it_is_blocked() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = server.store().clock(clock.clone()).connect().await.unwrap();
+    let memory = MemoryStore::with_clock(clock);
+    for (number, limit) in (1..).zip(limits()) {
+        let limit = limit.with_block_policy(BlockPolicy::after(1, SECOND).lasting(60 * SECOND));
+        let limit = limit.unwrap();
+        let charge = |cost| Operation::Charge(Check::new(&limit, alice()).with_cost(cost).into());
+        let operations = [charge(9), charge(5), payment(&limit, PAYER, number, 1)];
+        for operation in operations {
+            let decided = redis.apply(operation.clone()).await.unwrap();
+            let expected = memory.apply(operation).await.unwrap();
+            assert_eq!(decided, expected, "{limit:?}");
+        }
+        let reset = Operation::Change(Budget::new(&limit, alice()), Change::Reset);
+        drop(redis.apply(reset.clone()).await.unwrap());
+        drop(memory.apply(reset).await.unwrap());
+    }
+}
+
 #[tokio::test]
 async fn payment_charges_what_does_not_fit() {
     for limit in limits() {
@@ -61,7 +110,7 @@ async fn payment_charges_what_does_not_fit() {
         let store = store(&server).await;
         let limit = limit.with_max_debt(0).unwrap();
         assert_eq!(pay(&store, &limit, PAYER, 1, 15).await, 0);
-        let charge = Operation::Charge(tollgate::Check::new(&limit, alice()).into());
+        let charge = Operation::Charge(Check::new(&limit, alice()).into());
         let denied = store.apply(charge).await.unwrap();
         assert!(!denied.allowed());
         let wait = denied.retry_after().unwrap();

@@ -20,7 +20,7 @@ pub enum Op {
     Settle,
     Reset,
     Block,
-    /// A payment of the cost of the check, behind all others of its payer.
+    /// A payment of the cost of the check, with a higher number than all earlier ones.
     Pay,
 }
 
