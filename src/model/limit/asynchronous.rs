@@ -86,7 +86,7 @@ impl Limit {
     /// A replica keeps the last answer of Redis for each key. It allows a check that fits this
     /// answer in about a microsecond, and charges the units of several checks together within a few
     /// seconds. Until then it owes them. The replicas share the overshoot, and each may owe its
-    /// part for each key, so you configure no number of replicas. The first check of a key waits
+    /// part for each key, so you configure no number of replicas. The first checks of a key wait
     /// for Redis, and so does a check for which the part is used up.
     ///
     /// **Guarantee.** In any time `t`, at most `capacity + rate x t + overshoot` passes, however
