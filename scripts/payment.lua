@@ -1,5 +1,5 @@
--- Payments: units that were allowed before. Each counts once, by its number: the key `paid` has the
--- number of its payer's last payment.
+-- Payments charge units that were allowed before. Each counts once, by its number. The key `paid`
+-- has the number of its payer's last payment.
 -- Twin: `pay` in src/store/group.rs.
 local now, grace, write, value_of, values, answer = ...
 local keys = KEYS

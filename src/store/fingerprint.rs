@@ -24,8 +24,8 @@ pub(crate) fn fingerprint(
     strong << 64 | u128::from(hash_budget(quick.build_hasher(), budget))
 }
 
-/// The hash of the budget of a key, by a hasher with a secret. The key comes last, so its length need not be hashed to tell it
-/// from what follows.
+/// The hash of the budget of a key, by a hasher with a secret. The key comes last, so its length
+/// need not be hashed to tell it from what follows.
 #[inline]
 pub(crate) fn hash_budget(mut hasher: impl Hasher, (limit, key): (&Limit, &Key)) -> u64 {
     hasher.write_u64(limit.budget_hash());

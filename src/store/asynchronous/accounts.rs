@@ -176,8 +176,8 @@ impl<A: Account> Accounts<A> {
 }
 
 impl<A> StoredAccount<A> {
-    /// Returns whether this is the account of a budget. Most keys are stored inline, and most limits
-    /// are clones of one, so this takes less time than a second hash.
+    /// Returns whether this is the account of a budget. Most keys are stored inline, and most
+    /// limits are clones of one, so this takes less time than a second hash.
     #[inline]
     fn is_of(&self, (limit, key): (&Limit, &Key)) -> bool {
         let (own_limit, own_key) = self.budget.parts();

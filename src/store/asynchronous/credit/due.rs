@@ -67,9 +67,9 @@ impl DueBudgets {
         self.queue.push_back(due);
     }
 
-    /// How many budgets may be early now. In each time, a part of all is paid, also early: in
-    /// [`PAY_AFTER`] as many as there are. So keys that were first used at the same time, as after
-    /// a start, are not paid at once.
+    /// How many budgets may be paid early now, so that all are paid evenly over [`PAY_AFTER`].
+    /// Otherwise keys that were first used at the same time, as after a start, would be paid at
+    /// once.
     pub(super) fn early(&mut self, now: Instant) -> usize {
         let budgets = self.queue.len() as u64;
         let known = self.spread_until.filter(|_| budgets > 0);
