@@ -232,6 +232,23 @@ async fn refund_of_units_that_are_owed_makes_them_unused() {
 }
 
 #[tokio::test]
+async fn refund_while_its_units_are_being_charged_is_not_lost() {
+    let (server, limit) = (RedisServer::start(), slow_bucket(10_000));
+    let limiter = limiter_of(&server).await;
+    let allowed = in_time(heat(&limiter, &limit)).await;
+    server.pause(true);
+    // More than half of what the process may owe, so that it is charged at once.
+    let decision = limiter.check_n(&limit, &alice(), 600).await.unwrap();
+    assert!(is_decided_here(&decision));
+    let receipt = decision.receipt().unwrap();
+    let refund = limiter.refund(&limit, alice(), 600, receipt);
+    let (refunded, ()) = tokio::join!(refund, async { server.pause(false) });
+    refunded.unwrap();
+    limiter.flush().await;
+    assert_eq!(used(&server, &limit).await, allowed);
+}
+
+#[tokio::test]
 async fn denied_client_that_comes_back_in_time_is_allowed() {
     in_time(async {
         let server = RedisServer::start();

@@ -88,12 +88,13 @@ impl<S: Store> Asynchronous<S> {
             Operation::Change(budget, change @ (Change::Reset | Change::Block(_))) => {
                 self.change(budget, change)
             }
-            Operation::Change(ref budget, Change::Settle { receipt, cost })
+            Operation::Change(budget, change @ Change::Settle { receipt, cost })
                 if budget.limit().overshoot().is_some() =>
             {
-                match self.settle_here(budget, receipt, cost) {
+                match self.settle_here(&budget, receipt, cost) {
                     Some(decision) => Answer::ready(Ok(decision)),
-                    None => self.store.apply(operation),
+                    None if cost < receipt.cost => self.refund_when_paid(budget, change, receipt),
+                    None => self.store.apply(Operation::Change(budget, change)),
                 }
             }
             Operation::Change(budget, change @ Change::Settle { .. })

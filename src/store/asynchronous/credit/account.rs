@@ -364,6 +364,13 @@ impl CreditAccount {
         is_owed
     }
 
+    /// The number of the payment without an answer, if it may contain units that were allowed at
+    /// this time of the store.
+    pub(crate) fn payment_of(&self, allowed_at: Timestamp) -> Option<u64> {
+        let payment = self.payment.filter(|_| allowed_at <= self.paid_until);
+        payment.map(|it| it.number)
+    }
+
     /// Allows a check of a group that is not decided yet, as `allow` does.
     pub(crate) fn hold(
         &mut self,

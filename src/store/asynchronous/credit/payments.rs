@@ -4,23 +4,26 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::account::{CreditAccount, LevelReport, Payable};
 use super::due::{DueBudget, DueBudgets, PAY_AFTER, UnansweredPayment};
 use super::lease::Lease;
 use super::sharing::ClaimTimer;
-use crate::model::{Budget, Decision, Error};
+use crate::model::{Budget, Change, Decision, Error, Operation};
 use crate::store::asynchronous::accounts::StoredAccount;
 use crate::store::asynchronous::asked::SentAt;
 use crate::store::asynchronous::{AT_ONCE, Asynchronous};
 use crate::store::heartbeat::Heartbeat;
 use crate::store::{Answer, Store, answer};
 use crate::telemetry::{self, GaugeLevel};
-use crate::units::{later, spawn_for};
+use crate::units::{Receipt, later, spawn_for};
 
 /// The pause between rounds of payments.
 const PERIOD: Duration = Duration::from_millis(25);
+
+/// The first pause between two looks whether a payment is answered, while a refund waits for that.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
 /// The interval at which unused accounts are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
@@ -132,6 +135,43 @@ impl<S: Store> Asynchronous<S> {
             self.ensure_task();
             runtime.spawn(send_all(vec![payment]));
         }
+    }
+
+    /// Has the store give back units of a charge. If the charge is in a payment without an answer,
+    /// that comes first, because the store would find no charge.
+    pub(in crate::store::asynchronous) fn refund_when_paid(
+        self: &Arc<Self>,
+        budget: Budget,
+        refund: Change,
+        receipt: Receipt,
+    ) -> Answer {
+        let payment = self.payment_of(&budget, receipt);
+        let (Some(number), Ok(runtime)) = (payment, Runtime::try_current()) else {
+            return self.store.apply(Operation::Change(budget, refund));
+        };
+        let asynchronous = Arc::clone(self);
+        // A task, because a refund is also made if its caller goes away.
+        let refunded = runtime.spawn(async move {
+            let deadline = later(Instant::now(), asynchronous.deadline);
+            let mut pause = FIRST_PAUSE;
+            while asynchronous.payment_of(&budget, receipt) == Some(number) {
+                let now = Instant::now();
+                if now >= deadline {
+                    return Err(Error::timeout_unsent());
+                }
+                sleep_until(later(now, pause).min(deadline)).await;
+                // Many refunds may wait for a store that does not answer.
+                pause = pause.saturating_mul(2);
+            }
+            let refund = Operation::Change(budget, refund);
+            asynchronous.store.apply(refund).await
+        });
+        Answer::later(async move { refunded.await.unwrap_or_else(|_| Err(Error::timeout())) })
+    }
+
+    fn payment_of(&self, budget: &Budget, receipt: Receipt) -> Option<u64> {
+        let payment = |account: &mut CreditAccount| account.payment_of(receipt.at);
+        self.credit.under(budget.parts(), payment)?
     }
 
     /// Has the units of a budget paid in a while.
