@@ -59,6 +59,12 @@ impl Budget {
         (&self.limit, &self.key)
     }
 
+    /// Returns whether this is the budget of a key under a limit.
+    #[inline]
+    pub(crate) fn is_of(&self, (limit, key): (&Limit, &Key)) -> bool {
+        self.key == *key && self.limit.shares_budgets_with(limit)
+    }
+
     /// Returns whether its limit is in shadow mode for the key.
     #[inline]
     pub(crate) fn is_shadow(&self) -> bool {
@@ -96,7 +102,7 @@ impl AsRef<Self> for Budget {
 impl PartialEq for Budget {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        self.key == other.key && self.limit.shares_budgets_with(&other.limit)
+        self.is_of(other.parts())
     }
 }
 
@@ -145,6 +151,10 @@ mod tests {
         ];
         assert_eq!(budgets[0], budgets[1]);
         assert_eq!(budgets[0].cmp(&budgets[1]), Ordering::Equal);
+        // Without their hashes, which also differ.
+        for other in &budgets[2..] {
+            assert_ne!(&budgets[0], other);
+        }
         let different: HashSet<&Budget> = budgets.iter().collect();
         assert_eq!(different.len(), 4);
         let mut sorted: Vec<&Budget> = budgets.iter().collect();
