@@ -5,8 +5,8 @@ local now, grace, write, value_of, values, answer = ...
 local keys = KEYS
 local ALLOWED = 1
 local NUMBER, LARGEST_NUMBER = '>I7', 9007199254740991
--- How long the last number is kept.
-local LASTS = 60 * 1000000
+-- How long the last number is kept: a minute, and until the next repetition of the payment.
+local LASTS = 70 * 1000000
 -- In place of a limit, for a key that is read as a whole.
 local WHOLE = {}
 
