@@ -34,8 +34,8 @@ const CLOCK_MARGIN: Micros = 500;
 const GROWTH: u64 = 4;
 
 /// A block has at most the units that its replica needs in so long. A process that is killed loses
-/// no more, and a lost answer of the store costs no more.
-const LASTS: Micros = 5_000_000;
+/// at most one and a half of them, and a lost answer of the store costs one.
+const LASTS: Micros = 10_000_000;
 
 /// The smallest block. A block of one unit would save no question.
 const MIN_BLOCK: u64 = 2;
@@ -51,7 +51,7 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 const MOST_FAILURES: u32 = 7;
 
 /// Units that are not spent for so long after the last block was charged are given back.
-const STALE: Duration = Duration::from_secs(10);
+const STALE: Duration = Duration::from_secs(20);
 
 /// Blocks leave together, in rounds at multiples of this time. Meanwhile, the other half of the
 /// last block is spent.
