@@ -5,7 +5,8 @@ local now, grace, write, value_of, values, answer = ...
 local keys = KEYS
 local ALLOWED = 1
 local NUMBER, LARGEST_NUMBER = '>I7', 9007199254740991
--- How long the last number is kept: a minute, and until the next repetition of the payment.
+-- How long the last number is kept. Payments are repeated after up to ten seconds, so one that is
+-- repeated within a minute counts once.
 local LASTS = 70 * 1000000
 -- In place of a limit, for a key that is read as a whole.
 local WHOLE = {}

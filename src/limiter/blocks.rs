@@ -30,7 +30,7 @@ impl RateLimiter {
     ///
     /// Under an [asynchronous](Limit::asynchronous) limit, the other replicas first spend the units
     /// that they have. Under a limit with an [overshoot](Limit::with_overshoot_percent), they
-    /// notice the block within about 4 seconds.
+    /// notice the block within about 9 seconds.
     ///
     /// ```
     /// # use std::time::Duration;

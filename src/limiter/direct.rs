@@ -236,7 +236,7 @@ impl RateLimiter {
     /// full. Also deletes the local budget, even if the store then fails. Under an
     /// [asynchronous](Limit::asynchronous) limit, other replicas still spend the units that they
     /// charged before. Under a limit with an [overshoot](Limit::with_overshoot_percent), they
-    /// notice it within about 4 seconds, and still charge what they owe.
+    /// notice it within about 9 seconds, and still charge what they owe.
     pub async fn reset(&self, limit: &Limit, key: impl Into<Key>) -> Result<(), Error> {
         self.change(Budget::new(limit, key), Change::Reset)
             .await

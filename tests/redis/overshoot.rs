@@ -2,10 +2,11 @@
 //! outage.
 #![cfg(feature = "redis")]
 
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate::limit::OnStoreFailure;
 use tollgate::{Check, Limit, Quota, RateLimiter};
 
@@ -237,13 +238,15 @@ async fn refund_while_its_units_are_being_charged_is_not_lost() {
     let limiter = limiter_of(&server).await;
     let allowed = in_time(heat(&limiter, &limit)).await;
     server.pause(true);
-    // More than half of what the process may owe, so that it is charged at once.
-    let decision = limiter.check_n(&limit, &alice(), 600).await.unwrap();
+    // Most of what the process may owe, so that it is charged at once.
+    let decision = limiter.check_n(&limit, &alice(), 800).await.unwrap();
     assert!(is_decided_here(&decision));
     let receipt = decision.receipt().unwrap();
-    let refund = limiter.refund(&limit, alice(), 600, receipt);
-    let (refunded, ()) = tokio::join!(refund, async { server.pause(false) });
-    refunded.unwrap();
+    let mut refund = pin!(limiter.refund(&limit, alice(), 800, receipt));
+    let early = timeout(Duration::from_millis(20), &mut refund).await;
+    assert!(early.is_err(), "its units are not charged yet: {early:?}");
+    server.pause(false);
+    refund.await.unwrap();
     limiter.flush().await;
     assert_eq!(used(&server, &limit).await, allowed);
 }

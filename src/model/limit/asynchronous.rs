@@ -36,8 +36,8 @@ impl Limit {
     /// replica can spend the units of the others.
     ///
     /// **Price.** A check can be denied while another replica has units. A block is at most what
-    /// its replica needs in 5 seconds at the present rate of the key, and at most four times what
-    /// it charged before in that window. Units that are not spent 10 seconds after the last block
+    /// its replica needs in 10 seconds at the present rate of the key, and at most four times what
+    /// it charged before in that window. Units that are not spent 20 seconds after the last block
     /// are given back, and all units by [`RateLimiter::flush`](crate::RateLimiter::flush). A
     /// replica that was denied sees them up to 8 seconds
     /// [later](crate::store::RedisStoreBuilder::deny_for). If a process is killed, or if the answer
@@ -100,10 +100,11 @@ impl Limit {
     ///
     /// **Price.** 5 percent of 100 units are 5. Each of 4 replicas may owe one of them. On 6
     /// replicas, each part is less than one unit, and all checks wait for Redis. A
-    /// [refund](crate::RateLimiter::refund) is exact while its units are owed. Later, a sliding log
-    /// gives back nothing, and other algorithms give back the units that they still find.
-    /// `remaining` does not count units that other replicas owe.
-    /// [`RateLimiter::flush`](crate::RateLimiter::flush) charges all owed units.
+    /// [refund](crate::RateLimiter::refund) is exact while its units are owed. Later, and if a
+    /// check of the key waited for Redis meanwhile, a sliding log gives back nothing, and other
+    /// algorithms give back the units that they still find. `remaining` does not count units that
+    /// other replicas owe. [`RateLimiter::flush`](crate::RateLimiter::flush) charges all owed
+    /// units.
     ///
     /// While Redis does not answer, replicas decide on for at most 5 seconds, within the overshoot.
     /// Then the [failure policy](Self::with_on_store_failure) decides.

@@ -29,7 +29,7 @@ impl<S: Store> HeldUnits<S> {
     pub(super) fn take(asynchronous: &Arc<Asynchronous<S>>, group: Group) -> Self {
         Self::new(asynchronous, group, true, |check| {
             if check.limit().charged_ahead().is_none() {
-                return asynchronous.credit.hold(check);
+                return asynchronous.hold(check);
             }
             asynchronous.find_units(check, |account, units| {
                 account.take_up_to(units, Instant::now)

@@ -49,6 +49,13 @@ const DENIES_FOR: Duration = Duration::from_secs(1);
 /// An account that owes nothing is forgotten after this time without a check.
 const UNUSED: Duration = Duration::from_secs(60);
 
+/// A debt below this part of the credit is small. Most keys are far below their limit, and cannot
+/// exceed it by much while their debts are small.
+const SMALL_PART: u64 = 8;
+
+/// So long after the last answer, small debts are paid as well.
+const KNOWN_FOR: Duration = Duration::from_secs(5);
+
 /// If an answer to a payment takes longer, the payment is sent again.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 
@@ -122,16 +129,23 @@ impl FullAt {
         }
     }
 
-    /// The longest and the shortest time until the bucket is full.
-    fn bounds(&self, now: Instant) -> [Micros; 2] {
-        let until = |full_at: Instant| {
-            let nanos = full_at.saturating_duration_since(now).as_nanos();
-            u64::try_from(nanos.div_ceil(1_000)).unwrap_or(u64::MAX)
-        };
+    /// The longest time until the bucket is full.
+    #[inline]
+    fn longest(&self, now: Instant) -> Micros {
+        let margin = Duration::from_micros(self.margin(now));
+        until(later(self.latest, margin), now)
+    }
+
+    /// The shortest time until the bucket is full.
+    fn shortest(&self, now: Instant) -> Micros {
+        until(self.earliest, now).saturating_sub(self.margin(now))
+    }
+
+    /// How far the clocks may have run apart.
+    #[inline]
+    fn margin(&self, now: Instant) -> Micros {
         let since = micros(now.saturating_duration_since(self.since));
-        let margin = since.div_ceil(CLOCK_MARGIN);
-        let longest = until(later(self.latest, Duration::from_micros(margin)));
-        [longest, until(self.earliest).saturating_sub(margin)]
+        since.div_ceil(CLOCK_MARGIN)
     }
 
     /// The bounds that hold for both of two answers.
@@ -226,8 +240,7 @@ impl KnownLevel {
         let (Some(full_at), Some(rate)) = (self.full_at, terms.rate) else {
             return self.left;
         };
-        let [longest, _] = full_at.bounds(now);
-        let level = scaled_up(longest, rate.units, rate.micros);
+        let level = scaled_up(full_at.longest(now), rate.units, rate.micros);
         self.left.max(terms.capacity.saturating_sub(level))
     }
 
@@ -315,18 +328,17 @@ impl CreditAccount {
     pub(crate) fn deny(&mut self, units: u64, now: Instant) -> Option<DecidedHere> {
         let full_at = self.known.full_at?;
         let rate = self.terms.rate?;
-        let [longest, shortest] = full_at.bounds(now);
         let fits_after = |full_after: Micros, units: u64| {
             let fits_at = self.terms.capacity.checked_sub(units)?;
             Some(full_after.saturating_sub(scaled_up(fits_at, rate.micros, rate.units)))
         };
         // The known level may already include a payment in flight.
-        let is_certain = fits_after(shortest, self.owed + units)? > 0;
+        let is_certain = fits_after(full_at.shortest(now), self.owed + units)? > 0;
         let is_old = now.saturating_duration_since(self.known.answered) >= DENIES_FOR;
         if is_old || !is_certain {
             return None;
         }
-        let retry_after = fits_after(longest, self.unpaid() + units)?.max(1);
+        let retry_after = fits_after(full_at.longest(now), self.unpaid() + units)?.max(1);
         self.used_at = now;
         let denial = self.look(now);
         let reset_after = denial.outcome.reset_after.max(retry_after);
@@ -416,10 +428,21 @@ impl CreditAccount {
         }
     }
 
-    /// Returns whether more than half of the credit is owed, so that a payment should not wait.
+    /// Returns whether a payment should not wait, because two thirds of the credit are owed, or a
+    /// check of as many units as the last one would not fit. With half of the credit, replicas made
+    /// a quarter more calls. The rest is for checks during the payment.
     #[inline]
-    pub(super) fn is_due(&self, share: &UsableShare) -> bool {
-        self.payment.is_none() && 2 * self.owed > share.credit(self.overshoot)
+    pub(super) fn is_due(&self, units: u64, share: &UsableShare) -> bool {
+        let credit = share.credit(self.overshoot);
+        self.payment.is_none() && (3 * self.owed >= 2 * credit || self.owed + units > credit)
+    }
+
+    /// Returns whether what is owed need not be paid yet, because it is a small part of the credit,
+    /// and the last answer is not old.
+    pub(super) fn can_wait(&self, share: &UsableShare, now: Instant) -> bool {
+        let is_small = SMALL_PART * self.owed < share.credit(self.overshoot);
+        let is_known = now.saturating_duration_since(self.known.answered) < KNOWN_FOR;
+        self.payment.is_none() && is_small && is_known
     }
 
     /// The number of the payment that is not answered.
@@ -518,8 +541,21 @@ impl CreditAccount {
     }
 }
 
+/// The time until then, rounded up.
+#[inline]
+fn until(then: Instant, now: Instant) -> Micros {
+    let time = then.saturating_duration_since(now);
+    let has_rest = !time.subsec_nanos().is_multiple_of(1_000);
+    micros(time).saturating_add(has_rest.into())
+}
+
 /// `units * part / of`, rounded up.
+#[inline]
 fn scaled_up(units: u64, part: u64, of: u64) -> u64 {
+    // A division of 128 bits takes several times as long, and is hardly ever needed.
+    if let Some(product) = units.checked_mul(part) {
+        return product.div_ceil(of);
+    }
     let scaled = (u128::from(units) * u128::from(part)).div_ceil(u128::from(of));
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
@@ -528,6 +564,7 @@ fn scaled_up(units: u64, part: u64, of: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::model::Limit;
+    use crate::store::asynchronous::credit::lease::ALL_SHARES;
     use crate::units::Quota;
 
     /// An account of an empty bucket of 1,000 units that gets one in a millisecond. The request
@@ -559,6 +596,52 @@ mod tests {
         }
         let later = account.known.left(&account.terms, sent + UNUSED);
         assert_eq!(later, 1_000, "it is full again");
+    }
+
+    #[test]
+    fn payment_is_due_at_two_thirds_of_the_credit_and_small_debts_wait() {
+        let sent = Instant::now();
+        let mut account = account_of_empty_bucket(sent);
+        account.overshoot = 48;
+        let share = UsableShare {
+            parts: ALL_SHARES,
+            growths: 0,
+            ends: sent + UNUSED,
+        };
+        assert_eq!(share.credit(48), 48);
+        let answered = account.known.answered;
+        let at = |seconds| answered + Duration::from_secs(seconds);
+        for (owed, is_due, can_wait) in [
+            (5, false, true),
+            (6, false, false),
+            (31, false, false),
+            (32, true, false),
+        ] {
+            account.owed = owed;
+            assert_eq!(account.is_due(1, &share), is_due, "{owed} of 48");
+            assert!(account.is_due(49 - owed, &share), "the next does not fit");
+            assert_eq!(account.can_wait(&share, at(4)), can_wait, "{owed} of 48");
+            assert!(!account.can_wait(&share, at(5)), "{owed} of 48");
+        }
+        account.owed = 1;
+        account.pay(|| 1, at(1));
+        assert!(!account.can_wait(&share, at(2)), "it is sent again");
+        assert!(!account.is_due(48, &share), "the first is not answered");
+    }
+
+    #[test]
+    fn parts_and_times_are_rounded_up() {
+        let now = Instant::now();
+        for (nanos, micros) in [(0, 0), (1, 1), (999, 1), (1_000, 1), (1_001, 2)] {
+            assert_eq!(until(now + Duration::from_nanos(nanos), now), micros);
+        }
+        assert_eq!(until(now, now + Duration::from_micros(1)), 0);
+        assert_eq!((scaled_up(6, 3, 2), scaled_up(7, 3, 2)), (9, 11));
+        // The product has more than 64 bits.
+        let third = u64::MAX / 3;
+        assert_eq!(scaled_up(u64::MAX, 7, 21), third);
+        assert_eq!(scaled_up(u64::MAX - 1, 7, 21), third);
+        assert_eq!(scaled_up(u64::MAX - 3, 7, 21), third - 1);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use crate::model::Budget;
 use crate::units::micros;
 
-/// The longest time for which units are owed while the store answers.
-pub(super) const PAY_AFTER: Duration = Duration::from_secs(4);
+/// The time from the first owed unit of a budget, or from a look at its account, to the next look.
+pub(super) const LOOK_AFTER: Duration = Duration::from_secs(4);
 
 /// If the last payments are longer ago, this counts as the time since then, because the task stood
 /// still.
@@ -67,7 +67,7 @@ impl DueBudgets {
         self.queue.push_back(due);
     }
 
-    /// How many budgets may be paid early now, so that all are paid evenly over [`PAY_AFTER`].
+    /// How many budgets may be looked at early now, to spread all evenly over [`LOOK_AFTER`].
     /// Otherwise keys that were first used at the same time, as after a start, would be paid at
     /// once.
     pub(super) fn early(&mut self, now: Instant) -> usize {
@@ -75,10 +75,10 @@ impl DueBudgets {
         let known = self.spread_until.filter(|_| budgets > 0);
         let elapsed = now.saturating_duration_since(known.unwrap_or(now));
         let since = micros(elapsed.min(LONGEST_SPREAD));
-        let early = budgets * since / micros(PAY_AFTER);
+        let early = budgets * since / micros(LOOK_AFTER);
         // The rest of the time counts at the next call.
         let rest = since
-            - (early * micros(PAY_AFTER))
+            - (early * micros(LOOK_AFTER))
                 .checked_div(budgets)
                 .unwrap_or(since);
         self.spread_until = now.checked_sub(Duration::from_micros(rest));
@@ -157,7 +157,7 @@ mod tests {
     fn payments_of_keys_that_began_together_are_spread_however_long_a_round_takes() {
         let limit = Limit::token_bucket("api", Quota::per_second(9)).unwrap();
         let owed_at = |at: Instant, key: u64| DueBudget {
-            at: at + PAY_AFTER,
+            at: at + LOOK_AFTER,
             budget: Budget::new(&limit, Key::from(key)),
             unanswered: None,
         };
@@ -168,7 +168,7 @@ mod tests {
             for key in 0..2_000 {
                 due.add(owed_at(now, key));
             }
-            let end = now + 5 * PAY_AFTER;
+            let end = now + 5 * LOOK_AFTER;
             while now < end {
                 now += round;
                 let mut early = due.early(now);
@@ -177,7 +177,7 @@ mod tests {
                     due.add(owed_at(now, taken));
                     taken += 1;
                 }
-                let evenly = 2_000 * round.as_millis() / PAY_AFTER.as_millis();
+                let evenly = 2_000 * round.as_millis() / LOOK_AFTER.as_millis();
                 let most = u64::try_from(evenly).unwrap() * 11 / 10;
                 assert!(taken <= most, "{taken} in {round:?}, and not {most}");
             }

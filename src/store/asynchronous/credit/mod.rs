@@ -1,9 +1,9 @@
 //! Limits with an overshoot: units that are allowed here and charged later.
 //!
 //! An account knows the level in the last answer of the store. A check that fits this level is
-//! allowed at once, and its units are *owed*. When half of the *credit* is owed, or after a few
-//! seconds, a *payment* charges the owed units, even if they do not fit. Its answer has the next
-//! level. All other checks ask the store. The module [`account`] explains the bound of the
+//! allowed at once, and its units are *owed*. When two thirds of the *credit* are owed, or after a
+//! few seconds, a *payment* charges the owed units, even if they do not fit. Its answer has the
+//! next level. All other checks ask the store. The module [`account`] explains the bound of the
 //! overshoot, and [`lease`] how replicas share it.
 
 pub(super) mod account;
@@ -158,12 +158,12 @@ impl Credit {
         has_grown || !share.is_leased(now)
     }
 
-    /// Returns the next steps for an account.
-    fn next(&self, account: &mut CreditAccount, share: &UsableShare) -> Next {
+    /// Returns the next steps for an account, whose last check had so many units.
+    fn next(&self, account: &mut CreditAccount, units: u64, share: &UsableShare) -> Next {
         if !account.owes() {
             return Next::default();
         }
-        let payment = match account.is_due(share) {
+        let payment = match account.is_due(units, share) {
             true => account.pay(|| self.accounts.next_number(), Instant::now()),
             false => None,
         };
@@ -178,20 +178,6 @@ impl Credit {
         self.under(budget.parts(), |account| account.unpaid())
             .unwrap_or(0)
     }
-
-    /// Holds the units of a check, whose group is not decided yet.
-    pub(super) fn hold(&self, check: &Check) -> Option<DecidedHere> {
-        // The store answers checks of cost 0.
-        let overshoot = check.limit().overshoot().filter(|_| check.cost() > 0)?;
-        self.under(check.budget().parts(), |account| {
-            account.hold(
-                check.cost().into(),
-                overshoot,
-                &self.share.get(),
-                Instant::now,
-            )
-        })?
-    }
 }
 
 impl<S: Store> Asynchronous<S> {
@@ -205,16 +191,37 @@ impl<S: Store> Asynchronous<S> {
         let known = NotHere { is_new_key: false };
         let overshoot = limit.overshoot().ok_or(known)?;
         let terms = CreditTerms::from_rule(limit.rule()).ok_or(known)?;
-        let (decided, next) = self.credit.accounts.decide((limit, key), |account| {
+        let units = u64::from(cost);
+        let mut next = Next::default();
+        let decided = self.credit.accounts.decide((limit, key), |account| {
             let account = account.is_of(&terms).then_some(account)?;
             let share = self.credit.share.get();
-            match account.allow(cost.into(), overshoot, &share, Instant::now) {
-                Some(allowed) => Some((allowed, self.credit.next(account, &share))),
-                None => Some((account.deny(cost.into(), Instant::now())?, Next::default())),
+            let allowed = account.allow(units, overshoot, &share, Instant::now);
+            let denied = match allowed {
+                Some(_) => None,
+                None => account.deny(units, Instant::now()),
+            };
+            if denied.is_none() {
+                next = self.credit.next(account, units, &share);
             }
-        })?;
+            allowed.or(denied)
+        });
         self.start(next, (limit, key));
-        Ok(decided)
+        decided
+    }
+
+    /// Holds the units of a check, whose group is not decided yet.
+    pub(super) fn hold(self: &Arc<Self>, check: &Check) -> Option<DecidedHere> {
+        // The store answers checks of cost 0.
+        let overshoot = check.limit().overshoot().filter(|_| check.cost() > 0)?;
+        let (budget, units) = (check.budget().parts(), check.cost().into());
+        let (held, next) = self.credit.under(budget, |account| {
+            let share = self.credit.share.get();
+            let held = account.hold(units, overshoot, &share, Instant::now);
+            (held, self.credit.next(account, units, &share))
+        })?;
+        self.start(next, budget);
+        held
     }
 
     /// Ends the hold on the units of a check. If its group was allowed, the units are owed.
@@ -223,7 +230,7 @@ impl<S: Store> Asynchronous<S> {
         let end = |account: &mut CreditAccount| {
             account.end_hold(held, is_allowed);
             let share = self.credit.share.get();
-            self.credit.next(account, &share)
+            self.credit.next(account, held.units, &share)
         };
         if let Some(next) = self.credit.under(budget, end) {
             self.start(next, budget);

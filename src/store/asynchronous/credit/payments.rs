@@ -4,10 +4,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle as Runtime;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::account::{CreditAccount, LevelReport, Payable};
-use super::due::{DueBudget, DueBudgets, PAY_AFTER, UnansweredPayment};
+use super::due::{DueBudget, DueBudgets, LOOK_AFTER, UnansweredPayment};
 use super::lease::Lease;
 use super::sharing::ClaimTimer;
 use crate::model::{Budget, Change, Decision, Error, Operation};
@@ -96,7 +97,7 @@ impl<S: Store> SentPayment<S> {
         let credit = &self.asynchronous.credit;
         let next = self.with_account(|account| {
             let is_first = account.paid(number, report.as_ref());
-            is_first.then(|| credit.next(account, &credit.share.get()))
+            is_first.then(|| credit.next(account, 0, &credit.share.get()))
         });
         if let Some(next) = next.flatten() {
             // The store tells in the delay how many units did not fit.
@@ -181,7 +182,7 @@ impl<S: Store> Asynchronous<S> {
     }
 
     fn look_again(&self, budget: Budget, unanswered: Option<UnansweredPayment>) {
-        let at = later(Instant::now(), PAY_AFTER);
+        let at = later(Instant::now(), LOOK_AFTER);
         self.credit.due.lock().budgets.add(DueBudget {
             at,
             budget,
@@ -213,16 +214,24 @@ impl<S: Store> Asynchronous<S> {
         spawn_for(self, &runtime, end, task);
     }
 
-    /// Takes out the payments that are due, and so many that are early.
-    fn payments_due(self: &Arc<Self>, now: Instant, early: &mut usize) -> Vec<SentPayment<S>> {
+    /// Looks at budgets that are due, and at so many that are early. Returns the payments of some
+    /// of them, and whether these were the last budgets.
+    fn payments_due(
+        self: &Arc<Self>,
+        now: Instant,
+        early: &mut usize,
+    ) -> (Vec<SentPayment<S>>, bool) {
         let mut due = Vec::new();
-        while due.len() < AT_ONCE {
+        for _ in 0..AT_ONCE {
             let Some(looked_at) = self.credit.due.lock().budgets.take(now, early) else {
-                break;
+                return (due, true);
             };
             let budget = looked_at.budget;
             let pay = |account: &mut CreditAccount| {
-                let payment = account.pay(|| self.credit.accounts.next_number(), now);
+                let payment = match account.can_wait(&self.credit.share.get(), now) {
+                    true => None,
+                    false => account.pay(|| self.credit.accounts.next_number(), now),
+                };
                 // Until it is answered, it may have to be sent again.
                 account.is_planned = !account.is_paid();
                 (payment, account.is_planned, account.payment_number())
@@ -239,15 +248,14 @@ impl<S: Store> Asynchronous<S> {
                 due.push(SentPayment::new(self, budget, payment));
             }
         }
-        due
+        (due, false)
     }
 
     /// Pays what is due. The lease is renewed meanwhile, however much that is.
     async fn pay_due(self: &Arc<Self>, timer: &mut ClaimTimer) {
         let mut early = self.credit.due.lock().budgets.early(Instant::now());
         loop {
-            let due = self.payments_due(Instant::now(), &mut early);
-            let is_last = due.len() < AT_ONCE;
+            let (due, is_last) = self.payments_due(Instant::now(), &mut early);
             send_all(due).await;
             self.renew_when_due(timer).await;
             self.credit.due.lock().report(&self.credit.label);
@@ -255,6 +263,8 @@ impl<S: Store> Asynchronous<S> {
                 return;
             }
             self.beat();
+            // If no payment was due, nothing else has let other tasks run.
+            yield_now().await;
         }
     }
 

@@ -373,6 +373,33 @@ fn store_is_rarely_asked_for_a_bucket_at_its_limit() {
 }
 
 #[test]
+fn checks_of_more_than_half_of_the_credit_are_decided_here() {
+    runtime().block_on(async {
+        // A process alone may owe 12 units.
+        let quota = Quota::per_second(100_000).burst(100);
+        let limit = Limit::token_bucket("api", quota)
+            .and_then(|limit| limit.with_overshoot_percent(12))
+            .unwrap();
+        let replica = Asynchronous::new(
+            Distant::new(1, 0, 1),
+            Duration::from_millis(2),
+            "test".into(),
+        );
+        for costs in [[1, 1], [5, 5], [7, 7], [8, 8], [12, 12], [8, 1]] {
+            let mut here = 0;
+            for cost in costs.repeat(100) {
+                sleep(Duration::from_millis(50)).await;
+                let check = Check::new(&limit, "alice").with_cost(cost);
+                let charge = Operation::Charge(check.into());
+                let decision = replica.apply(charge).await.unwrap();
+                here += u32::from(decision.source() == Source::Asynchronous);
+            }
+            assert!(here > 190, "{here} of 200 checks of {costs:?}");
+        }
+    });
+}
+
+#[test]
 fn units_that_are_not_spent_are_given_back_also_after_an_outage() {
     runtime().block_on(async {
         let limit = Limit::fixed_window("api", Quota::per_day(1_000))
