@@ -105,7 +105,8 @@ async fn haproxy(app: u16, backend: &str, server: &str) -> Proxy {
     let conf = folder.file(
         "haproxy.cfg",
         &format!(
-            "defaults\n mode http\n timeout connect 5s\n timeout client 30s\n timeout server 30s\n\
+            "global\n noreuseport\n\
+             defaults\n mode http\n timeout connect 5s\n timeout client 30s\n timeout server 30s\n\
              frontend in\n bind 127.0.0.1:{http1}\n bind 127.0.0.1:{http2} proto h2\n \
              default_backend app\n\
              backend app\n {backend}\n server app 127.0.0.1:{app} {server}\n"
