@@ -49,7 +49,7 @@ const DENIES_FOR: Duration = Duration::from_secs(1);
 /// An account that owes nothing is forgotten after this time without a check.
 const UNUSED: Duration = Duration::from_secs(60);
 
-/// A debt below this part of the credit is small. Most keys are far below their limit, and cannot
+/// A debt below an eighth of the credit is small. Most keys are far below their limit, and cannot
 /// exceed it by much while their debts are small.
 const SMALL_PART: u64 = 8;
 
