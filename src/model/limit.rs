@@ -317,14 +317,21 @@ impl Limit {
     #[inline]
     pub(crate) fn shares_budgets_with(&self, other: &Self) -> bool {
         // The fast path, without a comparison of names.
+        self.is_clone_of(other) || (self.name() == other.name() && self.kind() == other.kind())
+    }
+
+    /// Returns whether one of two limits was cloned from the other. If not, they may be equal all
+    /// the same.
+    #[inline]
+    pub(crate) fn is_clone_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
-            || (self.name() == other.name() && self.kind() == other.kind())
     }
 
     /// Returns whether two limits make the same decisions, even if their quotas are written
     /// differently.
+    #[inline]
     pub(crate) fn decides_as(&self, other: &Self) -> bool {
-        self.rule() == other.rule()
+        self.is_clone_of(other) || self.rule() == other.rule()
     }
 
     /// Returns whether a check that waits reserves its units. See
@@ -351,7 +358,7 @@ impl Limit {
 
 impl PartialEq for Limit {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared) || self.shared == other.shared
+        self.is_clone_of(other) || self.shared == other.shared
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod claim;
 pub(crate) mod clock;
+mod compact_instant;
 mod config_error;
 #[cfg(any(feature = "calendar", feature = "config"))]
 pub(crate) mod did_you_mean;
@@ -16,6 +17,7 @@ pub use self::claim::Claim;
 pub(crate) use self::claim::MAX_LEASE;
 pub use self::clock::ManualClock;
 pub(crate) use self::clock::{Micros, Timestamp, later, micros};
+pub(crate) use self::compact_instant::CompactInstant;
 pub use self::config_error::ConfigError;
 pub(crate) use self::lock::{AtomicU32, AtomicU64, Mutex, MutexGuard, RwLock};
 pub(crate) use self::outcome::Outcome;

@@ -9,14 +9,13 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::DefaultHashBuilder;
-use tokio::time::Instant;
 
 use super::seen_keys::SeenKeys;
 use crate::model::{Budget, Key, Limit};
 use crate::store::NotHere;
 use crate::store::fingerprint::hash_budget;
 use crate::store::table::{Cursor, Table};
-use crate::units::{Mutex, MutexGuard};
+use crate::units::{CompactInstant, Mutex, MutexGuard};
 
 /// A power of two, and large enough that threads rarely contend for a shard.
 const SHARDS: usize = 64;
@@ -37,8 +36,14 @@ const LOOKS: usize = 16;
 
 /// The knowledge that a process has of a budget.
 pub(super) trait Account {
+    /// The numbers of a limit by which an account decides.
+    type Terms;
+
+    /// The terms of a limit, if its kind has such accounts.
+    fn terms_of(limit: &Limit) -> Option<Self::Terms>;
+
     /// Returns whether nothing is lost if this is forgotten.
-    fn can_be_forgotten(&self, now: Instant) -> bool;
+    fn can_be_forgotten(&self, now: CompactInstant) -> bool;
 }
 
 pub(super) struct Accounts<A> {
@@ -55,9 +60,10 @@ pub(super) struct AccountShard<A> {
     /// Where the search for room goes on.
     hand: Cursor,
     /// When an account was forgotten last.
-    forgot_at: Option<Instant>,
+    forgot_at: Option<CompactInstant>,
 }
 
+/// An account, which decides by the limit of its budget.
 pub(super) struct StoredAccount<A> {
     pub(super) budget: Budget,
     pub(super) account: A,
@@ -87,15 +93,21 @@ impl<A> Default for Accounts<A> {
 }
 
 impl<A: Account> Accounts<A> {
-    /// Calls a function with the account of a budget, if there is one.
+    /// Calls a function with the account of a budget, if there is one that decides as its limit
+    /// does.
     #[inline]
     pub(super) fn with<T>(
         &self,
         budget: (&Limit, &Key),
-        call: impl FnOnce(&mut A) -> T,
+        call: impl FnOnce(&A::Terms, &mut A) -> T,
     ) -> Option<T> {
+        let (limit, _) = budget;
+        let terms = A::terms_of(limit)?;
         let mut place = self.place(budget);
-        place.get().map(|stored| call(&mut stored.account))
+        let stored = place.get()?;
+        stored
+            .decides_as(limit)
+            .then(|| call(&terms, &mut stored.account))
     }
 
     /// Calls a function with the account of a budget, which may decide a check.
@@ -103,11 +115,18 @@ impl<A: Account> Accounts<A> {
     pub(super) fn decide<T>(
         &self,
         budget: (&Limit, &Key),
-        decide: impl FnOnce(&mut A) -> Option<T>,
+        decide: impl FnOnce(&A::Terms, &mut A) -> Option<T>,
     ) -> Result<T, NotHere> {
+        let known = NotHere { is_new_key: false };
+        let (limit, _) = budget;
+        let terms = A::terms_of(limit).ok_or(known)?;
         let mut place = self.place(budget);
         if let Some(stored) = place.get() {
-            return decide(&mut stored.account).ok_or(NotHere { is_new_key: false });
+            let decided = match stored.decides_as(limit) {
+                true => decide(&terms, &mut stored.account),
+                false => None,
+            };
+            return decided.ok_or(known);
         }
         Err(NotHere {
             is_new_key: place.note_key(),
@@ -176,6 +195,23 @@ impl<A: Account> Accounts<A> {
     }
 }
 
+impl<A> StoredAccount<A> {
+    /// Returns whether the account decides as a limit does.
+    #[inline]
+    pub(super) fn decides_as(&self, limit: &Limit) -> bool {
+        self.budget.limit().decides_as(limit)
+    }
+
+    /// Replaces the account by one of another limit.
+    pub(super) fn replace(&mut self, budget: &Budget, account: A) -> Self {
+        let new = Self {
+            budget: budget.clone(),
+            account,
+        };
+        std::mem::replace(self, new)
+    }
+}
+
 impl<A: Account> AccountPlace<'_, A> {
     #[inline]
     pub(super) fn get(&mut self) -> Option<&mut StoredAccount<A>> {
@@ -192,7 +228,7 @@ impl<A: Account> AccountPlace<'_, A> {
     }
 
     /// When an account of the shard was forgotten last. It may have been the one of this place.
-    pub(super) fn forgot_at(&self) -> Option<Instant> {
+    pub(super) fn forgot_at(&self) -> Option<CompactInstant> {
         self.shard.forgot_at
     }
 
@@ -202,7 +238,12 @@ impl<A: Account> AccountPlace<'_, A> {
     }
 
     /// Adds an account to a place that has none, if its key gets one.
-    pub(super) fn add(&mut self, budget: &Budget, account: impl FnOnce() -> A, now: Instant) {
+    pub(super) fn add(
+        &mut self,
+        budget: &Budget,
+        account: impl FnOnce() -> A,
+        now: CompactInstant,
+    ) {
         if !self.note_key() && self.shard.has_room(now) {
             let stored = StoredAccount {
                 budget: budget.clone(),
@@ -215,12 +256,12 @@ impl<A: Account> AccountPlace<'_, A> {
 
 impl<A: Account> AccountShard<A> {
     /// Returns whether there is room for an account, after it has made room if it can.
-    fn has_room(&mut self, now: Instant) -> bool {
+    fn has_room(&mut self, now: CompactInstant) -> bool {
         self.table.len() < MAX_PER_SHARD || self.evict(now)
     }
 
     /// Removes an account that can be forgotten. Returns whether it found one.
-    fn evict(&mut self, now: Instant) -> bool {
+    fn evict(&mut self, now: CompactInstant) -> bool {
         let mut looked_at = 0;
         while looked_at < LOOKS {
             (self.hand, _) = self.table.next(self.hand);
@@ -240,7 +281,7 @@ impl<A: Account> AccountShard<A> {
     /// Notes that an account was forgotten. The clock is read under the lock, because an answer
     /// must not create the account again if its request was sent before this.
     fn note_forgotten(&mut self) {
-        self.forgot_at = Some(Instant::now());
+        self.forgot_at = Some(CompactInstant::now());
     }
 
     /// Calls a function with each account, and removes those for which it is true.
@@ -259,7 +300,13 @@ mod tests {
     struct Idle;
 
     impl Account for Idle {
-        fn can_be_forgotten(&self, _now: Instant) -> bool {
+        type Terms = ();
+
+        fn terms_of(_limit: &Limit) -> Option<()> {
+            Some(())
+        }
+
+        fn can_be_forgotten(&self, _now: CompactInstant) -> bool {
             true
         }
     }
@@ -267,10 +314,10 @@ mod tests {
     /// Asks for a key. If the answer of the store is needed, the key gets an account, or not.
     fn ask(accounts: &Accounts<Idle>, limit: &Limit, key: &str) -> Result<(), NotHere> {
         let budget = Budget::new(limit, key);
-        let decided = accounts.decide(budget.parts(), |_| Some(()));
+        let decided = accounts.decide(budget.parts(), |(), _| Some(()));
         if decided == Err(NotHere { is_new_key: false }) {
             let mut place = accounts.place(budget.parts());
-            place.add(&budget, || Idle, Instant::now());
+            place.add(&budget, || Idle, CompactInstant::now());
         }
         decided
     }

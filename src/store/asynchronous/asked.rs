@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::Asynchronous;
 use super::credit::account::{CreditTerms, LevelReport};
 use super::prepaid::account::WindowReport;
 use crate::model::{Budget, Check, Operation, Source, Verdict};
 use crate::store::{Answer, Store};
+use crate::units::CompactInstant;
 
 /// When a check was sent to the store.
 #[derive(Clone, Copy)]
 pub(super) struct SentAt {
     /// By the clock of this process.
-    pub(super) time: Instant,
+    pub(super) time: CompactInstant,
     /// The growths of the share of the overshoot by then.
     pub(super) growths: u64,
 }
@@ -37,7 +36,7 @@ impl<S: Store> Asynchronous<S> {
     pub(super) fn sent_now(&self) -> SentAt {
         SentAt {
             growths: self.credit.growths(),
-            time: Instant::now(),
+            time: CompactInstant::now(),
         }
     }
 
@@ -71,8 +70,8 @@ impl<S: Store> Asynchronous<S> {
     /// charged yet.
     pub(super) fn with_account(&self, budget: &Budget, verdict: Verdict) -> Verdict {
         let limit = budget.limit();
-        if let Some(rule) = limit.charged_ahead() {
-            let ahead = self.prepaid.under(budget.parts(), rule, |it| it.ahead());
+        if limit.charged_ahead().is_some() {
+            let ahead = self.prepaid.with(budget.parts(), |_, it| it.ahead());
             return verdict.with_more_remaining(ahead.unwrap_or(0));
         }
         match limit.is_asynchronous() {
@@ -83,7 +82,7 @@ impl<S: Store> Asynchronous<S> {
 }
 
 fn with_unpaid(budget: &Budget, verdict: Verdict, unpaid: u64) -> Verdict {
-    let terms = CreditTerms::from_rule(budget.limit().rule());
+    let terms = CreditTerms::of_limit(budget.limit());
     let free_after = terms.map_or(0, |terms| terms.drains_after(unpaid));
     verdict.with_unpaid(unpaid, free_after)
 }

@@ -1,9 +1,7 @@
 //! A check that this process decided.
 
-use tokio::time::Instant;
-
 use crate::model::{Check, Verdict};
-use crate::units::{Outcome, Timestamp};
+use crate::units::{CompactInstant, Outcome, Timestamp};
 
 /// A check that an account of this process decided, or a part of its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,7 +11,7 @@ pub(super) struct DecidedHere {
     /// The units of the check that are taken here.
     pub(super) units: u64,
     /// The time of the check.
-    pub(super) at: Instant,
+    pub(super) at: CompactInstant,
     /// The same by the clock of the store, as far as this process knows.
     pub(super) now: Timestamp,
     /// The time that a refund names, by the clock of the store.
@@ -30,7 +28,7 @@ pub(super) struct WindowOfUnits {
     /// The end by the clock of the store.
     pub(super) ends: Timestamp,
     /// The end by the clock of this process, which is never later.
-    pub(super) closes: Instant,
+    pub(super) closes: CompactInstant,
 }
 
 impl DecidedHere {

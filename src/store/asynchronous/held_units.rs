@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::Asynchronous;
 use super::asked::SentAt;
 use super::decided::DecidedHere;
 use super::prepaid::account::PrepaidAccount;
+use crate::algorithm::FixedWindow;
 use crate::model::{Check, Decision, Error, Group, Operation, Source, Verdict};
 use crate::store::{Answer, Store};
-use crate::units::later;
+use crate::units::CompactInstant;
 
 /// A group, and its units that are here. They are put back when this is dropped, unless the group
 /// was charged.
@@ -31,8 +30,8 @@ impl<S: Store> HeldUnits<S> {
             if check.limit().charged_ahead().is_none() {
                 return asynchronous.hold(check);
             }
-            asynchronous.find_units(check, |account, units| {
-                account.take_up_to(units, Instant::now)
+            asynchronous.find_units(check, |rule, account, units| {
+                account.take_up_to(rule, units, CompactInstant::now)
             })
         })
     }
@@ -48,9 +47,9 @@ impl<S: Store> HeldUnits<S> {
 
     /// Finds the units of a group that are here, and leaves them there.
     pub(super) fn look(asynchronous: &Arc<Asynchronous<S>>, group: Group) -> Self {
-        let now = Instant::now();
+        let now = CompactInstant::now();
         Self::new(asynchronous, group, false, |check| {
-            asynchronous.find_units(check, |account, units| account.look(units, now))
+            asynchronous.find_units(check, |rule, account, units| account.look(rule, units, now))
         })
     }
 
@@ -70,7 +69,7 @@ impl<S: Store> HeldUnits<S> {
             here,
             sent: SentAt {
                 growths,
-                time: Instant::now(),
+                time: CompactInstant::now(),
             },
         }
     }
@@ -82,7 +81,7 @@ impl<S: Store> HeldUnits<S> {
         }
         // The windows of some units may be over when the store decides. It is asked for the whole
         // cost instead.
-        let latest = later(self.sent.time, self.asynchronous.deadline);
+        let latest = self.sent.time + self.asynchronous.deadline;
         self.put_back(|here| here.window.is_some_and(|window| window.closes <= latest));
         let missing = Group::of_distinct(self.missing().collect());
         let answer = self.asynchronous.store.apply(match self.are_taken {
@@ -199,22 +198,23 @@ impl<S: Store> Asynchronous<S> {
     fn find_units(
         &self,
         check: &Check,
-        find: impl Fn(&mut PrepaidAccount, u64) -> Option<DecidedHere>,
+        find: impl Fn(&FixedWindow, &mut PrepaidAccount, u64) -> Option<DecidedHere>,
     ) -> Option<DecidedHere> {
         // Only the store knows the answer to a cost above the capacity.
         let units = u64::from(check.cost());
-        let rule = check.limit().charged_ahead();
-        let rule = rule.filter(|rule| units <= rule.limit)?;
         let budget = check.budget().parts();
-        self.prepaid.under(budget, rule, |it| find(it, units))?
+        self.prepaid
+            .with(budget, |rule, account| match units <= rule.limit {
+                true => find(rule, account, units),
+                false => None,
+            })?
     }
 
     /// Puts prepaid units back into their account.
     fn put_back(&self, check: &Check, spent: &DecidedHere) {
-        if let Some(rule) = check.limit().charged_ahead() {
-            let budget = check.budget().parts();
-            self.prepaid.under(budget, rule, |it| it.put_back(spent));
-        }
+        let budget = check.budget().parts();
+        self.prepaid
+            .with(budget, |_, account| account.put_back(spent));
     }
 }
 

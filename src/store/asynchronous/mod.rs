@@ -28,7 +28,7 @@ use super::heartbeat::Heartbeat;
 use super::{Answer, NotHere, Store, answer};
 use crate::algorithm::Cost;
 use crate::model::{Budget, Change, Check, Decision, Group, Key, Limit, Operation, Source};
-use crate::units::{Mutex, Outcome, Timestamp};
+use crate::units::{CompactInstant, Mutex, Outcome, Timestamp};
 
 /// The longest time for paying what is owed, and for giving back units, when a process ends.
 const LONGEST_RELEASE: Duration = Duration::from_secs(5);
@@ -119,7 +119,7 @@ impl<S: Store> Asynchronous<S> {
     fn charge_one(self: &Arc<Self>, check: Check) -> Answer {
         let budget = check.budget().parts();
         let here = match check.limit().charged_ahead() {
-            Some(rule) => self.spend_up_to(rule, budget, check.cost()),
+            Some(_) => self.spend_up_to(budget, check.cost()),
             None => self.decide_here(budget, check.cost()),
         };
         // Only the store knows the turn of a check that waits.
@@ -166,7 +166,7 @@ impl<S: Store> Asynchronous<S> {
             return Err(NotHere { is_new_key: false });
         }
         match limit.charged_ahead() {
-            Some(rule) => self.spend(rule, budget, cost),
+            Some(_) => self.spend(budget, cost),
             None => self.decide_on_credit(budget, cost),
         }
     }
@@ -207,7 +207,7 @@ impl<S: Store> Asynchronous<S> {
         let pay = async move { asynchronous.pay_all().await };
         let paying = runtime.spawn(timeout(LONGEST_RELEASE, pay));
         let give_back = async {
-            let taken = self.prepaid.take_all(Instant::now());
+            let taken = self.prepaid.take_all(CompactInstant::now());
             self.give_back(taken).await;
             // The sender is here, so it does not fail.
             drop(self.charging.subscribe().wait_for(|it| *it == 0).await);
@@ -220,7 +220,7 @@ impl<S: Store> Asynchronous<S> {
 impl<S: Store> Drop for Asynchronous<S> {
     /// Pays what is owed and gives back the units that are not spent, if a runtime still runs that.
     fn drop(&mut self) {
-        let now = Instant::now();
+        let now = CompactInstant::now();
         let taken = self.prepaid.take_all(now);
         let payments = self.credit.payments(now);
         let is_empty = taken.is_empty() && payments.is_empty();
@@ -259,7 +259,9 @@ impl<S: Store> Drop for Forget<S> {
             is_reset,
         } = self;
         asynchronous.end_change(budget, *is_reset);
-        let removed = asynchronous.prepaid.remove_units(budget, Instant::now());
+        let removed = asynchronous
+            .prepaid
+            .remove_units(budget, CompactInstant::now());
         if let Some(returned) = removed.filter(|_| *gives_back) {
             asynchronous.start_give_back(vec![returned]);
         }

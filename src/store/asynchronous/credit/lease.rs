@@ -18,9 +18,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use crate::units::{Claim, later};
+use crate::units::{Claim, CompactInstant};
 
 /// All shares together.
 pub(crate) const ALL_SHARES: u32 = 1_000;
@@ -48,7 +46,7 @@ pub(crate) struct UsableShare {
     pub(super) parts: u32,
     /// The number of times that the share grew.
     pub(crate) growths: u64,
-    pub(super) ends: Instant,
+    pub(super) ends: CompactInstant,
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -59,9 +57,9 @@ pub(crate) struct Lease {
     holders: u32,
     /// The number of the last claim, and when it was sent, until it is answered.
     claims: u64,
-    sent: Option<Instant>,
+    sent: Option<CompactInstant>,
     /// When the lease in the store is over, unless a claim that was not answered prolongs it.
-    lapses: Instant,
+    lapses: CompactInstant,
     /// Set while this process needs no share.
     is_closed: bool,
 }
@@ -79,13 +77,13 @@ impl UsableShare {
     }
 
     #[inline]
-    pub(crate) fn is_leased(&self, now: Instant) -> bool {
+    pub(crate) fn is_leased(&self, now: CompactInstant) -> bool {
         now < self.ends
     }
 }
 
 impl Lease {
-    pub(crate) fn new(holder: [u8; 8], now: Instant) -> Self {
+    pub(crate) fn new(holder: [u8; 8], now: CompactInstant) -> Self {
         Self {
             claim: Claim::new(holder, STORED_LEASE),
             usable: UsableShare {
@@ -150,7 +148,7 @@ impl Lease {
 
     /// Gives up the parts above the fair number, or all if the lease is over. The process stops
     /// using them. Returns the rest, and whether the store counts more parts for this process.
-    pub(crate) fn give_up(&mut self, now: Instant) -> (UsableShare, bool) {
+    pub(crate) fn give_up(&mut self, now: CompactInstant) -> (UsableShare, bool) {
         let kept = match self.usable.is_leased(now) {
             true => self.usable.parts.min(self.fair()),
             false => 0,
@@ -160,9 +158,9 @@ impl Lease {
     }
 
     /// Returns whether the usable share should be renewed.
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    pub(super) fn is_due(&self, now: CompactInstant) -> bool {
         let rest = LEASE.saturating_sub(RENEW_EVERY);
-        self.usable.parts > 0 && later(now, rest) >= self.usable.ends
+        self.usable.parts > 0 && now + rest >= self.usable.ends
     }
 
     /// Returns the next claim with its number, or `None` if this is not the time for one. `paid_to`
@@ -170,7 +168,7 @@ impl Lease {
     pub(crate) fn claim(
         &mut self,
         paid_to: Option<UsableShare>,
-        now: Instant,
+        now: CompactInstant,
     ) -> Option<(u64, Claim)> {
         if self.is_closed && self.holders == 0 {
             // The store counts no part for this process.
@@ -200,13 +198,19 @@ impl Lease {
 
     /// Notes the answer to a claim, which grants `parts` more. Any answer but the first one
     /// to the last claim changes nothing.
-    pub(crate) fn granted_more(&mut self, claim: u64, parts: u64, holders: u32, now: Instant) {
+    pub(crate) fn granted_more(
+        &mut self,
+        claim: u64,
+        parts: u64,
+        holders: u32,
+        now: CompactInstant,
+    ) {
         let Some(sent) = self.sent.take_if(|_| claim == self.claims) else {
             return;
         };
         self.claim.granted += parts;
-        self.lapses = later(now, LAPSES_AFTER);
-        let ends = later(sent, SAFE_LEASE);
+        self.lapses = now + LAPSES_AFTER;
+        let ends = sent + SAFE_LEASE;
         if now >= ends {
             return;
         }
@@ -226,12 +230,12 @@ impl Lease {
 mod tests {
     use super::*;
 
-    fn after(start: Instant, millis: u64) -> Instant {
+    fn after(start: CompactInstant, millis: u64) -> CompactInstant {
         start + Duration::from_millis(millis)
     }
 
     /// A lease of all parts, which were granted at this time.
-    fn lease_of_all(start: Instant) -> Lease {
+    fn lease_of_all(start: CompactInstant) -> Lease {
         let mut lease = Lease::new([1; 8], start);
         for parts in [1, 999] {
             let (number, _) = lease.claim(Some(lease.usable()), start).unwrap();
@@ -243,7 +247,7 @@ mod tests {
 
     #[test]
     fn process_that_cannot_pay_claims_again_when_its_lease_in_the_store_is_over() {
-        let start = Instant::now();
+        let start = CompactInstant::now();
         let mut lease = lease_of_all(start);
         for millis in [5_000, 8_000, 12_000] {
             let now = after(start, millis);
@@ -260,7 +264,7 @@ mod tests {
 
     #[test]
     fn share_from_before_a_lapse_grows_also_if_the_process_stopped_after_it_gave_up_a_part() {
-        let start = Instant::now();
+        let start = CompactInstant::now();
         let mut lease = lease_of_all(start);
         let (number, _) = lease.claim(Some(lease.usable()), start).unwrap();
         lease.granted_more(number, 0, 2, start);
@@ -277,7 +281,7 @@ mod tests {
 
     #[test]
     fn process_that_pays_claims_again_at_once() {
-        let start = Instant::now();
+        let start = CompactInstant::now();
         let mut lease = lease_of_all(start);
         let now = after(start, 5_000);
         let (kept, _) = lease.give_up(now);

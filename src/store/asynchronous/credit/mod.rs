@@ -15,9 +15,6 @@ mod sharing;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use self::account::{CreditAccount, CreditTerms, LevelReport, Payable};
 use self::lease::{LEASE, Lease, UsableShare};
@@ -29,7 +26,7 @@ use super::decided::DecidedHere;
 use crate::model::{Budget, Change, Check, Decision, Key, Limit, Operation, Source, Verdict};
 use crate::store::{NotHere, Store};
 use crate::telemetry::GaugeLevel;
-use crate::units::{AtomicU64, Mutex, Payment, Receipt, later, micros};
+use crate::units::{AtomicU64, CompactInstant, Mutex, Payment, Receipt};
 
 /// The accounts of a process, its share of the overshoot, and its payments.
 pub(super) struct Credit {
@@ -46,12 +43,12 @@ pub(super) struct Credit {
 }
 
 /// The share of the lease, for threads that decide. A thread reads it under the lock of an account.
+#[derive(Default)]
 struct ShareInUse {
     /// The growths of the share, and its parts in the lowest bits.
     growths_and_parts: AtomicU64,
-    /// In microseconds since the start.
+    /// The bits of an instant.
     ends: AtomicU64,
-    start: Instant,
 }
 
 /// [`ALL_SHARES`](lease::ALL_SHARES) have fewer bits.
@@ -59,9 +56,8 @@ const BITS_OF_PARTS: u32 = 16;
 
 impl ShareInUse {
     fn set(&self, share: &UsableShare) {
-        let ends = micros(share.ends.saturating_duration_since(self.start));
         // First the end, so that nobody reads a share that grew with the end of an old lease.
-        self.ends.store(ends, Ordering::Release);
+        self.ends.store(share.ends.to_bits(), Ordering::Release);
         let packed = share.growths << BITS_OF_PARTS | u64::from(share.parts);
         self.growths_and_parts.store(packed, Ordering::Release);
     }
@@ -73,24 +69,18 @@ impl ShareInUse {
         UsableShare {
             parts: (packed & ((1 << BITS_OF_PARTS) - 1)) as u32,
             growths: packed >> BITS_OF_PARTS,
-            ends: later(self.start, Duration::from_micros(ends)),
+            ends: CompactInstant::from_bits(ends),
         }
     }
 }
 
 impl Credit {
     pub(super) fn new(label: Arc<str>) -> Self {
-        let start = Instant::now();
-        let lease = Lease::new(random_id(), start);
-        let share = ShareInUse {
-            growths_and_parts: AtomicU64::new(0),
-            ends: AtomicU64::new(0),
-            start,
-        };
+        let lease = Lease::new(random_id(), CompactInstant::now());
         Self {
             accounts: Accounts::default(),
             lease: Mutex::new(lease),
-            share,
+            share: ShareInUse::default(),
             payer: random_id(),
             due: Mutex::default(),
             replicas: Mutex::default(),
@@ -121,21 +111,8 @@ impl Credit {
         self.share.get().growths
     }
 
-    /// Calls a function with the account of a budget under its rule, if there is one.
-    #[inline]
-    fn under<T>(
-        &self,
-        budget: (&Limit, &Key),
-        call: impl FnOnce(&mut CreditAccount) -> T,
-    ) -> Option<T> {
-        let (limit, _) = budget;
-        let terms = CreditTerms::from_rule(limit.rule())?;
-        let call = |account: &mut CreditAccount| account.is_of(&terms).then(|| call(account));
-        self.accounts.with(budget, call)?
-    }
-
     /// Payments of all that is owed.
-    pub(super) fn payments(&self, now: Instant) -> Vec<Operation> {
+    pub(super) fn payments(&self, now: CompactInstant) -> Vec<Operation> {
         let mut payments = Vec::new();
         self.accounts.for_each(|stored| {
             let payment = stored.account.pay(|| self.accounts.next_number(), now);
@@ -152,9 +129,9 @@ impl Credit {
     /// Returns whether it is too late to allow units that were held when the share had grown so
     /// often. Its lease is over, or a lease in between may have been, because the share grew since.
     pub(super) fn is_late(&self, held: &DecidedHere, growths: u64) -> bool {
-        let now = Instant::now();
+        let now = CompactInstant::now();
         let share = self.share.get();
-        let has_grown = share.growths != growths && now >= later(held.at, LEASE);
+        let has_grown = share.growths != growths && now >= held.at + LEASE;
         has_grown || !share.is_leased(now)
     }
 
@@ -164,7 +141,7 @@ impl Credit {
             return Next::default();
         }
         let payment = match account.is_due(units, share) {
-            true => account.pay(|| self.accounts.next_number(), Instant::now()),
+            true => account.pay(|| self.accounts.next_number(), CompactInstant::now()),
             false => None,
         };
         Next {
@@ -175,7 +152,8 @@ impl Credit {
 
     /// The units of a budget that are allowed here and not charged.
     pub(super) fn unpaid(&self, budget: &Budget) -> u64 {
-        self.under(budget.parts(), |account| account.unpaid())
+        self.accounts
+            .with(budget.parts(), |_, account| account.unpaid())
             .unwrap_or(0)
     }
 }
@@ -185,39 +163,37 @@ impl<S: Store> Asynchronous<S> {
     #[inline]
     pub(super) fn decide_on_credit(
         self: &Arc<Self>,
-        (limit, key): (&Limit, &Key),
+        budget: (&Limit, &Key),
         cost: u32,
     ) -> Result<DecidedHere, NotHere> {
-        let known = NotHere { is_new_key: false };
-        let overshoot = limit.overshoot().ok_or(known)?;
-        let terms = CreditTerms::from_rule(limit.rule()).ok_or(known)?;
         let units = u64::from(cost);
         let mut next = Next::default();
-        let decided = self.credit.accounts.decide((limit, key), |account| {
-            let account = account.is_of(&terms).then_some(account)?;
+        let decided = self.credit.accounts.decide(budget, |terms, account| {
             let share = self.credit.share.get();
-            let allowed = account.allow(units, overshoot, &share, Instant::now);
+            let allowed = account.allow(terms, units, &share, CompactInstant::now);
             let denied = match allowed {
                 Some(_) => None,
-                None => account.deny(units, Instant::now()),
+                None => account.deny(terms, units, CompactInstant::now()),
             };
             if denied.is_none() {
                 next = self.credit.next(account, units, &share);
             }
             allowed.or(denied)
         });
-        self.start(next, (limit, key));
+        self.start(next, budget);
         decided
     }
 
     /// Holds the units of a check, whose group is not decided yet.
     pub(super) fn hold(self: &Arc<Self>, check: &Check) -> Option<DecidedHere> {
         // The store answers checks of cost 0.
-        let overshoot = check.limit().overshoot().filter(|_| check.cost() > 0)?;
+        if check.cost() == 0 || !check.limit().is_asynchronous() {
+            return None;
+        }
         let (budget, units) = (check.budget().parts(), check.cost().into());
-        let (held, next) = self.credit.under(budget, |account| {
+        let (held, next) = self.credit.accounts.with(budget, |terms, account| {
             let share = self.credit.share.get();
-            let held = account.hold(units, overshoot, &share, Instant::now);
+            let held = account.hold(terms, units, &share, CompactInstant::now);
             (held, self.credit.next(account, units, &share))
         })?;
         self.start(next, budget);
@@ -227,12 +203,12 @@ impl<S: Store> Asynchronous<S> {
     /// Ends the hold on the units of a check. If its group was allowed, the units are owed.
     pub(super) fn end_hold(self: &Arc<Self>, check: &Check, held: &DecidedHere, is_allowed: bool) {
         let budget = check.budget().parts();
-        let end = |account: &mut CreditAccount| {
+        let next = self.credit.accounts.with(budget, |_, account| {
             account.end_hold(held, is_allowed);
             let share = self.credit.share.get();
             self.credit.next(account, held.units, &share)
-        };
-        if let Some(next) = self.credit.under(budget, end) {
+        });
+        if let Some(next) = next {
             self.start(next, budget);
         }
     }
@@ -249,23 +225,21 @@ impl<S: Store> Asynchronous<S> {
 
     /// Notes the answer to a check. Returns the units of the budget that are not paid.
     pub(super) fn note_level(self: &Arc<Self>, budget: &Budget, report: &LevelReport) -> u64 {
-        let Some(terms) = CreditTerms::from_rule(budget.limit().rule()) else {
+        let Some(terms) = CreditTerms::of_limit(budget.limit()) else {
             return 0;
         };
         self.open_lease();
         self.ensure_task();
         let accounts = &self.credit.accounts;
         let mut place = accounts.place(budget.parts());
-        let new = || CreditAccount::new(accounts.next_number(), terms, report);
+        let new = || CreditAccount::new(accounts.next_number(), &terms, report);
         if let Some(stored) = place.get() {
-            let account = &mut stored.account;
-            if account.is_of(&terms) {
-                account.note(report);
-            } else if account.is_paid() && account.is_before(report) {
-                *account = new();
-                stored.budget = budget.clone();
+            if stored.decides_as(budget.limit()) {
+                stored.account.note(&terms, report);
+            } else if stored.account.is_paid() && stored.account.is_before(report) {
+                stored.replace(budget, new());
             }
-            return account.unpaid();
+            return stored.account.unpaid();
         }
         // Otherwise the account may have been forgotten since, with units that this answer lacks.
         if place.forgot_at().is_none_or(|forgot| report.sent > forgot) {
@@ -283,10 +257,10 @@ impl<S: Store> Asynchronous<S> {
         cost: u32,
     ) -> Option<Decision> {
         let units = receipt.cost.checked_sub(cost)?;
-        let settled = self.credit.under(budget.parts(), |account| {
+        let settled = self.credit.accounts.with(budget.parts(), |terms, account| {
             account.deny_nothing();
             let is_taken = account.take_back(units.into(), receipt.at);
-            is_taken.then(|| account.look(Instant::now()))
+            is_taken.then(|| account.look(terms, CompactInstant::now()))
         });
         let looked = settled.flatten()?;
         let verdict = Verdict::new(budget.limit().clone(), looked.outcome, 0);
@@ -301,7 +275,8 @@ impl<S: Store> Asynchronous<S> {
     /// Notes that a reset of a budget is sent.
     pub(super) fn begin_reset(&self, budget: &Budget) {
         self.credit
-            .under(budget.parts(), CreditAccount::begin_reset);
+            .accounts
+            .with(budget.parts(), |_, account| account.begin_reset());
     }
 
     /// Notes that a reset or a block of a budget has ended. The next check asks the store.
@@ -312,7 +287,7 @@ impl<S: Store> Asynchronous<S> {
             place.note_forgotten();
             return;
         };
-        let now = Instant::now();
+        let now = CompactInstant::now();
         if is_reset {
             stored.account.end_reset(now);
         }
@@ -328,7 +303,7 @@ impl LevelReport {
         is_level.then(|| Self {
             sent: sent.time,
             growths: sent.growths,
-            answered: Instant::now(),
+            answered: CompactInstant::now(),
             // Several servers can decide a group, and each has its own clock.
             as_of: verdict.charged_at(),
             left: outcome.remaining,
@@ -338,7 +313,14 @@ impl LevelReport {
 }
 
 impl Account for CreditAccount {
-    fn can_be_forgotten(&self, _now: Instant) -> bool {
+    type Terms = CreditTerms;
+
+    #[inline]
+    fn terms_of(limit: &Limit) -> Option<CreditTerms> {
+        CreditTerms::of_limit(limit)
+    }
+
+    fn can_be_forgotten(&self, _now: CompactInstant) -> bool {
         self.is_paid()
     }
 }

@@ -7,7 +7,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::account::{CreditAccount, LevelReport, Payable};
+use super::account::{CreditAccount, CreditTerms, LevelReport, Payable};
 use super::due::{DueBudget, DueBudgets, LOOK_AFTER, UnansweredPayment};
 use super::lease::Lease;
 use super::sharing::ClaimTimer;
@@ -18,7 +18,7 @@ use crate::store::asynchronous::{AT_ONCE, Asynchronous};
 use crate::store::heartbeat::Heartbeat;
 use crate::store::{Answer, Store, answer};
 use crate::telemetry::{self, GaugeLevel};
-use crate::units::{Receipt, later, spawn_for};
+use crate::units::{CompactInstant, Receipt, later, spawn_for};
 
 /// The pause between rounds of payments.
 const PERIOD: Duration = Duration::from_millis(25);
@@ -95,8 +95,8 @@ impl<S: Store> SentPayment<S> {
         let report = LevelReport::of_verdict(decision.deciding(), decision.source(), self.sent);
         let Payable { units, number, .. } = self.payment;
         let credit = &self.asynchronous.credit;
-        let next = self.with_account(|account| {
-            let is_first = account.paid(number, report.as_ref());
+        let next = self.with_account(|terms, account| {
+            let is_first = account.paid(terms, number, report.as_ref());
             is_first.then(|| credit.next(account, 0, &credit.share.get()))
         });
         if let Some(next) = next.flatten() {
@@ -107,8 +107,12 @@ impl<S: Store> SentPayment<S> {
         }
     }
 
-    fn with_account<T>(&self, call: impl FnOnce(&mut CreditAccount) -> T) -> Option<T> {
-        self.asynchronous.credit.under(self.budget.parts(), call)
+    fn with_account<T>(
+        &self,
+        call: impl FnOnce(&CreditTerms, &mut CreditAccount) -> T,
+    ) -> Option<T> {
+        let accounts = &self.asynchronous.credit.accounts;
+        accounts.with(self.budget.parts(), call)
     }
 }
 
@@ -117,7 +121,7 @@ impl<S: Store> Drop for SentPayment<S> {
         if self.is_answered {
             return;
         }
-        let is_new = self.with_account(|account| {
+        let is_new = self.with_account(|_, account| {
             account.not_answered(self.payment.number);
             !std::mem::replace(&mut account.is_planned, true)
         });
@@ -171,8 +175,8 @@ impl<S: Store> Asynchronous<S> {
     }
 
     fn payment_of(&self, budget: &Budget, receipt: Receipt) -> Option<u64> {
-        let payment = |account: &mut CreditAccount| account.payment_of(receipt.at);
-        self.credit.under(budget.parts(), payment)?
+        let accounts = &self.credit.accounts;
+        accounts.with(budget.parts(), |_, account| account.payment_of(receipt.at))?
     }
 
     /// Has the units of a budget paid in a while.
@@ -227,16 +231,17 @@ impl<S: Store> Asynchronous<S> {
                 return (due, true);
             };
             let budget = looked_at.budget;
-            let pay = |account: &mut CreditAccount| {
-                let payment = match account.can_wait(&self.credit.share.get(), now) {
+            let accounts = &self.credit.accounts;
+            let looked = accounts.with(budget.parts(), |_, account| {
+                let payment = match account.can_wait(&self.credit.share.get(), now.into()) {
                     true => None,
-                    false => account.pay(|| self.credit.accounts.next_number(), now),
+                    false => account.pay(|| accounts.next_number(), now.into()),
                 };
                 // Until it is answered, it may have to be sent again.
                 account.is_planned = !account.is_paid();
                 (payment, account.is_planned, account.payment_number())
-            };
-            let Some((payment, is_planned, number)) = self.credit.under(budget.parts(), pay) else {
+            });
+            let Some((payment, is_planned, number)) = looked else {
                 continue;
             };
             if is_planned {
@@ -270,7 +275,7 @@ impl<S: Store> Asynchronous<S> {
 
     /// Pays all accounts for which a function returns true.
     pub(super) async fn pay_where(self: &Arc<Self>, is_due: impl Fn(&CreditAccount) -> bool) {
-        let now = Instant::now();
+        let now = CompactInstant::now();
         let accounts = &self.credit.accounts;
         let mut due = Vec::new();
         accounts.for_each(
@@ -350,7 +355,9 @@ async fn pay_and_renew<S: Store>(asynchronous: Weak<Asynchronous<S>>, task: u64)
         let now = Instant::now();
         if now.saturating_duration_since(forgot_at) >= FORGET_EVERY {
             forgot_at = now;
-            credit.accounts.forget(|account| account.is_unused(now));
+            credit
+                .accounts
+                .forget(|account| account.is_unused(now.into()));
         }
         if asynchronous.is_over().await {
             return;

@@ -10,7 +10,7 @@ use crate::model::{Budget, Change, Limit, Operation};
 use crate::store::Store;
 use crate::store::asynchronous::Asynchronous;
 use crate::telemetry;
-use crate::units::{later, micros};
+use crate::units::{CompactInstant, later, micros};
 
 /// The pause after a claim that was not answered.
 const RETRY_AFTER: Duration = Duration::from_millis(300);
@@ -48,7 +48,7 @@ impl<S: Store> Asynchronous<S> {
     /// Gives up what is above the fair share, pays what is owed above the rest, and claims. Returns
     /// whether the store answered.
     pub(super) async fn renew(self: &Arc<Self>) -> bool {
-        let (kept, gives_up) = self.update(|lease| lease.give_up(Instant::now()));
+        let (kept, gives_up) = self.update(|lease| lease.give_up(CompactInstant::now()));
         let is_paid = !gives_up || self.pay_above(&kept).await;
         self.claim(is_paid.then_some(kept)).await
     }
@@ -56,7 +56,7 @@ impl<S: Store> Asynchronous<S> {
     /// Claims, and releases parts down to the share that no account exceeds. Returns whether the
     /// store answered.
     async fn claim(self: &Arc<Self>, paid_to: Option<UsableShare>) -> bool {
-        let claim = self.update(|lease| lease.claim(paid_to, Instant::now()));
+        let claim = self.update(|lease| lease.claim(paid_to, CompactInstant::now()));
         let Some((number, claim)) = claim else {
             return false;
         };
@@ -66,14 +66,14 @@ impl<S: Store> Asynchronous<S> {
         };
         let holders = u32::try_from(micros(decision.reset_after())).unwrap_or(u32::MAX);
         self.update(|lease| {
-            lease.granted_more(number, decision.remaining(), holders, Instant::now());
+            lease.granted_more(number, decision.remaining(), holders, CompactInstant::now());
         });
         true
     }
 
     /// Renews the lease, if that is due, while units are paid so that parts can be released.
     pub(super) async fn renew_meanwhile(self: &Arc<Self>) {
-        if self.credit.lease.lock().is_due(Instant::now()) {
+        if self.credit.lease.lock().is_due(CompactInstant::now()) {
             self.claim(None).await;
         }
     }

@@ -18,12 +18,11 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::algorithm::FixedWindow;
+use crate::model::Limit;
 use crate::store::asynchronous::accounts::Account;
 use crate::store::asynchronous::decided::{DecidedHere, WindowOfUnits};
-use crate::units::{Micros, Outcome, Timestamp, later, micros};
+use crate::units::{CompactInstant, Micros, Outcome, Timestamp, micros};
 
 /// A window ends here earlier by this part of its rest. Two clocks that NTP adjusts differ by half
 /// of that at most.
@@ -67,7 +66,6 @@ const SHORTEST: Micros = 10_000;
 pub(crate) struct PrepaidAccount {
     /// No other account of the process has it.
     number: u64,
-    rule: FixedWindow,
     window: KnownWindow,
     /// Charged units that are not spent.
     ahead: u64,
@@ -75,15 +73,15 @@ pub(crate) struct PrepaidAccount {
     last_block: u64,
     /// The units that this process charged in this window, and since when.
     own: u64,
-    began: Instant,
+    began: CompactInstant,
     /// The block that is being charged, and since when.
-    in_flight: Option<(Block, Instant)>,
+    in_flight: Option<(Block, CompactInstant)>,
     /// No block is charged until then.
-    paused_until: Instant,
+    paused_until: CompactInstant,
     /// The number of blocks in a row that were not charged.
     failures: u32,
     /// When the last block was charged.
-    granted_at: Instant,
+    granted_at: CompactInstant,
 }
 
 /// A window of the store, as far as this process knows it.
@@ -93,7 +91,7 @@ struct KnownWindow {
     ends: Timestamp,
     /// The end by the clock of this process, which is never later. Units are not spent from then
     /// on.
-    closes: Instant,
+    closes: CompactInstant,
     /// The units that the store had left.
     left: u64,
     /// When it had them, by its clock.
@@ -101,16 +99,16 @@ struct KnownWindow {
     /// When units were charged last, by the clock of the store. A refund names this time.
     charged_at: Timestamp,
     /// When the last answer came.
-    answered: Instant,
+    answered: CompactInstant,
 }
 
 /// The state of a window, from an answer of the store.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct WindowReport {
     /// When the request was sent, by the clock of this process.
-    pub(crate) sent: Instant,
+    pub(crate) sent: CompactInstant,
     /// When the answer came.
-    pub(crate) answered: Instant,
+    pub(crate) answered: CompactInstant,
     /// When the store decided, by its own clock.
     pub(crate) as_of: Timestamp,
     /// From then until the end of the window.
@@ -159,7 +157,7 @@ impl WindowReport {
         let safely = self.ends_after - self.ends_after.div_ceil(CLOCK_MARGIN);
         KnownWindow {
             ends: self.as_of.saturating_add(self.ends_after),
-            closes: later(self.sent, Duration::from_micros(safely)),
+            closes: self.sent + Duration::from_micros(safely),
             left: self.left,
             as_of: self.as_of,
             charged_at: self.as_of,
@@ -170,17 +168,16 @@ impl WindowReport {
 
 impl KnownWindow {
     /// The time of the store, as far as this process knows.
-    fn time_of_store(&self, at: Instant) -> Timestamp {
-        let since = at.saturating_duration_since(self.answered);
+    fn time_of_store(&self, at: CompactInstant) -> Timestamp {
+        let since = at.since(self.answered);
         self.as_of.saturating_add(micros(since))
     }
 }
 
 impl PrepaidAccount {
-    pub(crate) fn new(number: u64, rule: FixedWindow, report: &WindowReport) -> Self {
+    pub(crate) fn new(number: u64, report: &WindowReport) -> Self {
         Self {
             number,
-            rule,
             window: report.window(),
             ahead: 0,
             last_block: 0,
@@ -191,10 +188,6 @@ impl PrepaidAccount {
             failures: 0,
             granted_at: report.answered,
         }
-    }
-
-    pub(crate) fn is_of(&self, rule: &FixedWindow) -> bool {
-        self.rule == *rule
     }
 
     /// The charged units that are not spent.
@@ -208,12 +201,12 @@ impl PrepaidAccount {
     }
 
     /// Returns whether the window is over.
-    pub(crate) fn is_over(&self, now: Instant) -> bool {
+    pub(crate) fn is_over(&self, now: CompactInstant) -> bool {
         !self.is_charging(now) && now >= self.window.closes
     }
 
-    fn is_charging(&self, now: Instant) -> bool {
-        let is_late = |since: Instant| now.saturating_duration_since(since) >= LONGEST_ANSWER;
+    fn is_charging(&self, now: CompactInstant) -> bool {
+        let is_late = |since: CompactInstant| now.since(since) >= LONGEST_ANSWER;
         self.in_flight.is_some_and(|(_, since)| !is_late(since))
     }
 
@@ -221,49 +214,62 @@ impl PrepaidAccount {
     #[inline]
     pub(crate) fn spend(
         &mut self,
+        rule: &FixedWindow,
         units: u64,
-        clock: impl FnOnce() -> Instant,
+        clock: impl FnOnce() -> CompactInstant,
     ) -> Option<DecidedHere> {
         if units > self.ahead {
             return None;
         }
-        self.take(units, clock)
+        self.take(rule, units, clock)
     }
 
     /// Takes up to so many units, for a check that has to ask the store for the rest.
     pub(crate) fn take_up_to(
         &mut self,
+        rule: &FixedWindow,
         units: u64,
-        clock: impl FnOnce() -> Instant,
+        clock: impl FnOnce() -> CompactInstant,
     ) -> Option<DecidedHere> {
         match units.min(self.ahead) {
             0 => None,
-            units => self.take(units, clock),
+            units => self.take(rule, units, clock),
         }
     }
 
     /// Takes units that are here.
     #[inline]
-    fn take(&mut self, units: u64, clock: impl FnOnce() -> Instant) -> Option<DecidedHere> {
+    fn take(
+        &mut self,
+        rule: &FixedWindow,
+        units: u64,
+        clock: impl FnOnce() -> CompactInstant,
+    ) -> Option<DecidedHere> {
         self.ahead -= units;
         let now = clock();
         if now >= self.window.closes {
             self.ahead = 0;
             return None;
         }
-        Some(self.spent(units, self.ahead, now))
+        Some(self.spent(rule, units, self.ahead, now))
     }
 
     /// The units that a check would spend, up to so many.
-    pub(crate) fn look(&self, units: u64, now: Instant) -> Option<DecidedHere> {
+    pub(crate) fn look(
+        &self,
+        rule: &FixedWindow,
+        units: u64,
+        now: CompactInstant,
+    ) -> Option<DecidedHere> {
         let units = units.min(self.ahead);
-        (units > 0 && now < self.window.closes).then(|| self.spent(units, self.ahead - units, now))
+        let is_here = units > 0 && now < self.window.closes;
+        is_here.then(|| self.spent(rule, units, self.ahead - units, now))
     }
 
-    fn spent(&self, units: u64, ahead: u64, at: Instant) -> DecidedHere {
+    fn spent(&self, rule: &FixedWindow, units: u64, ahead: u64, at: CompactInstant) -> DecidedHere {
         let window = &self.window;
         let now = window.time_of_store(at);
-        let left = window.left.saturating_add(ahead).min(self.rule.limit);
+        let left = window.left.saturating_add(ahead).min(rule.limit);
         let until_end = window.ends.saturating_since(now);
         DecidedHere {
             account: self.number,
@@ -291,8 +297,9 @@ impl PrepaidAccount {
     /// is left that each check has to ask.
     pub(crate) fn next_block(
         &mut self,
+        rule: &FixedWindow,
         number: impl FnOnce() -> u64,
-        now: Instant,
+        now: CompactInstant,
     ) -> Option<Block> {
         // Most checks end here.
         let suffices = self.ahead > self.last_block / 2;
@@ -307,7 +314,7 @@ impl PrepaidAccount {
         if waits || now >= self.window.closes {
             return None;
         }
-        let block = self.part_of_rest().min(self.need(now));
+        let block = self.part_of_rest(rule).min(self.need(now));
         let block = block.min(self.own.saturating_mul(GROWTH));
         if block < MIN_BLOCK {
             return None;
@@ -326,16 +333,16 @@ impl PrepaidAccount {
 
     /// Half of this replica's part of what the store has left. Its part of all requests is about
     /// its part of all charges. The other half is for replicas that get more requests from now on.
-    fn part_of_rest(&self) -> u64 {
+    fn part_of_rest(&self, rule: &FixedWindow) -> u64 {
         let left = self.window.left;
-        let charged = self.rule.limit.saturating_sub(left).max(1);
+        let charged = rule.limit.saturating_sub(left).max(1);
         let own = self.own.min(charged);
         scaled(left, own, 2 * charged)
     }
 
     /// The units that this replica will spend in half of the rest of the window, or in the time
     /// that a block is for, if its requests go on as until now.
-    fn need(&self, now: Instant) -> u64 {
+    fn need(&self, now: CompactInstant) -> u64 {
         let (spent, elapsed) = self.spent_in(now);
         let now = self.window.time_of_store(now);
         let rest = self.window.ends.saturating_since(now);
@@ -345,17 +352,17 @@ impl PrepaidAccount {
     /// For how long the units that are here last, if the requests of this replica go on as in this
     /// window, or as since the last block, whichever were more. So a key whose requests become more
     /// does not wait for a round.
-    fn ahead_lasts(&self, now: Instant) -> Micros {
+    fn ahead_lasts(&self, now: CompactInstant) -> Micros {
         let (spent, elapsed) = self.spent_in(now);
         let of_block = self.last_block.saturating_sub(self.ahead);
-        let since = micros(now.saturating_duration_since(self.granted_at));
+        let since = now.micros_since(self.granted_at);
         let at_rate = |spent: u64, time| scaled(self.ahead, time, spent.max(1));
         at_rate(spent, elapsed).min(at_rate(of_block, since))
     }
 
     /// The units that this replica spent in this window, and in which time.
-    fn spent_in(&self, now: Instant) -> (u64, Micros) {
-        let elapsed = micros(now.saturating_duration_since(self.began));
+    fn spent_in(&self, now: CompactInstant) -> (u64, Micros) {
+        let elapsed = now.micros_since(self.began);
         (self.own.saturating_sub(self.ahead), elapsed.max(SHORTEST))
     }
 
@@ -397,7 +404,7 @@ impl PrepaidAccount {
     }
 
     /// Returns whether a block is still to be charged.
-    pub(crate) fn needs(&self, block: Block, now: Instant) -> bool {
+    pub(crate) fn needs(&self, block: Block, now: CompactInstant) -> bool {
         self.awaits(block) && now < self.window.closes
     }
 
@@ -426,12 +433,12 @@ impl PrepaidAccount {
     /// Notes that the charge of a block failed. The next block comes later and is smaller. If the
     /// block may be charged all the same, its units count as charged. So a slow store does not lose
     /// one block after another.
-    pub(crate) fn fail(&mut self, block: Block, may_be_charged: bool, now: Instant) {
+    pub(crate) fn fail(&mut self, block: Block, may_be_charged: bool, now: CompactInstant) {
         if !self.awaits(block) {
             return;
         }
         self.in_flight = None;
-        self.paused_until = later(now, PAUSE.saturating_mul(1 << self.failures));
+        self.paused_until = now + PAUSE.saturating_mul(1 << self.failures);
         self.failures = MOST_FAILURES.min(self.failures + 1);
         if may_be_charged {
             self.window.left = self.window.left.saturating_sub(block.units.into());
@@ -439,8 +446,8 @@ impl PrepaidAccount {
     }
 
     /// Takes out units that were not spent for a while.
-    pub(crate) fn take_stale(&mut self, now: Instant) -> Option<ReturnedUnits> {
-        let is_stale = now.saturating_duration_since(self.granted_at) >= STALE;
+    pub(crate) fn take_stale(&mut self, now: CompactInstant) -> Option<ReturnedUnits> {
+        let is_stale = now.since(self.granted_at) >= STALE;
         let has_units = self.ahead > 0 && !self.is_charging(now);
         if is_stale && has_units {
             self.take_all(now)
@@ -458,7 +465,7 @@ impl PrepaidAccount {
     }
 
     /// Takes out all units, to give them back. A block in flight is not spent here any more.
-    pub(crate) fn take_all(&mut self, now: Instant) -> Option<ReturnedUnits> {
+    pub(crate) fn take_all(&mut self, now: CompactInstant) -> Option<ReturnedUnits> {
         self.in_flight = None;
         let units = std::mem::take(&mut self.ahead);
         self.last_block = 0;
@@ -474,7 +481,14 @@ impl PrepaidAccount {
 }
 
 impl Account for PrepaidAccount {
-    fn can_be_forgotten(&self, now: Instant) -> bool {
+    type Terms = FixedWindow;
+
+    #[inline]
+    fn terms_of(limit: &Limit) -> Option<FixedWindow> {
+        limit.charged_ahead().copied()
+    }
+
+    fn can_be_forgotten(&self, now: CompactInstant) -> bool {
         !self.is_charging(now) && (self.ahead == 0 || now >= self.window.closes)
     }
 }
@@ -488,11 +502,10 @@ fn scaled(units: u64, part: u64, of: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Limit;
     use crate::units::Quota;
 
     /// The answer to a charge of a limit of 200, so long after the start of a window of a minute.
-    fn report(start: Instant, millis: u64, left: u64, charged: u64) -> WindowReport {
+    fn report(start: CompactInstant, millis: u64, left: u64, charged: u64) -> WindowReport {
         let elapsed = Duration::from_millis(millis);
         WindowReport {
             sent: start + elapsed,
@@ -504,65 +517,62 @@ mod tests {
         }
     }
 
-    fn limit() -> Limit {
-        Limit::fixed_window("api", Quota::per_minute(200))
-            .and_then(Limit::asynchronous)
-            .unwrap()
+    fn rule() -> FixedWindow {
+        let limit =
+            Limit::fixed_window("api", Quota::per_minute(200)).and_then(Limit::asynchronous);
+        *limit.unwrap().charged_ahead().unwrap()
     }
 
     /// An account after a check of a unit.
-    fn account_of(limit: &Limit, start: Instant) -> PrepaidAccount {
-        let rule = limit.charged_ahead().unwrap();
-        PrepaidAccount::new(0, *rule, &report(start, 0, 199, 1))
+    fn account_after_a_check(start: CompactInstant) -> PrepaidAccount {
+        PrepaidAccount::new(0, &report(start, 0, 199, 1))
     }
 
     #[test]
     fn block_waits_for_a_round_if_the_units_that_are_here_last_for_so_long() {
-        let limit = limit();
         for (requests_within, may_wait) in [(10, false), (45, false), (50, true), (1_000, true)] {
-            let start = Instant::now();
-            let mut account = account_of(&limit, start);
-            let block = account.next_block(|| 1, start).unwrap();
+            let start = CompactInstant::now();
+            let mut account = account_after_a_check(start);
+            let block = account.next_block(&rule(), || 1, start).unwrap();
             assert!(!block.may_wait, "no unit is here");
             assert!(account.grant(block, &report(start, 0, 195, 4)));
-            let now = later(start, Duration::from_millis(requests_within));
+            let now = start + Duration::from_millis(requests_within);
             for _ in 0..2 {
-                account.spend(1, || now).unwrap();
+                account.spend(&rule(), 1, || now).unwrap();
             }
             // Of 5 units, 3 are spent.
-            let block = account.next_block(|| 2, now).unwrap();
+            let block = account.next_block(&rule(), || 2, now).unwrap();
             assert_eq!(block.may_wait, may_wait, "3 in {requests_within} ms");
         }
     }
 
     #[test]
     fn block_of_a_key_does_not_wait_when_its_requests_become_more() {
-        let start = Instant::now();
-        let mut account = account_of(&limit(), start);
-        let block = account.next_block(|| 1, start).unwrap();
+        let start = CompactInstant::now();
+        let mut account = account_after_a_check(start);
+        let block = account.next_block(&rule(), || 1, start).unwrap();
         assert!(account.grant(block, &report(start, 0, 195, 4)));
-        let later_by = |millis| later(start, Duration::from_millis(millis));
-        account.spend(2, || later_by(2_000)).unwrap();
-        let slow = account.next_block(|| 2, later_by(2_000)).unwrap();
+        let later_by = |millis| start + Duration::from_millis(millis);
+        account.spend(&rule(), 2, || later_by(2_000)).unwrap();
+        let slow = account.next_block(&rule(), || 2, later_by(2_000)).unwrap();
         assert!(slow.may_wait, "3 of 5 units in 2 s");
         let left = 195 - u64::from(slow.units);
         let charged = report(start, 2_010, left, slow.units.into());
         assert!(account.grant(slow, &charged));
         let rest = account.ahead() - 2;
-        account.spend(rest, || later_by(2_020)).unwrap();
-        let quick = account.next_block(|| 3, later_by(2_020)).unwrap();
+        account.spend(&rule(), rest, || later_by(2_020)).unwrap();
+        let quick = account.next_block(&rule(), || 3, later_by(2_020)).unwrap();
         assert!(!quick.may_wait, "{rest} units in 10 ms");
     }
 
     #[test]
     fn units_of_a_block_count_once_if_a_check_was_decided_before_it() {
-        let start = Instant::now();
-        let limit = limit();
+        let start = CompactInstant::now();
         for (is_in_one_call, block_is_first) in
             [(true, true), (true, false), (false, true), (false, false)]
         {
-            let mut account = account_of(&limit, start);
-            let block = account.next_block(|| 7, start).unwrap();
+            let mut account = account_after_a_check(start);
+            let block = account.next_block(&rule(), || 7, start).unwrap();
             assert_eq!(block.units, 4);
             let checked = report(start, 20, 198, 1);
             let charged = report(start, if is_in_one_call { 20 } else { 21 }, 194, 4);
@@ -581,14 +591,13 @@ mod tests {
 
     #[test]
     fn block_that_is_not_answered_for_five_seconds_is_replaced_and_not_spent() {
-        let start = Instant::now();
-        let limit = limit();
-        let mut account = account_of(&limit, start);
-        let late = account.next_block(|| 7, start).unwrap();
+        let start = CompactInstant::now();
+        let mut account = account_after_a_check(start);
+        let late = account.next_block(&rule(), || 7, start).unwrap();
         account.note(&report(start, 4_000, 100, 99));
         let mut block_at = |millis| {
             let now = start + Duration::from_millis(millis);
-            account.next_block(|| 8, now)
+            account.next_block(&rule(), || 8, now)
         };
         assert_eq!(block_at(4_999), None);
         assert_eq!(block_at(5_000), None, "the next one comes after a pause");
@@ -598,9 +607,9 @@ mod tests {
 
     #[test]
     fn block_is_not_needed_when_its_window_is_over() {
-        let start = Instant::now();
-        let mut account = account_of(&limit(), start);
-        let block = account.next_block(|| 7, start).unwrap();
+        let start = CompactInstant::now();
+        let mut account = account_after_a_check(start);
+        let block = account.next_block(&rule(), || 7, start).unwrap();
         assert!(account.needs(block, start + Duration::from_millis(4)));
         assert!(!account.needs(block, start + Duration::from_secs(60)));
     }

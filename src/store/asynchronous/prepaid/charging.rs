@@ -18,7 +18,7 @@ use super::count;
 use crate::model::{Budget, Check, Decision, Error, Operation};
 use crate::store::asynchronous::{AT_ONCE, Asynchronous};
 use crate::store::{Answer, Store, answer};
-use crate::units::{later, micros};
+use crate::units::{CompactInstant, later, micros};
 
 /// If a round is so late, its runtime may stand still. The next block then begins another round,
 /// which takes the blocks of both.
@@ -127,7 +127,7 @@ struct BlockCharge<S: Store> {
     asynchronous: Arc<Asynchronous<S>>,
     budget: Budget,
     block: Block,
-    sent: Instant,
+    sent: CompactInstant,
     /// Set if the store may have charged the block, although it is not granted.
     may_be_charged: bool,
 }
@@ -139,7 +139,7 @@ impl<S: Store> BlockCharge<S> {
             asynchronous: Arc::clone(asynchronous),
             budget,
             block,
-            sent: Instant::now(),
+            sent: CompactInstant::now(),
             may_be_charged: false,
         }
     }
@@ -147,13 +147,14 @@ impl<S: Store> BlockCharge<S> {
     /// Asks the store for the block, if it is still needed. A reset or a flush takes the account,
     /// and the window may be over.
     fn send(mut self) -> Option<(Self, Answer)> {
-        let is_needed = |account: &mut PrepaidAccount| account.needs(self.block, Instant::now());
+        let is_needed =
+            |account: &mut PrepaidAccount| account.needs(self.block, CompactInstant::now());
         if self.with_account(is_needed) != Some(true) {
             return None;
         }
         let check = Check::new(self.budget.limit(), self.budget.key()).with_cost(self.block.units);
         self.may_be_charged = true;
-        self.sent = Instant::now();
+        self.sent = CompactInstant::now();
         let charge = Operation::Charge(check.into());
         let answer = self.asynchronous.store.apply(charge);
         Some((self, answer))
@@ -183,16 +184,15 @@ impl<S: Store> BlockCharge<S> {
     }
 
     fn with_account<T>(&self, call: impl FnOnce(&mut PrepaidAccount) -> T) -> Option<T> {
-        let rule = self.budget.limit().charged_ahead()?;
         let prepaid = &self.asynchronous.prepaid;
-        prepaid.under(self.budget.parts(), rule, call)
+        prepaid.with(self.budget.parts(), |_, account| call(account))
     }
 }
 
 impl<S: Store> Drop for BlockCharge<S> {
     fn drop(&mut self) {
         self.with_account(|account| {
-            account.fail(self.block, self.may_be_charged, Instant::now());
+            account.fail(self.block, self.may_be_charged, CompactInstant::now());
         });
         self.asynchronous.charging.send_modify(|charging| {
             *charging -= 1;

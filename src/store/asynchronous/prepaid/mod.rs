@@ -25,7 +25,7 @@ use crate::algorithm::FixedWindow;
 use crate::model::{Budget, Change, Key, Limit, Operation, Source, Verdict};
 use crate::store::{NotHere, Store, answer};
 use crate::telemetry;
-use crate::units::{Receipt, spawn_for};
+use crate::units::{CompactInstant, Receipt, spawn_for};
 
 /// The interval at which units that are not spent are looked for.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -47,27 +47,21 @@ struct Noted {
 }
 
 impl PrepaidAccounts {
-    /// Calls a function with the account of a budget under its rule, if there is one.
-    #[inline]
-    pub(super) fn under<T>(
-        &self,
-        budget: (&Limit, &Key),
-        rule: &FixedWindow,
-        call: impl FnOnce(&mut PrepaidAccount) -> T,
-    ) -> Option<T> {
-        self.with(budget, |account| account.is_of(rule).then(|| call(account)))?
-    }
-
     /// The block that an account needs now.
     #[inline]
-    fn next_block(&self, account: &mut PrepaidAccount, now: Instant) -> Option<Block> {
-        account.next_block(|| self.next_number(), now)
+    fn next_block(
+        &self,
+        rule: &FixedWindow,
+        account: &mut PrepaidAccount,
+        now: CompactInstant,
+    ) -> Option<Block> {
+        account.next_block(rule, || self.next_number(), now)
     }
 
     /// Notes the answer to a check.
     fn note(&self, budget: &Budget, rule: &FixedWindow, report: &WindowReport) -> Noted {
         let mut place = self.place(budget.parts());
-        let new = || PrepaidAccount::new(self.next_number(), *rule, report);
+        let new = || PrepaidAccount::new(self.next_number(), report);
         let Some(stored) = place.get() else {
             place.add(budget, new, report.answered);
             return Noted {
@@ -76,21 +70,20 @@ impl PrepaidAccounts {
                 returned: None,
             };
         };
-        if stored.account.is_of(rule) {
+        if stored.decides_as(budget.limit()) {
             stored.account.note(report);
             return Noted {
                 left: stored.account.left(),
-                block: self.next_block(&mut stored.account, report.answered),
+                block: self.next_block(rule, &mut stored.account, report.answered),
                 returned: None,
             };
         }
-        let returned = stored.account.take_all(report.answered);
-        stored.account = new();
-        let old = std::mem::replace(&mut stored.budget, budget.clone());
+        let mut old = stored.replace(budget, new());
+        let returned = old.account.take_all(report.answered);
         Noted {
             left: report.left,
             block: None,
-            returned: returned.map(|returned| (old, returned)),
+            returned: returned.map(|returned| (old.budget, returned)),
         }
     }
 
@@ -98,7 +91,7 @@ impl PrepaidAccounts {
     pub(super) fn remove_units(
         &self,
         budget: &Budget,
-        now: Instant,
+        now: CompactInstant,
     ) -> Option<(Budget, ReturnedUnits)> {
         let mut removed = self.remove(budget)?;
         let returned = removed.account.take_all(now)?;
@@ -108,7 +101,7 @@ impl PrepaidAccounts {
     /// Takes units out of all accounts, and forgets those whose window is over.
     fn take(
         &self,
-        now: Instant,
+        now: CompactInstant,
         take: impl Fn(&mut PrepaidAccount) -> Option<ReturnedUnits>,
     ) -> Vec<(Budget, ReturnedUnits)> {
         let mut taken = Vec::new();
@@ -126,7 +119,7 @@ impl PrepaidAccounts {
     }
 
     /// Takes all units out of all accounts.
-    pub(super) fn take_all(&self, now: Instant) -> Vec<(Budget, ReturnedUnits)> {
+    pub(super) fn take_all(&self, now: CompactInstant) -> Vec<(Budget, ReturnedUnits)> {
         self.take(now, |account| account.take_all(now))
     }
 }
@@ -136,12 +129,11 @@ impl<S: Store> Asynchronous<S> {
     #[inline]
     pub(super) fn spend(
         self: &Arc<Self>,
-        rule: &FixedWindow,
         budget: (&Limit, &Key),
         cost: u32,
     ) -> Result<DecidedHere, NotHere> {
-        self.take_units(rule, budget, cost, |account| {
-            account.spend(cost.into(), Instant::now)
+        self.take_units(budget, cost, |rule, account| {
+            account.spend(rule, cost.into(), CompactInstant::now)
         })
     }
 
@@ -149,17 +141,16 @@ impl<S: Store> Asynchronous<S> {
     /// to be asked for the rest.
     pub(super) fn spend_up_to(
         self: &Arc<Self>,
-        rule: &FixedWindow,
         budget: (&Limit, &Key),
         cost: u32,
     ) -> Result<DecidedHere, NotHere> {
         let units = u64::from(cost);
-        // Only the store knows the answer to a cost of 0, and to one above the capacity.
-        if units == 0 || units > rule.limit {
-            return Err(NotHere { is_new_key: false });
-        }
-        self.take_units(rule, budget, cost, |account| {
-            account.take_up_to(units, Instant::now)
+        self.take_units(budget, cost, |rule, account| {
+            // Only the store knows the answer to a cost of 0, and to one above the capacity.
+            match units == 0 || units > rule.limit {
+                true => None,
+                false => account.take_up_to(rule, units, CompactInstant::now),
+            }
         })
     }
 
@@ -167,17 +158,15 @@ impl<S: Store> Asynchronous<S> {
     #[inline]
     fn take_units(
         self: &Arc<Self>,
-        rule: &FixedWindow,
         (limit, key): (&Limit, &Key),
         cost: u32,
-        take: impl FnOnce(&mut PrepaidAccount) -> Option<DecidedHere>,
+        take: impl FnOnce(&FixedWindow, &mut PrepaidAccount) -> Option<DecidedHere>,
     ) -> Result<DecidedHere, NotHere> {
-        let (taken, block) = self.prepaid.decide((limit, key), |account| {
-            let account = account.is_of(rule).then_some(account)?;
-            let taken = take(account)?;
+        let (taken, block) = self.prepaid.decide((limit, key), |rule, account| {
+            let taken = take(rule, account)?;
             // If the store is asked for the rest, its answer tells whether a block is needed.
             let block = match taken.units == u64::from(cost) {
-                true => self.prepaid.next_block(account, taken.at),
+                true => self.prepaid.next_block(rule, account, taken.at),
                 false => None,
             };
             Some((taken, block))
@@ -217,10 +206,8 @@ impl<S: Store> Asynchronous<S> {
     /// Gives units back to the store. If it has certainly not taken them, they are kept.
     pub(super) async fn give_back(&self, units: Vec<(Budget, ReturnedUnits)>) {
         for (budget, kept) in give_back(&*self.store, units).await {
-            if let Some(rule) = budget.limit().charged_ahead() {
-                self.prepaid
-                    .under(budget.parts(), rule, |it| it.put_back_returned(&kept));
-            }
+            self.prepaid
+                .with(budget.parts(), |_, it| it.put_back_returned(&kept));
         }
     }
 
@@ -237,12 +224,16 @@ impl<S: Store> Asynchronous<S> {
 
 impl WindowReport {
     /// The state of the window of a check. `None` if the verdict does not tell it.
-    pub(super) fn of_verdict(verdict: &Verdict, source: Source, sent: Instant) -> Option<Self> {
+    pub(super) fn of_verdict(
+        verdict: &Verdict,
+        source: Source,
+        sent: CompactInstant,
+    ) -> Option<Self> {
         let outcome = verdict.outcome();
         let is_of_window = outcome.reset_after > 0 && outcome.blocked_for == 0;
         (is_of_window && source == Source::Store).then(|| Self {
             sent,
-            answered: Instant::now(),
+            answered: CompactInstant::now(),
             // Several servers can decide a group, and each has its own clock.
             as_of: verdict.charged_at(),
             ends_after: outcome.reset_after,
@@ -259,8 +250,8 @@ async fn reap<S: Store>(asynchronous: Weak<Asynchronous<S>>) {
         let Some(asynchronous) = asynchronous.upgrade() else {
             return;
         };
-        let now = Instant::now();
-        asynchronous.reaper.lock().beat(now);
+        let now = CompactInstant::now();
+        asynchronous.reaper.lock().beat(Instant::now());
         let prepaid = &asynchronous.prepaid;
         let stale = prepaid.take(now, |account| account.take_stale(now));
         asynchronous.give_back(stale).await;

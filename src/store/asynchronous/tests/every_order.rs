@@ -7,15 +7,13 @@ use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::super::accounts::Account;
 use super::super::decided::DecidedHere;
 use super::super::prepaid::account::{Block, PrepaidAccount, WindowReport};
 use super::explorer::Explorer;
 use crate::algorithm::{Cost, Effect, FixedWindow, State};
 use crate::model::Limit;
-use crate::units::{Quota, Timestamp};
+use crate::units::{CompactInstant, Quota, Timestamp};
 
 const TICK: u64 = 100_000;
 
@@ -61,7 +59,7 @@ struct World {
 #[derive(Clone, Debug, Hash)]
 struct Message {
     replica: usize,
-    sent: Instant,
+    sent: CompactInstant,
     what: What,
 }
 
@@ -96,7 +94,7 @@ struct Model {
     bounds: WorldBounds,
     limit: Limit,
     rule: FixedWindow,
-    started: Instant,
+    started: CompactInstant,
 }
 
 impl Model {
@@ -110,12 +108,12 @@ impl Model {
             bounds,
             limit,
             rule,
-            started: Instant::now(),
+            started: CompactInstant::now(),
         }
     }
 
     /// The clock of a replica. The first one loses a thousandth.
-    fn local(&self, replica: usize, now: u64) -> Instant {
+    fn local(&self, replica: usize, now: u64) -> CompactInstant {
         let real = now * TICK;
         let lost = if replica == 0 { real / 1_000 } else { 0 };
         self.started + Duration::from_micros(real - lost)
@@ -180,7 +178,7 @@ impl Model {
         let Some(held) = world.held[replica] else {
             let mut after = world.clone();
             let account = after.accounts[replica].as_mut();
-            after.held[replica] = account.and_then(|it| it.take_up_to(2, || now));
+            after.held[replica] = account.and_then(|it| it.take_up_to(&self.rule, 2, || now));
             if after.held[replica].is_some() && world.holds < self.bounds.holds {
                 after.holds += 1;
                 next.push((WorldEvent::Holds(replica), after));
@@ -223,7 +221,7 @@ impl Model {
         let clock = self.local(replica, after.now);
         let spent = after.accounts[replica]
             .as_mut()
-            .and_then(|account| account.spend(1, || clock));
+            .and_then(|account| account.spend(&self.rule, 1, || clock));
         if spent.is_some() {
             after.passed += 1;
             self.refill(&mut after, replica);
@@ -247,7 +245,7 @@ impl Model {
         let number = world.numbers;
         let refill = world.accounts[replica]
             .as_mut()
-            .and_then(|account| account.next_block(|| number, now));
+            .and_then(|account| account.next_block(&self.rule, || number, now));
         if let Some(refill) = refill {
             world.numbers += 1;
             self.send(world, replica, What::Block(refill));
@@ -307,7 +305,13 @@ impl Model {
         });
     }
 
-    fn charge(&self, world: &mut World, units: u64, refill: Option<Block>, sent: Instant) -> What {
+    fn charge(
+        &self,
+        world: &mut World,
+        units: u64,
+        refill: Option<Block>,
+        sent: CompactInstant,
+    ) -> What {
         let now = Timestamp::from_micros(world.now * TICK);
         let rule = self.limit.rule();
         let outcome = rule.decide(&mut world.state, now, Cost::units(units), Effect::Commit);
@@ -337,9 +341,7 @@ impl Model {
         world.numbers += 1;
         let account = &mut world.accounts[replica];
         match (refill, account) {
-            (None, account @ None) => {
-                *account = Some(PrepaidAccount::new(number, self.rule, report))
-            }
+            (None, account @ None) => *account = Some(PrepaidAccount::new(number, report)),
             (None, Some(account)) => {
                 account.note(report);
                 self.refill(world, replica);

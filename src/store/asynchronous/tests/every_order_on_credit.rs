@@ -8,8 +8,6 @@ use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::super::credit::account::{CreditAccount, CreditTerms, LevelReport};
 use super::super::credit::lease::{ALL_SHARES, Lease, UsableShare};
 use super::super::decided::DecidedHere;
@@ -17,7 +15,7 @@ use super::explorer::Explorer;
 use super::histories;
 use crate::algorithm::{Cost, Effect, State};
 use crate::model::Limit;
-use crate::units::{Claim, Quota, Timestamp};
+use crate::units::{Claim, CompactInstant, Quota, Timestamp};
 
 /// Half of the time for which a share may be used.
 const TICK: u64 = 2_500_000;
@@ -92,7 +90,7 @@ struct CreditWorld {
 struct CreditReplica {
     account: Option<CreditAccount>,
     /// When an account was forgotten last.
-    forgot_at: Option<Instant>,
+    forgot_at: Option<CompactInstant>,
     lease: Lease,
     /// The share that is kept when the rest is given up, and whether no more than that is owed.
     kept: Option<(UsableShare, bool)>,
@@ -112,7 +110,7 @@ struct CreditReplica {
 }
 
 impl CreditReplica {
-    fn new(holder: u64, now: Instant) -> Self {
+    fn new(holder: u64, now: CompactInstant) -> Self {
         Self {
             holds_since_before: false,
             process: 0,
@@ -153,7 +151,7 @@ impl CreditReplica {
 struct CreditMessage {
     replica: usize,
     process: u8,
-    sent: Instant,
+    sent: CompactInstant,
     growths: u64,
     what: Content,
 }
@@ -200,7 +198,7 @@ struct CreditModel {
     limit: Limit,
     shares: Limit,
     terms: CreditTerms,
-    started: Instant,
+    started: CompactInstant,
 }
 
 impl CreditModel {
@@ -210,18 +208,19 @@ impl CreditModel {
             Duration::from_micros(bounds.capacity * bounds.drains_in * TICK),
         );
         let limit = Limit::token_bucket("api", quota).unwrap();
-        let terms = CreditTerms::from_rule(limit.rule()).unwrap();
+        let mut terms = CreditTerms::of_limit(&limit).unwrap();
+        terms.overshoot = bounds.overshoot;
         Self {
             bounds,
             limit,
             shares: Limit::of_shares(ALL_SHARES),
             terms,
-            started: Instant::now(),
+            started: CompactInstant::now(),
         }
     }
 
     /// The clock of a replica. The first one loses a thousandth, and the second one gains it.
-    fn local(&self, replica: usize, now: u64) -> Instant {
+    fn local(&self, replica: usize, now: u64) -> CompactInstant {
         let real = now * TICK;
         let local = match replica {
             0 => real - real / 1_000,
@@ -307,7 +306,7 @@ impl CreditModel {
         let mut after = world.clone();
         let now = self.local(replica, after.now);
         let account = after.replicas[replica].account.as_mut()?;
-        account.allow(1, self.bounds.overshoot, share, || now)?;
+        account.allow(&self.terms, 1, share, || now)?;
         after.passed += self.bounds.drains_in;
         let event = CreditEvent::Allows {
             replica,
@@ -357,7 +356,7 @@ impl CreditModel {
         } else if world.holds < self.bounds.holds {
             let share = it.lease.usable();
             let account = it.account.as_mut();
-            it.held = account.and_then(|it| it.hold(1, self.bounds.overshoot, &share, || now));
+            it.held = account.and_then(|it| it.hold(&self.terms, 1, &share, || now));
             if it.held.is_some() {
                 after.holds += 1;
                 next.push((CreditEvent::Holds(replica), after));
@@ -550,14 +549,14 @@ impl CreditModel {
                 match (payment, &mut it.account) {
                     (Some(number), Some(account)) => {
                         let unpaid = account.unpaid();
-                        account.paid(*number, Some(&report));
+                        account.paid(&self.terms, *number, Some(&report));
                         // The oldest units are paid first.
                         let paid = unpaid - account.unpaid();
                         it.orphaned = it.orphaned.saturating_sub(paid);
                     }
-                    (None, Some(account)) => account.note(&report),
+                    (None, Some(account)) => account.note(&self.terms, &report),
                     (None, account) if it.forgot_at.is_none_or(|at| report.sent > at) => {
-                        *account = Some(CreditAccount::new(number, self.terms, &report));
+                        *account = Some(CreditAccount::new(number, &self.terms, &report));
                         world.numbers += 1;
                     }
                     (_, None) => {}
@@ -629,7 +628,7 @@ impl CreditModel {
                         full_after: 0,
                         ..self.level(&world, &self.message(&world, 1, Content::Ask(0)))
                     };
-                    world.replicas[1].account = Some(CreditAccount::new(0, self.terms, &level));
+                    world.replicas[1].account = Some(CreditAccount::new(0, &self.terms, &level));
                 }
                 (0..2).for_each(|_| self.share(&mut world, 1));
                 self.share(&mut world, 0);
