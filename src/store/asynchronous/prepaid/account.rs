@@ -22,7 +22,7 @@ use crate::algorithm::FixedWindow;
 use crate::model::Limit;
 use crate::store::asynchronous::accounts::Account;
 use crate::store::asynchronous::decided::{DecidedHere, WindowOfUnits};
-use crate::units::{CompactInstant, Micros, Outcome, Timestamp, micros};
+use crate::units::{CompactInstant, Micros, Outcome, Timestamp};
 
 /// A window ends here earlier by this part of its rest. Two clocks that NTP adjusts differ by half
 /// of that at most.
@@ -32,9 +32,13 @@ const CLOCK_MARGIN: Micros = 500;
 /// key with few requests has few units that another replica lacks.
 const GROWTH: u64 = 4;
 
-/// A block has at most the units that its replica needs in so long. A process that is killed loses
-/// at most one and a half of them, and a lost answer of the store costs one.
+/// A block has at most the units that its replica needs in so long, or in twice that time if the
+/// window has plenty. A process that is killed loses at most one and a half blocks, and a lost
+/// answer of the store costs one.
 const LASTS: Micros = 10_000_000;
+
+/// The fewest spent units that tell how many a replica will need in the rest of the window.
+const FEWEST: u64 = 8;
 
 /// The smallest block. A block of one unit would save no question.
 const MIN_BLOCK: u64 = 2;
@@ -50,7 +54,7 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 const MOST_FAILURES: u32 = 7;
 
 /// Units that are not spent for so long after the last block was charged are given back.
-const STALE: Duration = Duration::from_secs(20);
+const STALE: Duration = Duration::from_secs(30);
 
 /// Blocks leave together, in rounds at multiples of this time. Meanwhile, the other half of the
 /// last block is spent.
@@ -167,10 +171,14 @@ impl WindowReport {
 }
 
 impl KnownWindow {
+    /// The time until its end.
+    fn rest(&self, at: CompactInstant) -> Micros {
+        self.ends.saturating_since(self.time_of_store(at))
+    }
+
     /// The time of the store, as far as this process knows.
     fn time_of_store(&self, at: CompactInstant) -> Timestamp {
-        let since = at.since(self.answered);
-        self.as_of.saturating_add(micros(since))
+        self.as_of.saturating_add(at.micros_since(self.answered))
     }
 }
 
@@ -314,7 +322,14 @@ impl PrepaidAccount {
         if waits || now >= self.window.closes {
             return None;
         }
-        let block = self.part_of_rest(rule).min(self.need(now));
+        let rest = self.window.rest(now);
+        if self.ahead_lasts(now) >= rest {
+            // If more checks come than before, a block is charged when all units are spent.
+            self.last_block = 0;
+            return None;
+        }
+        let part = self.part_of_rest(rule);
+        let block = part.min(self.need(part, rest, now));
         let block = block.min(self.own.saturating_mul(GROWTH));
         if block < MIN_BLOCK {
             return None;
@@ -340,13 +355,18 @@ impl PrepaidAccount {
         scaled(left, own, 2 * charged)
     }
 
-    /// The units that this replica will spend in half of the rest of the window, or in the time
-    /// that a block is for, if its requests go on as until now.
-    fn need(&self, now: CompactInstant) -> u64 {
+    /// The units that this replica will spend in the time that a block is for, if its requests go
+    /// on as until now. If its part is enough for the rest of the window, this is twice the usual
+    /// time. Otherwise it gets shorter towards the end, so that no units are left here that another
+    /// replica lacks.
+    fn need(&self, part: u64, rest: Micros, now: CompactInstant) -> u64 {
         let (spent, elapsed) = self.spent_in(now);
-        let now = self.window.time_of_store(now);
-        let rest = self.window.ends.saturating_since(now);
-        scaled(spent, LASTS.min(rest / 2), elapsed)
+        let is_plenty = spent >= FEWEST && scaled(spent, rest, elapsed) <= part;
+        let time = match is_plenty {
+            true => 2 * LASTS.min(rest),
+            false => LASTS.min(rest / 2),
+        };
+        scaled(spent, time, elapsed)
     }
 
     /// For how long the units that are here last, if the requests of this replica go on as in this
@@ -502,7 +522,7 @@ fn scaled(units: u64, part: u64, of: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Quota;
+    use crate::units::{Quota, micros};
 
     /// The answer to a charge of a limit of 200, so long after the start of a window of a minute.
     fn report(start: CompactInstant, millis: u64, left: u64, charged: u64) -> WindowReport {
@@ -603,6 +623,45 @@ mod tests {
         assert_eq!(block_at(5_000), None, "the next one comes after a pause");
         assert_eq!(block_at(5_050).unwrap().number, 8);
         assert!(!account.grant(late, &report(start, 5_060, 190, 4)));
+    }
+
+    /// An account 40 seconds after the start of a window, which spent a unit each second, and all
+    /// that it charged. The store has so many units left.
+    fn account_late_in_a_window(start: CompactInstant, left: u64) -> PrepaidAccount {
+        let mut account = account_after_a_check(start);
+        account.note(&report(start, 40_000, left, 39));
+        account
+    }
+
+    #[test]
+    fn blocks_shrink_towards_the_end_of_a_window_if_few_units_are_left() {
+        let start = CompactInstant::now();
+        // It needs 20 more. Half of its part of the rest is 2, 8, 16, 20, and 80.
+        for (left, units) in [(20, 2), (60, 8), (90, 10), (100, 20), (160, 20)] {
+            let mut account = account_late_in_a_window(start, left);
+            let now = start + Duration::from_secs(40);
+            let block = account.next_block(&rule(), || 1, now).unwrap();
+            assert_eq!(block.units, units, "{left} are left");
+        }
+    }
+
+    #[test]
+    fn no_block_is_charged_if_the_units_that_are_here_last_until_the_end() {
+        let start = CompactInstant::now();
+        let mut account = account_late_in_a_window(start, 160);
+        let now = |seconds| start + Duration::from_secs(seconds);
+        let block = account.next_block(&rule(), || 1, now(40)).unwrap();
+        let left = 160 - u64::from(block.units);
+        let charged = report(start, 40_000, left, block.units.into());
+        assert!(account.grant(block, &charged));
+        let mut next_after = |spent, at| {
+            account.spend(&rule(), spent, || now(at)).unwrap();
+            account.next_block(&rule(), || 2, now(at))
+        };
+        assert_eq!(next_after(10, 55), None, "10 are here for 5 seconds");
+        assert_eq!(next_after(9, 56), None, "one is here");
+        let more = next_after(1, 57).expect("more checks came than before");
+        assert!(more.units >= 2);
     }
 
     #[test]
