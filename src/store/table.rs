@@ -26,10 +26,15 @@ pub(super) struct Cursor {
 }
 
 pub(super) struct Table<T> {
-    /// Never empty. Each entry has its hash behind it. With the hash in front, requests of budgets
-    /// that refill at once were 1 to 2 % slower.
-    segments: Vec<HashTable<(T, u64)>>,
+    /// Never empty.
+    segments: Vec<HashTable<T>>,
     len: usize,
+}
+
+/// An entry of a table.
+pub(super) trait Hashed {
+    /// The hash of what it is found by.
+    fn hash(&self) -> u64;
 }
 
 impl<T> Default for Table<T> {
@@ -41,32 +46,28 @@ impl<T> Default for Table<T> {
     }
 }
 
-impl<T> Table<T> {
+impl<T: Hashed> Table<T> {
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
+    #[inline]
     pub(super) fn find_mut(&mut self, hash: u64, is: impl Fn(&T) -> bool) -> Option<&mut T> {
-        let entry = self
-            .segment_mut(hash)?
-            .find_mut(hash, |entry| entry.1 == hash && is(&entry.0))?;
-        Some(&mut entry.0)
+        self.segment_mut(hash)?.find_mut(hash, is)
     }
 
     pub(super) fn remove(&mut self, hash: u64, is: impl Fn(&T) -> bool) -> Option<T> {
-        let found = self
-            .segment_mut(hash)?
-            .find_entry(hash, |entry| entry.1 == hash && is(&entry.0))
-            .ok()?;
+        let found = self.segment_mut(hash)?.find_entry(hash, is).ok()?;
         let (entry, _) = found.remove();
         self.removed();
-        Some(entry.0)
+        Some(entry)
     }
 
     /// Adds an entry that is not in the table.
-    pub(super) fn insert(&mut self, hash: u64, value: T) {
+    pub(super) fn insert(&mut self, entry: T) {
+        let hash = entry.hash();
         if let Some(segment) = self.segment_mut(hash) {
-            segment.insert_unique(hash, (value, hash), |entry| entry.1);
+            segment.insert_unique(hash, entry, T::hash);
             self.len += 1;
         }
         if self.len > self.segments.len() * PER_SEGMENT {
@@ -76,13 +77,7 @@ impl<T> Table<T> {
 
     /// The entry at a place, if there is one.
     pub(super) fn get(&self, place: Cursor) -> Option<&T> {
-        Some(
-            &self
-                .segments
-                .get(place.segment)?
-                .get_bucket(place.bucket)?
-                .0,
-        )
+        self.segments.get(place.segment)?.get_bucket(place.bucket)
     }
 
     pub(super) fn remove_at(&mut self, place: Cursor) {
@@ -138,9 +133,7 @@ impl<T> Table<T> {
         let end = before.bucket + steps;
         let mut removed = 0;
         for bucket in before.bucket..end {
-            if segment
-                .get_bucket_mut(bucket)
-                .is_some_and(|entry| is_over(&mut entry.0))
+            if segment.get_bucket_mut(bucket).is_some_and(&mut is_over)
                 && let Ok(entry) = segment.get_bucket_entry(bucket)
             {
                 entry.remove();
@@ -151,7 +144,7 @@ impl<T> Table<T> {
         if through {
             // A nearly empty segment frees memory.
             if segment.len() < segment.capacity() / 8 {
-                segment.shrink_to(segment.len() * 2, |entry| entry.1);
+                segment.shrink_to(segment.len() * 2, T::hash);
             }
             let next = before.segment + 1;
             *from = Cursor {
@@ -177,7 +170,7 @@ impl<T> Table<T> {
             .unwrap_or_default()
     }
 
-    fn segment_mut(&mut self, hash: u64) -> Option<&mut HashTable<(T, u64)>> {
+    fn segment_mut(&mut self, hash: u64) -> Option<&mut HashTable<T>> {
         let index = index(hash, self.segments.len());
         self.segments.get_mut(index)
     }
@@ -197,8 +190,8 @@ impl<T> Table<T> {
             return;
         };
         let mut segment = HashTable::with_capacity(buddy.len() / 2);
-        for entry in buddy.extract_if(|entry| index(entry.1, new + 1) == new) {
-            segment.insert_unique(entry.1, entry, |it| it.1);
+        for entry in buddy.extract_if(|entry| index(entry.hash(), new + 1) == new) {
+            segment.insert_unique(entry.hash(), entry, T::hash);
         }
         self.segments.push(segment);
     }
@@ -210,9 +203,9 @@ impl<T> Table<T> {
         };
         let buddy = buddy(self.segments.len());
         if let Some(buddy) = self.segments.get_mut(buddy) {
-            buddy.reserve(last.len(), |entry| entry.1);
+            buddy.reserve(last.len(), T::hash);
             for entry in last {
-                buddy.insert_unique(entry.1, entry, |it| it.1);
+                buddy.insert_unique(entry.hash(), entry, T::hash);
             }
         }
         if self.segments.len() < self.segments.capacity() / 8 {

@@ -290,13 +290,13 @@ impl MemoryStore {
             .zip(states)
             .zip(places)
             .zip(group.iter());
-        for (i, (((mut budget, state), (fingerprint, index)), check)) in all.enumerate() {
+        for (i, (((mut budget, state), (_, index)), check)) in all.enumerate() {
             budget.state = state;
             if let Some(verdict) = decision.as_ref().ok().and_then(|it| it.verdicts().get(i)) {
                 budget.update_exhaustion(action, check.limit(), verdict.outcome(), now);
             }
             if let Some(shard) = shards.get_mut(&index) {
-                shard.put(fingerprint, budget);
+                shard.put(budget);
             }
         }
         for shard in shards.values_mut() {

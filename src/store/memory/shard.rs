@@ -2,7 +2,7 @@
 
 use crate::algorithm::{Cost, Effect, State};
 use crate::model::{Change, Check, Error, Limit};
-use crate::store::table::{Cursor, Table};
+use crate::store::table::{Cursor, Hashed, Table};
 use crate::units::{Micros, Outcome, Timestamp};
 
 /// Places of the table that are swept for each budget that is added. So however many clients come,
@@ -28,12 +28,20 @@ const MAX_LOOKS: usize = 256;
 
 /// A stored budget.
 pub(super) struct StoredBudget {
-    /// The upper half of its fingerprint. The lower half is the hash of the table.
+    /// The upper half of its fingerprint.
     strong: u64,
     /// `None` only outside the table.
     pub(super) state: Option<State>,
     /// The time until which a check of one unit is known to be denied.
     exhausted_until: Timestamp,
+    /// The lower half of its fingerprint.
+    quick: u64,
+}
+
+impl Hashed for StoredBudget {
+    fn hash(&self) -> u64 {
+        self.quick
+    }
 }
 
 impl StoredBudget {
@@ -42,11 +50,12 @@ impl StoredBudget {
             strong: (of >> 64) as u64,
             state,
             exhausted_until: Timestamp::EPOCH,
+            quick: of as u64,
         }
     }
 
     const fn is_of(&self, budget: u128) -> bool {
-        self.strong == (budget >> 64) as u64
+        self.quick == budget as u64 && self.strong == (budget >> 64) as u64
     }
 
     fn expires_at(&self) -> Timestamp {
@@ -193,7 +202,7 @@ impl Shard {
         if self.cap.is_some() {
             budget.update_exhaustion(action, limit, outcome, now);
         }
-        self.put(of, budget);
+        self.put(budget);
         Ok(())
     }
 
@@ -217,9 +226,9 @@ impl Shard {
     }
 
     /// Adds a budget that is not in the table, if it has a state.
-    pub(super) fn put(&mut self, of: u128, budget: StoredBudget) {
+    pub(super) fn put(&mut self, budget: StoredBudget) {
         if budget.state.is_some() {
-            self.table.insert(of as u64, budget);
+            self.table.insert(budget);
             self.due += SWEPT_PER_BUDGET;
         }
     }

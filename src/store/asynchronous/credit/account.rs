@@ -45,7 +45,8 @@ const CLOCK_MARGIN: Micros = 500;
 /// the same.
 const DENIES_FOR: Duration = Duration::from_secs(1);
 
-/// An account that owes nothing is forgotten after this time without a check.
+/// An account that owes nothing is forgotten so long after the last answer of the store. Each check
+/// that is allowed here leads to one.
 const UNUSED: Duration = Duration::from_secs(60);
 
 /// A debt below an eighth of the credit is small. Most keys are far below their limit, and cannot
@@ -75,20 +76,22 @@ pub(crate) struct CreditTerms {
 }
 
 #[derive(Clone, Debug, Hash)]
+#[repr(C)]
 pub(crate) struct CreditAccount {
-    /// No other account of the process has it.
-    number: u64,
     known: KnownLevel,
-    used_at: CompactInstant,
-    /// Allowed units that are not charged.
-    owed: u64,
-    /// Units of groups that are not decided yet.
-    held: u64,
-    payment: Option<Payable>,
+    /// The units that this process allowed, or may still allow, and that may not be charged. They
+    /// are owed, held, or in a payment.
+    unpaid: u64,
     /// The overshoot of the last check, in units.
     overshoot: u64,
     /// Set while a payment is planned.
     pub(super) is_planned: bool,
+    // Most decisions do not read what follows.
+    /// No other account of the process has it.
+    number: u64,
+    /// Units of groups that are not decided yet.
+    held: u64,
+    payment: Option<Payable>,
     /// Owed units that a reset which is under way makes void.
     voidable: Option<u64>,
     /// Units that were allowed after this time of the store are neither charged nor in a payment.
@@ -265,33 +268,37 @@ impl KnownLevel {
 impl CreditAccount {
     pub(crate) fn new(number: u64, terms: &CreditTerms, report: &LevelReport) -> Self {
         Self {
-            number,
             known: KnownLevel::new(terms, report),
-            used_at: report.answered,
-            owed: 0,
-            held: 0,
-            payment: None,
+            unpaid: 0,
             overshoot: 0,
             is_planned: false,
+            number,
+            held: 0,
+            payment: None,
             voidable: None,
             paid_until: report.as_of,
         }
     }
 
     /// The units that this process allowed, or may still allow, and that may not be charged.
-    pub(crate) fn unpaid(&self) -> u64 {
+    pub(crate) const fn unpaid(&self) -> u64 {
+        self.unpaid
+    }
+
+    /// The units that are allowed, and in no payment.
+    fn owed(&self) -> u64 {
         let in_payment = self.payment.map_or(0, |payment| payment.units.into());
-        self.owed + self.held + in_payment
+        self.unpaid - self.held - in_payment
     }
 
     /// Returns whether nothing is lost if this is forgotten.
-    pub(crate) fn is_paid(&self) -> bool {
-        self.unpaid() == 0
+    pub(crate) const fn is_paid(&self) -> bool {
+        self.unpaid == 0
     }
 
-    /// Returns whether the account owes nothing and no check used it for [`UNUSED`].
+    /// Returns whether the account owes nothing and was not used for [`UNUSED`].
     pub(crate) fn is_unused(&self, now: CompactInstant) -> bool {
-        self.is_paid() && now.since(self.used_at) >= UNUSED
+        self.is_paid() && now.since(self.known.answered) >= UNUSED
     }
 
     /// Allows a check, if it fits what is known, and the credit. The units are owed from now on.
@@ -304,18 +311,17 @@ impl CreditAccount {
         clock: impl FnOnce() -> CompactInstant,
     ) -> Option<DecidedHere> {
         self.overshoot = terms.overshoot;
-        let unpaid = self.unpaid() + units;
+        let unpaid = self.unpaid + units;
         if unpaid > share.credit(terms.overshoot) || share.growths != self.known.growths {
             return None;
         }
-        self.owed += units;
+        self.unpaid = unpaid;
         let now = clock();
         let left = self.known.left(terms, now);
         if unpaid > left || !share.is_leased(now) {
-            self.owed -= units;
+            self.unpaid -= units;
             return None;
         }
-        self.used_at = now;
         Some(self.decision(terms, units, left - unpaid, now))
     }
 
@@ -335,13 +341,12 @@ impl CreditAccount {
             Some(full_after.saturating_sub(scaled_up(fits_at, rate.micros, rate.units)))
         };
         // The known level may already include a payment in flight.
-        let is_certain = fits_after(full_at.shortest(now), self.owed + units)? > 0;
+        let is_certain = fits_after(full_at.shortest(now), self.owed() + units)? > 0;
         let is_old = now.since(self.known.answered) >= DENIES_FOR;
         if is_old || !is_certain {
             return None;
         }
-        let retry_after = fits_after(full_at.longest(now), self.unpaid() + units)?.max(1);
-        self.used_at = now;
+        let retry_after = fits_after(full_at.longest(now), self.unpaid + units)?.max(1);
         let denial = self.look(terms, now);
         let reset_after = denial.outcome.reset_after.max(retry_after);
         let left = denial.outcome.remaining;
@@ -353,7 +358,7 @@ impl CreditAccount {
 
     /// The decision on a check of cost 0.
     pub(super) fn look(&self, terms: &CreditTerms, now: CompactInstant) -> DecidedHere {
-        let left = self.known.left(terms, now).saturating_sub(self.unpaid());
+        let left = self.known.left(terms, now).saturating_sub(self.unpaid);
         self.decision(terms, 0, left, now)
     }
 
@@ -367,10 +372,10 @@ impl CreditAccount {
     /// Takes back units that were allowed at this time of the store, if no charge and no payment
     /// contains them. Returns whether it did.
     pub(crate) fn take_back(&mut self, units: u64, allowed_at: Timestamp) -> bool {
-        let is_owed = allowed_at > self.paid_until && units <= self.owed;
+        let is_owed = allowed_at > self.paid_until && units <= self.owed();
         if is_owed {
-            self.owed -= units;
-            self.voidable = self.voidable.map(|it| it.min(self.owed));
+            self.unpaid -= units;
+            self.voidable = self.voidable.map(|it| it.min(self.owed()));
         }
         is_owed
     }
@@ -391,7 +396,6 @@ impl CreditAccount {
         clock: impl FnOnce() -> CompactInstant,
     ) -> Option<DecidedHere> {
         let allowed = self.allow(terms, units, share, clock)?;
-        self.owed -= units;
         self.held += units;
         Some(allowed)
     }
@@ -428,8 +432,8 @@ impl CreditAccount {
             return;
         }
         self.held -= held.units;
-        if is_allowed {
-            self.owed += held.units;
+        if !is_allowed {
+            self.unpaid -= held.units;
         }
     }
 
@@ -439,13 +443,15 @@ impl CreditAccount {
     #[inline]
     pub(super) fn is_due(&self, units: u64, share: &UsableShare) -> bool {
         let credit = share.credit(self.overshoot);
-        self.payment.is_none() && (3 * self.owed >= 2 * credit || self.owed + units > credit)
+        let is_much = |owed: u64| 3 * owed >= 2 * credit || owed + units > credit;
+        // Most checks end after the first part, because no more is owed than unpaid.
+        is_much(self.unpaid) && self.payment.is_none() && is_much(self.owed())
     }
 
     /// Returns whether what is owed need not be paid yet, because it is a small part of the credit,
     /// and the last answer is not old.
     pub(super) fn can_wait(&self, share: &UsableShare, now: CompactInstant) -> bool {
-        let is_small = SMALL_PART * self.owed < share.credit(self.overshoot);
+        let is_small = SMALL_PART * self.owed() < share.credit(self.overshoot);
         let is_known = now.since(self.known.answered) < KNOWN_FOR;
         self.payment.is_none() && is_small && is_known
     }
@@ -455,13 +461,17 @@ impl CreditAccount {
         self.payment.map(|payment| payment.number)
     }
 
-    pub(super) const fn owes(&self) -> bool {
-        self.owed > 0
+    /// Plans a payment if units are owed. Returns whether none was planned before.
+    #[inline]
+    pub(super) fn plan(&mut self) -> bool {
+        let is_new = !self.is_planned && self.owed() > 0;
+        self.is_planned |= is_new;
+        is_new
     }
 
     /// Returns whether the unpaid units exceed the credit of a share.
     pub(crate) fn owes_more_than(&self, share: &UsableShare) -> bool {
-        self.unpaid() > share.credit(self.overshoot)
+        self.unpaid > share.credit(self.overshoot)
     }
 
     /// Begins to pay what is owed, or to send a payment again that was not answered.
@@ -474,10 +484,9 @@ impl CreditAccount {
         let (units, number) = match self.payment {
             Some(payment) if payment.sent.is_some_and(waits) => return None,
             Some(payment) => (payment.units, payment.number),
-            None if self.owed == 0 => return None,
+            None if self.owed() == 0 => return None,
             None => {
-                let units = u32::try_from(self.owed).unwrap_or(u32::MAX);
-                self.owed -= u64::from(units);
+                let units = u32::try_from(self.owed()).unwrap_or(u32::MAX);
                 self.voidable = None;
                 self.paid_until = self.paid_until.max(self.store_time(now));
                 (units, number())
@@ -500,10 +509,10 @@ impl CreditAccount {
         number: u64,
         report: Option<&LevelReport>,
     ) -> bool {
-        if self.payment.is_none_or(|it| it.number != number) {
+        let Some(payment) = self.payment.take_if(|it| it.number == number) else {
             return false;
-        }
-        self.payment = None;
+        };
+        self.unpaid -= u64::from(payment.units);
         match report {
             Some(report) => self.note(terms, report),
             None => self.forget_level(CompactInstant::now()),
@@ -521,13 +530,14 @@ impl CreditAccount {
     /// Notes that a reset of the budget is sent. Only units that are owed by now are void after it,
     /// because the store may have applied the reset long before its answer is here.
     pub(crate) fn begin_reset(&mut self) {
-        let voidable = self.voidable.unwrap_or(self.owed);
-        self.voidable = Some(voidable.min(self.owed));
+        let owed = self.owed();
+        let voidable = self.voidable.unwrap_or(owed);
+        self.voidable = Some(voidable.min(owed));
     }
 
     /// Notes that the store has applied a reset.
     pub(crate) fn end_reset(&mut self, now: CompactInstant) {
-        self.owed -= self.voidable.take().unwrap_or(0);
+        self.unpaid -= self.voidable.take().unwrap_or(0);
         self.paid_until = self.paid_until.max(self.store_time(now));
     }
 
@@ -547,7 +557,6 @@ impl CreditAccount {
         let answered = KnownLevel::new(terms, report);
         // The answer may be to a check that the store charged.
         self.paid_until = self.paid_until.max(report.as_of);
-        self.used_at = report.answered;
         self.known = match self.is_before(report) {
             true => answered,
             false => self.known.with_higher_level(answered),
@@ -625,7 +634,7 @@ mod tests {
             (31, false, false),
             (32, true, false),
         ] {
-            account.owed = owed;
+            account.unpaid = owed;
             assert_eq!(account.is_due(1, &share), is_due, "{owed} of 48");
             let of_rest = account.is_due(49 - owed, &share);
             assert!(of_rest, "the next does not fit");
@@ -633,7 +642,7 @@ mod tests {
             assert_eq!(waits_at(4), can_wait, "{owed} of 48");
             assert!(!waits_at(5), "{owed} of 48");
         }
-        account.owed = 1;
+        account.unpaid = 1;
         account.pay(|| 1, at(1));
         assert!(!account.can_wait(&share, at(2)), "it is sent again");
         assert!(!account.is_due(48, &share), "the first is not answered");
@@ -677,7 +686,7 @@ mod tests {
         let now = sent + Duration::from_millis(20);
         for is_reset in [false, true] {
             let mut account = account_of_empty_bucket(sent);
-            account.owed = 1;
+            account.unpaid = 1;
             let allowed_at = account.store_time(now);
             account.begin_reset();
             if is_reset {
@@ -685,9 +694,9 @@ mod tests {
             }
             account.forget_level(now);
             // A unit that was allowed since.
-            account.owed += 1;
+            account.unpaid += 1;
             assert_eq!(account.take_back(1, allowed_at), !is_reset);
-            assert_eq!(account.owed, 1);
+            assert_eq!(account.unpaid, 1);
         }
     }
 }

@@ -137,16 +137,14 @@ impl Credit {
 
     /// Returns the next steps for an account, whose last check had so many units.
     fn next(&self, account: &mut CreditAccount, units: u64, share: &UsableShare) -> Next {
-        if !account.owes() {
-            return Next::default();
-        }
+        let is_planned = account.plan();
         let payment = match account.is_due(units, share) {
             true => account.pay(|| self.accounts.next_number(), CompactInstant::now()),
             false => None,
         };
         Next {
             payment,
-            is_planned: !std::mem::replace(&mut account.is_planned, true),
+            is_planned,
         }
     }
 

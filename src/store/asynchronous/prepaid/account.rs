@@ -67,14 +67,16 @@ const LASTS_FOR_ROUND: Micros = 2 * ROUND.as_micros() as u64;
 const SHORTEST: Micros = 10_000;
 
 #[derive(Clone, Debug, Hash)]
+#[repr(C)]
 pub(crate) struct PrepaidAccount {
-    /// No other account of the process has it.
-    number: u64,
     window: KnownWindow,
     /// Charged units that are not spent.
     ahead: u64,
     /// The size of the last block.
     last_block: u64,
+    // Most decisions do not read what follows.
+    /// No other account of the process has it.
+    number: u64,
     /// The units that this process charged in this window, and since when.
     own: u64,
     began: CompactInstant,
@@ -185,10 +187,10 @@ impl KnownWindow {
 impl PrepaidAccount {
     pub(crate) fn new(number: u64, report: &WindowReport) -> Self {
         Self {
-            number,
             window: report.window(),
             ahead: 0,
             last_block: 0,
+            number,
             own: report.charged,
             began: report.answered,
             in_flight: None,
