@@ -33,7 +33,7 @@ pub(super) struct Table<T> {
 
 /// An entry of a table.
 pub(super) trait Hashed {
-    /// The hash of what it is found by.
+    /// The hash by which the table finds it.
     fn hash(&self) -> u64;
 }
 

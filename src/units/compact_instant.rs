@@ -1,4 +1,7 @@
-//! An `Instant` in half of its size.
+//! An `Instant` in half of its memory.
+//!
+//! The accounts of keys have such times, and so has what is compared with these. Timers have an
+//! `Instant`, because tokio sleeps until one.
 
 use std::num::NonZeroU64;
 use std::ops::Add;
@@ -13,17 +16,15 @@ use crate::units::Micros;
 /// it has no more. Resolution: 1 nanosecond. Range: 584 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CompactInstant {
-    /// Nanoseconds since [`ORIGIN`].
+    /// [`FIRST_USE`] is at [`DAY`], so that earlier times are numbers as well. The clock of a paused
+    /// runtime may stand still since then.
     nanos: NonZeroU64,
 }
 
-/// A day before the first use. So all times of a process are later, also those of a runtime that
-/// was started before, and whose clock stands still since then.
-static ORIGIN: LazyLock<std::time::Instant> = LazyLock::new(|| {
-    let now = std::time::Instant::now();
-    let day = Duration::from_secs(24 * 60 * 60);
-    now.checked_sub(day).unwrap_or(now)
-});
+static FIRST_USE: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+
+/// In nanoseconds.
+const DAY: u64 = 24 * 60 * 60 * 1_000_000_000;
 
 impl CompactInstant {
     #[inline]
@@ -79,12 +80,15 @@ impl CompactInstant {
 impl From<Instant> for CompactInstant {
     #[inline]
     fn from(instant: Instant) -> Self {
-        let since = instant.into_std().saturating_duration_since(*ORIGIN);
-        Self::from_nanos(nanos(since))
+        let (instant, first) = (instant.into_std(), *FIRST_USE);
+        Self::from_nanos(match instant.checked_duration_since(first) {
+            Some(since) => DAY.saturating_add(nanos(since)),
+            None => DAY.saturating_sub(nanos(first.saturating_duration_since(instant))),
+        })
     }
 }
 
-/// The end of the range instead of a later time.
+/// Adds a time. The sum is at most the end of the range.
 impl Add<Duration> for CompactInstant {
     type Output = Self;
 
@@ -111,6 +115,8 @@ mod tests {
     fn times_between_instants_are_kept_to_the_nanosecond() {
         let start = Instant::now();
         let compact = CompactInstant::from(start);
+        let before = CompactInstant::from(start - Duration::from_secs(60));
+        assert_eq!(compact.since(before), Duration::from_secs(60));
         for nanos in [0, 1, 999, 1_000, 1_001, 3_999_999_999] {
             let by = Duration::from_nanos(nanos);
             let then = CompactInstant::from(start + by);

@@ -37,10 +37,10 @@ const LOOKS: usize = 16;
 /// The knowledge that a process has of a budget.
 pub(super) trait Account {
     /// The numbers of a limit by which an account decides.
-    type Terms;
+    type Numbers;
 
-    /// The terms of a limit, if its kind has such accounts.
-    fn terms_of(limit: &Limit) -> Option<Self::Terms>;
+    /// The numbers of a limit. `None` if no such account decides its checks.
+    fn numbers_of(limit: &Limit) -> Option<Self::Numbers>;
 
     /// Returns whether nothing is lost if this is forgotten.
     fn can_be_forgotten(&self, now: CompactInstant) -> bool;
@@ -65,8 +65,8 @@ pub(super) struct AccountShard<A> {
 
 /// An account, which decides by the limit of its budget.
 ///
-/// A decision takes the time in which its memory arrives in the caches of the processor. So what it
-/// reads is together, at the start of a cache line.
+/// A decision mostly waits for memory. With `repr(C)`, what it reads comes first, and nearly all of
+/// it is in two cache lines: the budget, and the first fields of the account.
 #[repr(C, align(64))]
 pub(super) struct StoredAccount<A> {
     pub(super) budget: Budget,
@@ -104,15 +104,15 @@ impl<A: Account> Accounts<A> {
     pub(super) fn with<T>(
         &self,
         budget: (&Limit, &Key),
-        call: impl FnOnce(&A::Terms, &mut A) -> T,
+        call: impl FnOnce(&A::Numbers, &mut A) -> T,
     ) -> Option<T> {
         let (limit, _) = budget;
-        let terms = A::terms_of(limit)?;
+        let numbers = A::numbers_of(limit)?;
         let mut place = self.place(budget);
         let stored = place.get()?;
         stored
             .decides_as(limit)
-            .then(|| call(&terms, &mut stored.account))
+            .then(|| call(&numbers, &mut stored.account))
     }
 
     /// Calls a function with the account of a budget, which may decide a check.
@@ -120,18 +120,18 @@ impl<A: Account> Accounts<A> {
     pub(super) fn decide<T>(
         &self,
         budget: (&Limit, &Key),
-        decide: impl FnOnce(&A::Terms, &mut A) -> Option<T>,
+        decide: impl FnOnce(&A::Numbers, &mut A) -> Option<T>,
     ) -> Result<T, NotHere> {
-        let known = NotHere { is_new_key: false };
+        let not_here = NotHere { is_new_key: false };
         let (limit, _) = budget;
-        let terms = A::terms_of(limit).ok_or(known)?;
+        let numbers = A::numbers_of(limit).ok_or(not_here)?;
         let mut place = self.place(budget);
         if let Some(stored) = place.get() {
             let decided = match stored.decides_as(limit) {
-                true => decide(&terms, &mut stored.account),
+                true => decide(&numbers, &mut stored.account),
                 false => None,
             };
-            return decided.ok_or(known);
+            return decided.ok_or(not_here);
         }
         Err(NotHere {
             is_new_key: place.note_key(),
@@ -207,13 +207,14 @@ impl<A> Hashed for StoredAccount<A> {
 }
 
 impl<A> StoredAccount<A> {
-    /// Returns whether the account decides as a limit does.
+    /// Returns whether the account decides as a limit does. A token bucket and a GCRA can share a
+    /// budget, but do not share an account.
     #[inline]
     pub(super) fn decides_as(&self, limit: &Limit) -> bool {
         self.budget.limit().decides_as(limit)
     }
 
-    /// Replaces the account by one of another limit.
+    /// Replaces the account by one of another limit. Returns the old one.
     pub(super) fn replace(&mut self, budget: &Budget, account: A) -> Self {
         let new = Self {
             budget: budget.clone(),
@@ -313,9 +314,9 @@ mod tests {
     struct Idle;
 
     impl Account for Idle {
-        type Terms = ();
+        type Numbers = ();
 
-        fn terms_of(_limit: &Limit) -> Option<()> {
+        fn numbers_of(_limit: &Limit) -> Option<()> {
             Some(())
         }
 

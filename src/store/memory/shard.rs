@@ -34,7 +34,7 @@ pub(super) struct StoredBudget {
     pub(super) state: Option<State>,
     /// The time until which a check of one unit is known to be denied.
     exhausted_until: Timestamp,
-    /// The lower half of its fingerprint.
+    /// The lower half of its fingerprint, which is its hash in the table.
     quick: u64,
 }
 

@@ -29,11 +29,12 @@
 //!
 //! The test `every_order_on_credit` goes through the orders of these events.
 
+use std::mem::offset_of;
 use std::time::Duration;
 
 use super::lease::UsableShare;
 use crate::algorithm::{Rate, Rule};
-use crate::model::Limit;
+use crate::model::{Budget, Limit};
 use crate::store::asynchronous::decided::DecidedHere;
 use crate::units::{CompactInstant, Micros, Outcome, Timestamp};
 
@@ -59,8 +60,8 @@ const KNOWN_FOR: Duration = Duration::from_secs(5);
 /// If an answer to a payment takes longer, the payment is sent again.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 
-/// The numbers of a limit that an account uses. An account of each key does not have them, so that
-/// it is small.
+/// The numbers of a limit that an account uses. They are taken from the limit for each check, so
+/// that accounts are small.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CreditTerms {
     /// In units.
@@ -79,16 +80,16 @@ pub(crate) struct CreditTerms {
 #[repr(C)]
 pub(crate) struct CreditAccount {
     known: KnownLevel,
-    /// The units that this process allowed, or may still allow, and that may not be charged. They
-    /// are owed, held, or in a payment.
+    /// The units that this process allowed or holds, and that the store may not have charged yet.
+    /// They are owed, held, or in a payment.
     unpaid: u64,
     /// The overshoot of the last check, in units.
     overshoot: u64,
-    /// Set while a payment is planned.
-    pub(super) is_planned: bool,
-    // Most decisions do not read what follows.
     /// No other account of the process has it.
     number: u64,
+    // Most decisions read none of the fields after the next one.
+    /// Set while a payment is planned.
+    pub(super) is_planned: bool,
     /// Units of groups that are not decided yet.
     held: u64,
     payment: Option<Payable>,
@@ -97,6 +98,9 @@ pub(crate) struct CreditAccount {
     /// Units that were allowed after this time of the store are neither charged nor in a payment.
     paid_until: Timestamp,
 }
+
+/// What a decision reads, but for the plan, is in two cache lines, behind the budget.
+const _: () = assert!(size_of::<Budget>() + offset_of!(CreditAccount, is_planned) <= 128);
 
 /// The level in the last answer of the store.
 #[derive(Clone, Copy, Debug, Hash)]
@@ -271,8 +275,8 @@ impl CreditAccount {
             known: KnownLevel::new(terms, report),
             unpaid: 0,
             overshoot: 0,
-            is_planned: false,
             number,
+            is_planned: false,
             held: 0,
             payment: None,
             voidable: None,
@@ -280,12 +284,12 @@ impl CreditAccount {
         }
     }
 
-    /// The units that this process allowed, or may still allow, and that may not be charged.
+    /// The units that this process allowed or holds, and that the store may not have charged yet.
     pub(crate) const fn unpaid(&self) -> u64 {
         self.unpaid
     }
 
-    /// The units that are allowed, and in no payment.
+    /// The units that are allowed, and neither held nor in a payment.
     fn owed(&self) -> u64 {
         let in_payment = self.payment.map_or(0, |payment| payment.units.into());
         self.unpaid - self.held - in_payment
@@ -296,7 +300,7 @@ impl CreditAccount {
         self.unpaid == 0
     }
 
-    /// Returns whether the account owes nothing and was not used for [`UNUSED`].
+    /// Returns whether the account owes nothing and the last answer is older than [`UNUSED`].
     pub(crate) fn is_unused(&self, now: CompactInstant) -> bool {
         self.is_paid() && now.since(self.known.answered) >= UNUSED
     }
@@ -444,8 +448,8 @@ impl CreditAccount {
     pub(super) fn is_due(&self, units: u64, share: &UsableShare) -> bool {
         let credit = share.credit(self.overshoot);
         let is_much = |owed: u64| 3 * owed >= 2 * credit || owed + units > credit;
-        // Most checks end after the first part, because no more is owed than unpaid.
-        is_much(self.unpaid) && self.payment.is_none() && is_much(self.owed())
+        // No more is owed than unpaid, so most checks need only the first comparison.
+        is_much(self.unpaid) && self.payment.is_none() && self.owed() > 0 && is_much(self.owed())
     }
 
     /// Returns whether what is owed need not be paid yet, because it is a small part of the credit,
@@ -461,7 +465,7 @@ impl CreditAccount {
         self.payment.map(|payment| payment.number)
     }
 
-    /// Plans a payment if units are owed. Returns whether none was planned before.
+    /// Plans a payment if units are owed and none is planned. Returns whether it did.
     #[inline]
     pub(super) fn plan(&mut self) -> bool {
         let is_new = !self.is_planned && self.owed() > 0;

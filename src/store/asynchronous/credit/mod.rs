@@ -47,7 +47,7 @@ pub(super) struct Credit {
 struct ShareInUse {
     /// The growths of the share, and its parts in the lowest bits.
     growths_and_parts: AtomicU64,
-    /// The bits of an instant.
+    /// The end of the lease, as the bits of an instant.
     ends: AtomicU64,
 }
 
@@ -272,9 +272,10 @@ impl<S: Store> Asynchronous<S> {
 
     /// Notes that a reset of a budget is sent.
     pub(super) fn begin_reset(&self, budget: &Budget) {
-        self.credit
-            .accounts
-            .with(budget.parts(), |_, account| account.begin_reset());
+        let mut place = self.credit.accounts.place(budget.parts());
+        if let Some(stored) = place.get() {
+            stored.account.begin_reset();
+        }
     }
 
     /// Notes that a reset or a block of a budget has ended. The next check asks the store.
@@ -311,10 +312,10 @@ impl LevelReport {
 }
 
 impl Account for CreditAccount {
-    type Terms = CreditTerms;
+    type Numbers = CreditTerms;
 
     #[inline]
-    fn terms_of(limit: &Limit) -> Option<CreditTerms> {
+    fn numbers_of(limit: &Limit) -> Option<CreditTerms> {
         CreditTerms::of_limit(limit)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The first checks of a key ask the store. A key with more checks gets a *block* of units, which a
 //! task charges. Its checks spend them, and when half of them are spent, the next block is charged.
-//! Blocks get smaller with the rest of the window, and near its end each check asks. A check that
+//! Towards the end of a window with few units, blocks get smaller, and then each check asks. A check that
 //! costs more than is here asks for the rest. The module [`account`] says why nothing passes above
 //! the limit, and [`charging`] how blocks are charged.
 
@@ -144,13 +144,14 @@ impl<S: Store> Asynchronous<S> {
         budget: (&Limit, &Key),
         cost: u32,
     ) -> Result<DecidedHere, NotHere> {
+        let (limit, _) = budget;
         let units = u64::from(cost);
+        // Only the store knows the answer to a cost of 0, and to one above the capacity.
+        if units == 0 || limit.charged_ahead().is_none_or(|rule| units > rule.limit) {
+            return Err(NotHere { is_new_key: false });
+        }
         self.take_units(budget, cost, |rule, account| {
-            // Only the store knows the answer to a cost of 0, and to one above the capacity.
-            match units == 0 || units > rule.limit {
-                true => None,
-                false => account.take_up_to(rule, units, CompactInstant::now),
-            }
+            account.take_up_to(rule, units, CompactInstant::now)
         })
     }
 
@@ -250,8 +251,9 @@ async fn reap<S: Store>(asynchronous: Weak<Asynchronous<S>>) {
         let Some(asynchronous) = asynchronous.upgrade() else {
             return;
         };
-        let now = CompactInstant::now();
-        asynchronous.reaper.lock().beat(Instant::now());
+        let now = Instant::now();
+        asynchronous.reaper.lock().beat(now);
+        let now = CompactInstant::from(now);
         let prepaid = &asynchronous.prepaid;
         let stale = prepaid.take(now, |account| account.take_stale(now));
         asynchronous.give_back(stale).await;

@@ -101,12 +101,17 @@ impl Store for Distant {
 
 /// The times at which units passed, by the clock of the store, and how many.
 #[derive(Default)]
-struct Passed(Mutex<Vec<(Duration, u64)>>);
+struct Passed {
+    units: Mutex<Vec<(Duration, u64)>>,
+    /// The number of requests that were denied.
+    denied: AtomicU64,
+}
 
 impl Passed {
     /// Counts a decision when it is made.
     fn count(&self, decision: &Decision, cost: u32, now: Duration) {
         if !decision.allowed() {
+            self.denied.fetch_add(1, Ordering::Relaxed);
             return;
         }
         // The store decided when it says. This process decides now.
@@ -114,11 +119,11 @@ impl Passed {
             Source::Asynchronous => now,
             _ => decision.decided_at(),
         };
-        self.0.lock().unwrap().push((at, cost.into()));
+        self.units.lock().unwrap().push((at, cost.into()));
     }
 
     fn all(&self) -> Vec<(Duration, u64)> {
-        let mut all = self.0.lock().unwrap().clone();
+        let mut all = self.units.lock().unwrap().clone();
         all.sort_unstable();
         all
     }
@@ -321,6 +326,31 @@ fn runtime() -> tokio::runtime::Runtime {
         .start_paused(true)
         .build()
         .unwrap()
+}
+
+/// Units that a replica charges and does not need are missing on others.
+#[test]
+fn hardly_a_request_is_denied_below_the_limit() {
+    for (seconds, demand) in [(10, 0.9), (60, 0.95)] {
+        let (mut allowed, mut denied) = (0, 0);
+        for seed in 1..=4 {
+            let fleet = Fleet {
+                kind: FleetLimit::Window,
+                replicas: 4,
+                limit: 1_000,
+                window: Duration::from_secs(seconds),
+                way: 1,
+                lost: 0,
+                every: (seconds as f64 * 1e3 / demand) as u64,
+                most_cost: 1,
+                seed,
+            };
+            let (passed, _) = runtime().block_on(run(&fleet, 0));
+            allowed += passed.all().len() as u64;
+            denied += passed.denied.load(Ordering::Relaxed);
+        }
+        assert!(denied * 500 < allowed, "{denied} denied, {allowed} allowed");
+    }
 }
 
 /// Demand that exceeds the limit by half.
