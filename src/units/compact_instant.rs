@@ -16,8 +16,8 @@ use crate::units::Micros;
 /// it has no more. Resolution: 1 nanosecond. Range: 584 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CompactInstant {
-    /// [`FIRST_USE`] is at [`DAY`], so that earlier times are numbers as well. The clock of a paused
-    /// runtime may stand still since then.
+    /// [`FIRST_USE`] is at [`DAY`], so that earlier times are numbers as well. The clock of a
+    /// paused runtime may stand still since then.
     nanos: NonZeroU64,
 }
 

@@ -24,9 +24,8 @@ impl Limit {
     ///
     /// A replica charges *blocks* of units of a key that is in use. Its checks spend them in about
     /// a microsecond, and a task charges the next block when half of the last one is spent. Blocks
-    /// get smaller towards the end of a window, unless most of its units are left. Its last units
-    /// are charged one by one. Checks of a key without units wait for Redis, as without this
-    /// setting.
+    /// get smaller with the rest of the window, and its last units are charged one by one. Checks
+    /// of a key without units wait for Redis, as without this setting.
     ///
     /// **Guarantee.** In each window at most the limit passes, however many replicas there are,
     /// because Redis charges each unit before it is spent, and it is spent in the same window. A
@@ -37,12 +36,12 @@ impl Limit {
     /// replica can spend the units of the others.
     ///
     /// **Price.** A check can be denied while another replica has units. A block is at most what
-    /// its replica needs in 10 seconds at the present rate of the key, or in 20 while the window has
-    /// plenty, and at most four times what it charged before in that window. Units that are not
-    /// spent 30 seconds after the last block are given back, and all units by [`RateLimiter::flush`](crate::RateLimiter::flush). A
-    /// replica that was denied sees them up to 8 seconds
-    /// [later](crate::store::RedisStoreBuilder::deny_for). If a process is killed, or if the answer
-    /// of Redis to a charge is lost, a block is lost until the window ends.
+    /// its replica needs in 10 seconds at the present rate of the key, or in 20 while the window
+    /// has plenty, and at most four times what it charged before in that window. Units that are not
+    /// spent 30 seconds after the last block are given back, and all units by
+    /// [`RateLimiter::flush`](crate::RateLimiter::flush). A replica that was denied sees them up to
+    /// 8 seconds [later](crate::store::RedisStoreBuilder::deny_for). If a process is killed, or if
+    /// the answer of Redis to a charge is lost, a block is lost until the window ends.
     ///
     /// While Redis does not answer, replicas spend the units that they have. Then the [failure
     /// policy](Self::with_on_store_failure) decides.

@@ -362,18 +362,14 @@ impl PrepaidAccount {
         scaled(left, own, 2 * charged)
     }
 
-    /// The units that this replica will spend in the time that a block is for, if its requests go
-    /// on as until now. If its part is a quarter more than it needs until the end of the window,
-    /// this is twice the usual time. Otherwise it gets shorter towards the end, so that no units
-    /// are left here that another replica lacks.
+    /// The units that this replica will spend in the time that a block is for, or in half of the
+    /// rest of the window, if its requests go on as until now. The window has plenty if its part is
+    /// a quarter more than it needs until the end.
     fn need(&self, part: u64, rest: Micros, now: CompactInstant) -> u64 {
         let (spent, elapsed) = self.spent_in(now);
         let has_plenty = spent >= FEWEST && scaled(spent, rest + rest / 4, elapsed) <= part;
-        let time = match has_plenty {
-            true => rest.min(2 * LASTS),
-            false => LASTS.min(rest / 2),
-        };
-        scaled(spent, time, elapsed)
+        let time = if has_plenty { 2 * LASTS } else { LASTS };
+        scaled(spent, time.min(rest / 2), elapsed)
     }
 
     /// For how long the units that are here last, if the requests of this replica go on as in this
@@ -648,17 +644,16 @@ mod tests {
 
     #[test]
     fn block_is_half_of_the_part_of_a_replica_if_few_units_are_left() {
-        // It needs 20 more. Half of its part of the rest is 2, 8, 16, 24 and 25.
-        for (left, units) in [(20, 2), (60, 8), (90, 10), (110, 10), (112, 20)] {
+        for (left, units) in [(20, 2), (60, 8), (90, 10), (160, 10)] {
             assert_eq!(next_block_after(40, 40, left), Some(units), "{left} left");
         }
     }
 
     #[test]
-    fn block_is_for_the_rest_of_a_window_that_has_plenty_and_for_half_of_another_one() {
-        for (seconds, of_plenty, of_few) in [(30, 20, 10), (50, 10, 5), (56, 4, 2)] {
+    fn block_is_for_twice_the_time_if_the_window_has_plenty_and_at_most_for_half_of_the_rest() {
+        for (seconds, of_plenty, of_few) in [(16, 20, 10), (30, 15, 10), (50, 5, 5), (56, 2, 2)] {
             let rest = 60 - seconds;
-            assert_eq!(next_block_after(seconds, seconds, 160), Some(of_plenty));
+            assert_eq!(next_block_after(seconds, seconds, 180), Some(of_plenty));
             // Half of its part is just what it needs.
             let few = 200 * rest / (rest + seconds / 2);
             assert_eq!(next_block_after(seconds, seconds, few), Some(of_few));
@@ -667,11 +662,15 @@ mod tests {
 
     #[test]
     fn window_has_plenty_only_for_a_replica_that_spent_eight_units() {
-        assert_eq!(next_block_after(7, 30, 180), Some(2), "a third of 7 units");
         assert_eq!(
-            next_block_after(8, 30, 180),
-            Some(5),
-            "two thirds of 8 units"
+            next_block_after(7, 20, 180),
+            Some(3),
+            "needs 3.5 in 10 seconds"
+        );
+        assert_eq!(
+            next_block_after(8, 20, 180),
+            Some(8),
+            "needs 8 in 20 seconds"
         );
     }
 
@@ -682,15 +681,15 @@ mod tests {
         account.note(&report(start, 40_000, 160, 39));
         let now = |seconds| start + Duration::from_secs(seconds);
         let block = account.next_block(&rule(), || 1, now(40)).unwrap();
-        let charged = report(start, 40_000, 140, block.units.into());
+        let charged = report(start, 40_000, 150, block.units.into());
         assert!(account.grant(block, &charged));
         let mut next_after = |spent, at| {
             account.spend(&rule(), spent, || now(at)).unwrap();
             account.next_block(&rule(), || 2, now(at))
         };
-        assert_eq!(next_after(10, 55), None, "10 are here for 5 seconds");
-        assert_eq!(next_after(9, 56), None, "one is here");
-        assert!(next_after(1, 57).is_some(), "more checks came than before");
+        assert_eq!(next_after(5, 55), None, "5 are here for 5 seconds");
+        assert_eq!(next_after(4, 55), None, "one is here");
+        assert!(next_after(1, 55).is_some(), "more checks came than before");
     }
 
     #[test]

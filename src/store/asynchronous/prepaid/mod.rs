@@ -2,7 +2,7 @@
 //!
 //! The first checks of a key ask the store. A key with more checks gets a *block* of units, which a
 //! task charges. Its checks spend them, and when half of them are spent, the next block is charged.
-//! Towards the end of a window with few units, blocks get smaller, and then each check asks. A check that
+//! Blocks get smaller with the rest of the window, and near its end each check asks. A check that
 //! costs more than is here asks for the rest. The module [`account`] says why nothing passes above
 //! the limit, and [`charging`] how blocks are charged.
 

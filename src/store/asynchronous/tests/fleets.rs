@@ -331,7 +331,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// Units that a replica charges and does not need are missing on others.
 #[test]
 fn hardly_a_request_is_denied_below_the_limit() {
-    for (seconds, demand) in [(10, 0.9), (60, 0.95)] {
+    for (seconds, demand) in [(10, 0.9), (60, 0.9)] {
         let (mut allowed, mut denied) = (0, 0);
         for seed in 1..=4 {
             let fleet = Fleet {
@@ -349,7 +349,10 @@ fn hardly_a_request_is_denied_below_the_limit() {
             allowed += passed.all().len() as u64;
             denied += passed.denied.load(Ordering::Relaxed);
         }
-        assert!(denied * 500 < allowed, "{denied} denied, {allowed} allowed");
+        assert!(
+            denied * 1_000 < allowed,
+            "{denied} denied, {allowed} allowed"
+        );
     }
 }
 
