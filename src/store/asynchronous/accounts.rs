@@ -359,6 +359,24 @@ mod tests {
     }
 
     #[test]
+    fn account_decides_for_equal_limits_and_not_for_one_with_another_quota() {
+        let accounts = Accounts::default();
+        let limit = |units| Limit::gcra("api", Quota::per_second(units)).unwrap();
+        let [ten, equal, other] = [10, 10, 11].map(limit);
+        assert_eq!(
+            ask(&accounts, &ten, "alice"),
+            Err(NotHere { is_new_key: false })
+        );
+        assert_eq!(ask(&accounts, &ten, "alice"), Ok(()));
+        assert_eq!(ask(&accounts, &equal, "alice"), Ok(()));
+        let key = Key::new("alice");
+        let decided = accounts.decide((&other, &key), |(), _| Some(()));
+        assert_eq!(decided, Err(NotHere { is_new_key: false }));
+        assert_eq!(accounts.with((&other, &key), |(), _| ()), None);
+        assert_eq!(accounts.with((&equal, &key), |(), _| ()), Some(()));
+    }
+
+    #[test]
     fn account_that_can_be_forgotten_makes_room_when_there_are_too_many() {
         let accounts = Accounts::default();
         let limit = Limit::gcra("api", Quota::per_second(10)).unwrap();
